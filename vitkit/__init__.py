@@ -1,0 +1,35 @@
+"""vitkit: the Vision Transformer as real software.
+
+    model = vitkit.create("B/16", classes=37)              a model of the paper, untrained
+    model = vitkit.load("weights.npz", image=384)          weights of Google's, timm's, Hugging Face's or our own
+    vitkit.save(model, "out.npz", format="google")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vitkit.errors import VitkitError
+
+if TYPE_CHECKING:
+    from vitkit.model.build import create
+    from vitkit.weights.load import load
+    from vitkit.weights.save import save
+
+__version__ = "0.1.0"
+__all__ = ["VitkitError", "create", "load", "save"]
+
+# torch takes seconds to import, so it waits until a name that needs it is used.
+_HOME = {"create": "vitkit.model.build", "load": "vitkit.weights.load", "save": "vitkit.weights.save"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        import importlib
+
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'vitkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

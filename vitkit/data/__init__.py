@@ -1,0 +1,1 @@
+"""bytes → decode → transform → batch. Knows nothing of models or training."""

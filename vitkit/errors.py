@@ -1,0 +1,38 @@
+"""Mistakes a person can mend: what is wrong, where, what to do. The command line prints them and exits with 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class VitkitError(ValueError):
+    """`VitkitError("photos/ holds no pictures.", found="214 .heic files", try_="…")` prints one aligned row per detail."""
+
+    def __init__(self, what: str, **details: str | Iterable[str]) -> None:
+        rows = {name.strip("_").replace("_", " "): text for name, text in details.items()}
+        column = max(map(len, rows), default=0)
+        lines = [what]
+        for name, text in rows.items():
+            first, *rest = [text] if isinstance(text, str) else list(text)
+            lines.append(f"  {name:<{column}}  {first}")
+            lines += [f"  {'':<{column}}  {more}" for more in rest]
+        super().__init__("\n".join(lines))
+
+
+class ConfigError(VitkitError):
+    """A model, a recipe or an option that does not exist or does not fit together."""
+
+
+class SizeError(VitkitError):
+    """An image, a grid or a channel count that the model cannot take."""
+
+
+class WeightsError(VitkitError):
+    """A file that is not the weights it should be, or a format that cannot hold them."""
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names a mistyped word most likely meant, best first; case is forgiven."""
+    by_lower = {name.lower(): name for name in known}
+    return [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=count, cutoff=0.5)]

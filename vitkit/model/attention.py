@@ -1,0 +1,51 @@
+"""Multi-head self-attention (paper appendix A, eq. 5-8), through PyTorch's fused kernel.
+
+The fused kernel never forms the weights. `attention_weights` is the one place that does, for whoever wants to look;
+tests hold the two equal.
+
+Shapes: B batch, T tokens, D width, H heads, d = D / H.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.model.initialise import linear
+from vitkit.model.positions import Relative
+
+
+def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
+    """softmax(q·k / √d + bias): (B, H, T, d), (B, H, S, d) → (B, H, T, S), each row summing to 1."""
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        scores = scores + bias
+    return scores.float().softmax(dim=-1).to(scores.dtype)
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, *, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv = linear(width, 3 * width)
+        for part in self.qkv.weight.chunk(3):  # query, key and value are three Xavier layers, fused
+            nn.init.xavier_uniform_(part)
+        self.out = linear(width, width)
+
+    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:
+        query, key, value = self._project(x)
+        bias = relative(query) if relative is not None else None
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # (B, H, T, d)
+        return self.out(mixed.transpose(1, 2).flatten(2))                # (B, T, D)
+
+    def weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
+        """What `forward` attends to, computed again from its input: (B, H, T, T)."""
+        query, key, _ = self._project(x)
+        return attention_weights(query, key, relative(query) if relative is not None else None)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))             # (B, T, 3, H, d)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)         # (B, H, T, d) each
+        return query, key, value

@@ -1,0 +1,105 @@
+"""What every model here has in common: named intermediates on request, a replaceable head, a record that travels along.
+
+Shapes: B batch, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar, overload
+
+from torch import Tensor, nn
+
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.errors import SizeError
+from vitkit.model.capture import Seen, keep, match_names
+from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.heads import Head
+from vitkit.model.positions import Interpolation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """What belongs to weights but is no tensor."""
+
+    labels: tuple[str, ...] | None = None  # class names, in the order of the logits
+    preprocessing: Preprocessing = Preprocessing()
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # where the weights come from
+
+
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+class ImageModel(nn.Module, Generic[Config]):
+    """images (B, C, height, width), preprocessed floats → logits (B, K).
+
+    `model(images, capture=("block3/attention", "representation"))` returns the logits and a dict of what was asked
+    for; names may hold wildcards ("block*/attention"), `model.captures` lists them. Uncaptured, nothing is kept or
+    computed besides the logits.
+    """
+
+    config: Config
+    head: Head
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        self.metadata = Metadata()
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """The names that `capture=` knows, in the order they are computed."""
+        raise NotImplementedError
+
+    def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
+        """images → the pooled vector that the head starts from."""
+        raise NotImplementedError
+
+    def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
+        """Make the model one for another image size, learned positions interpolated (section 3.2)."""
+        raise NotImplementedError
+
+    @overload
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+    @overload
+    def __call__(self, images: Tensor, capture: Iterable[str]) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+    def forward(self, images: Tensor, capture: Iterable[str] = ()) -> Tensor | tuple[Tensor, Seen]:
+        self._check(images)
+        seen: Seen = dict.fromkeys(match_names(capture, self.captures)) if capture else {}
+        representation = self.head.represent(self.pool_image(images, seen))
+        keep(seen, "representation", representation)
+        logits = self.head(representation)
+        return (logits, seen) if capture else logits
+
+    def replace_head(self, classes: int) -> None:
+        """The step from pre-training to fine-tuning: the whole head goes, a zero linear layer comes."""
+        reference = next(self.parameters())
+        self.head = Head(width=self.representation_width, classes=classes).to(reference)
+        changes = {"representation": None} if isinstance(self.config, ViTConfig) else {}
+        self.config = replace(self.config, classes=classes, **changes)
+        self.metadata = replace(self.metadata, labels=None)
+
+    @property
+    def representation_width(self) -> int:
+        """Width of the pooled vector, before any pre-training layer."""
+        raise NotImplementedError
+
+    def _reconfigure(self, *, image: int | tuple[int, int]) -> None:
+        height, width = (image, image) if isinstance(image, int) else image
+        self.config = replace(self.config, image=(height, width))
+
+    def _check(self, images: Tensor) -> None:
+        if images.ndim != 4:
+            raise SizeError(f"images have the shape {tuple(images.shape)}", expected="(batch, channels, height, width)")
+        if images.shape[1] != self.config.channels:
+            raise SizeError(f"images have {images.shape[1]} channels, the model takes {self.config.channels}",
+                            found=f"the shape {tuple(images.shape)}, read as (batch, channels, height, width)")
+        if not images.is_floating_point():
+            raise SizeError(f"images are {images.dtype}; the model takes preprocessed floats",
+                            try_="images / 127.5 - 1 for uint8 pictures and weights that expect [-1, 1]")

@@ -1,0 +1,35 @@
+"""Named intermediates, kept only when asked for: a dict of wanted names that the forward pass fills in.
+
+Nothing is wanted by default, and an empty dict costs nothing, neither in eager mode nor in a compiled graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+from vitkit.errors import ConfigError, nearest
+
+Seen = dict[str, Tensor | None]
+
+
+def keep(seen: Seen, name: str, value: Tensor) -> None:
+    if name in seen:
+        seen[name] = value
+
+
+def match_names(patterns: Iterable[str], known: tuple[str, ...]) -> list[str]:
+    """Exact names or wildcards → names; one that matches nothing is an error, not silence."""
+    if isinstance(patterns, str):
+        raise ConfigError(f"capture={patterns!r} is one string; it takes a tuple of names", try_=f"({patterns!r},)")
+    names: list[str] = []
+    for pattern in patterns:
+        matched = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+        if not matched:
+            close = nearest(pattern, known)
+            raise ConfigError(f"nothing to capture is named {pattern!r}"
+                              + (f"; did you mean {' or '.join(close)}?" if close else ""), known=", ".join(known))
+        names += matched
+    return names

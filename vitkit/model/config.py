@@ -1,0 +1,199 @@
+"""What a model is made of, as plain data: enough to build it, to count its cost and to write it to disk.
+
+No torch here, so that `vitkit cost` and error messages stay instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from vitkit.errors import ConfigError, SizeError, nearest
+
+Positions = Literal["none", "1d", "2d", "relative", "sincos"]
+Injection = Literal["stem", "every", "shared"]
+Pool = Literal["token", "gap", "gap-norm", "attention"]
+Norm = Literal["pre", "post"]
+Gelu = Literal["tanh", "exact"]
+EpsilonOn = Literal["std", "variance"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvConfig:
+    """A group-normalised, weight-standardised ResNet without its head: a hybrid's stem or a BiT classifier's body."""
+
+    layers: tuple[int, ...]  # bottleneck units per stage; () is the root alone
+    width: int = 64  # channels of the root; stage s puts out 4 · width · 2^s
+    preactivation: bool = False  # BiT is pre-activation (v2), the hybrid's stem is post-activation
+    # Google's hybrid divides kernels by (std + 1e-5), BiT and timm by sqrt(variance + a smaller epsilon).
+    standardise_eps: float = 1e-5
+    standardise_on: EpsilonOn = "std"
+    norm_eps: float = 1e-6
+
+    @property
+    def stride(self) -> int:
+        return 4 * 2 ** max(len(self.layers) - 1, 0)
+
+    @property
+    def channels_out(self) -> int:
+        return 4 * self.width * 2 ** (len(self.layers) - 1) if self.layers else self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """A Vision Transformer, pure or hybrid. Field names are the options of `vitkit.create`."""
+
+    depth: int
+    width: int
+    mlp: int
+    heads: int
+    patch: int  # side of a patch; in a hybrid, on the stem's feature map
+    stem: ConvConfig | None = None
+    image: tuple[int, int] = (224, 224)  # height, width
+    channels: int = 3
+    classes: int = 1000  # 0: no head, the model returns the representation
+    positions: Positions = "1d"
+    inject: Injection = "stem"
+    pool: Pool = "token"
+    class_token: bool = True
+    representation: int | None = None  # width of the tanh layer in front of the logits (pre-training)
+    norm: Norm = "pre"
+    axial: bool = False
+    gelu: Gelu = "tanh"
+    eps: float = 1e-6
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._check_values()
+        self._check_combinations()
+        height, width = self.image
+        if height % self.stride or width % self.stride or min(height, width) < self.stride:
+            fits = [max(side // self.stride, 1) * self.stride for side in self.image]
+            raise SizeError(f"a {height} x {width} image cannot be cut into {self.stride}-pixel patches; "
+                            f"use {fits[0]} x {fits[1]} or another patch size")
+
+    @property
+    def stride(self) -> int:
+        """Image pixels per token, along a side."""
+        return self.patch * (self.stem.stride if self.stem else 1)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.image[0] // self.stride, self.image[1] // self.stride
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def tokens(self) -> int:
+        return self.patches + self.class_token
+
+    @property
+    def embedded_channels(self) -> int:
+        """Channels of what is cut into patches: the image's, or the stem's feature map's."""
+        return self.stem.channels_out if self.stem else self.channels
+
+    def _check_values(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is not known", choose_from=", ".join(choices))
+        for name in ("depth", "width", "mlp", "heads", "patch", "channels"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+        for name in ("dropout", "stochastic_depth"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is a probability: 0 or more, under 1")
+        if self.classes < 0:
+            raise ConfigError(f"classes={self.classes} must be 0 (no head) or more")
+        if self.width % self.heads:
+            raise ConfigError(f"a width of {self.width} cannot be shared by {self.heads} heads; "
+                              f"heads must divide the width")
+
+    def _check_combinations(self) -> None:
+        if self.pool == "token" and not self.class_token:
+            raise ConfigError("pool='token' reads the class token, which class_token=False leaves out",
+                              try_="pool='gap', the paper's alternative (D.3)")
+        if self.positions == "relative" and self.inject == "stem":
+            raise ConfigError("relative positions live inside attention, there is nothing to add at the stem",
+                              try_="inject='every' (its own offsets in each layer) or 'shared'")
+        if self.positions == "none" and self.inject != "stem":
+            raise ConfigError(f"inject={self.inject!r} has nothing to inject with positions='none'")
+        if self.positions == "sincos" and self.inject == "every":
+            raise ConfigError("sin-cos tables are fixed, so each layer's own would be the same",
+                              try_="inject='shared'")
+        if self.positions == "2d" and self.width % 2:
+            raise ConfigError(f"2-D positions give half the width to rows and half to columns; {self.width} is odd")
+        if self.positions == "sincos" and self.width % 4:
+            raise ConfigError(f"sin-cos positions need a width divisible by 4; {self.width} is not")
+        if self.axial and self.class_token:
+            raise ConfigError("axial attention runs along rows and columns of patches, a class token is in neither",
+                              try_="pool='gap', class_token=False")
+        if self.axial and self.positions == "relative":
+            raise ConfigError("axial attention with relative positions is not built", try_="positions='1d'")
+        if self.norm == "post" and self.pool == "gap-norm":
+            raise ConfigError("post-norm blocks end normalised; pool='gap-norm' would normalise twice",
+                              try_="pool='gap'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig:
+    """A BiT ResNet classifier. It is fully convolutional: `image` is what it is meant for, not what it demands."""
+
+    body: ConvConfig
+    image: tuple[int, int] = (224, 224)
+    channels: int = 3
+    classes: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.channels < 1 or self.classes < 0:
+            raise ConfigError(f"channels={self.channels}, classes={self.classes}: counts cannot be negative")
+        if min(self.image) < 1:
+            raise SizeError(f"a {self.image[0]} x {self.image[1]} image is empty")
+
+
+ModelConfig = ViTConfig | ResNetConfig
+
+_CHOICES = {
+    "positions": get_args(Positions),
+    "inject": get_args(Injection),
+    "pool": get_args(Pool),
+    "norm": get_args(Norm),
+    "gelu": get_args(Gelu),
+}
+
+
+def check_options(what: str, known: type[ModelConfig], options: Mapping[str, Any]) -> None:
+    """An option that the model does not have is an error that names the nearest one it has."""
+    names = [field.name for field in fields(known)]
+    for option in options:
+        if option not in names:
+            close = nearest(option, names)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise ConfigError(f"{what} has no option {option!r}{hint}", options=", ".join(names))
+
+
+def to_dict(config: ModelConfig) -> dict[str, Any]:
+    kind = "vit" if isinstance(config, ViTConfig) else "resnet"
+    return {"kind": kind, **asdict(config)}
+
+
+def from_dict(record: Mapping[str, Any]) -> ModelConfig:
+    """The inverse of `to_dict`, after a trip through JSON."""
+    options = dict(record)
+    kind = options.pop("kind", None)
+    if kind not in ("vit", "resnet"):
+        raise ConfigError(f"a model record of kind {kind!r}", expected="vit or resnet")
+    known: type[ModelConfig] = ViTConfig if kind == "vit" else ResNetConfig
+    check_options("this model record", known, options)
+    for name in ("stem", "body"):
+        if options.get(name) is not None:
+            options[name] = ConvConfig(**{**options[name], "layers": tuple(options[name]["layers"])})
+    if "image" in options:
+        options["image"] = tuple(options["image"])
+    try:
+        return known(**options)
+    except TypeError as error:
+        raise ConfigError(f"this model record is incomplete: {error}") from error

@@ -1,0 +1,154 @@
+"""The Transformer encoder (paper eq. 2-3): blocks of attention and MLP, each with a residual connection.
+
+Shapes: B batch, T tokens, N = h·w patches, D width, M MLP width, H heads.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.model.attention import SelfAttention
+from vitkit.model.capture import Seen, keep
+from vitkit.model.config import Gelu, ViTConfig
+from vitkit.model.initialise import linear
+from vitkit.model.positions import Grid, Interpolation, Relative, build_positions
+
+
+class Mlp(nn.Module):
+    def __init__(self, *, width: int, hidden: int, gelu: Gelu, dropout: float):
+        super().__init__()
+        self.up = linear(width, hidden)
+        self.down = linear(hidden, width)
+        for layer in (self.up, self.down):
+            nn.init.normal_(layer.bias, std=1e-6)
+        self.approximate = "tanh" if gelu == "tanh" else "none"
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:                              # (B, T, D)
+        hidden = F.gelu(self.up(x), approximate=self.approximate)        # (B, T, M)
+        return self.down(self.dropout(hidden))                           # (B, T, D)
+
+
+class Block(nn.Module):
+    """Pre-norm as in the paper; post-norm (the original Transformer) for comparison."""
+
+    def __init__(self, config: ViTConfig, *, drop: float):
+        super().__init__()
+        self.pre_norm = config.norm == "pre"
+        self.attention_norm = nn.LayerNorm(config.width, eps=config.eps)
+        self.attention = SelfAttention(width=config.width, heads=config.heads)
+        self.mlp_norm = nn.LayerNorm(config.width, eps=config.eps)
+        self.mlp = Mlp(width=config.width, hidden=config.mlp, gelu=config.gelu, dropout=config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+        self.drop = drop
+
+    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:
+        if self.pre_norm:
+            x = x + self._regularise(self.attention(self.attention_norm(x), relative))
+            return x + self._regularise(self.mlp(self.mlp_norm(x)))
+        x = self.attention_norm(x + self._regularise(self.attention(x, relative)))
+        return self.mlp_norm(x + self._regularise(self.mlp(x)))
+
+    def attention_weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
+        return self.attention.weights(self.attention_norm(x) if self.pre_norm else x, relative)
+
+    def look(self, x: Tensor, relative: Relative | None, name: str, seen: Seen) -> None:
+        if f"{name}/attention" in seen:
+            seen[f"{name}/attention"] = self.attention_weights(x, relative)        # (B, H, T, T)
+
+    def _regularise(self, branch: Tensor) -> Tensor:
+        return drop_branch(self.dropout(branch), self.drop, self.training)
+
+
+class AxialBlock(nn.Module):
+    """Appendix D.6: a block along each row of patches, then one along each column, twice the parameters."""
+
+    def __init__(self, config: ViTConfig, *, drop: float):
+        super().__init__()
+        self.grid = config.grid
+        self.row = Block(config, drop=drop)
+        self.column = Block(config, drop=drop)
+
+    def forward(self, x: Tensor, relative: None = None) -> Tensor:      # (B, N, D)
+        return self._along_columns(self._along_rows(x))
+
+    def look(self, x: Tensor, relative: None, name: str, seen: Seen) -> None:
+        h, w = self.grid
+        if f"{name}/rows/attention" in seen:
+            weights = self.row.attention_weights(self._rows(x))
+            seen[f"{name}/rows/attention"] = weights.unflatten(0, (-1, h))         # (B, h, H, w, w)
+        if f"{name}/columns/attention" in seen:
+            weights = self.column.attention_weights(self._columns(self._along_rows(x)))
+            seen[f"{name}/columns/attention"] = weights.unflatten(0, (-1, w))      # (B, w, H, h, h)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, self.grid).flatten(0, 1)                   # (B·h, w, D)
+
+    def _columns(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, self.grid).transpose(1, 2).flatten(0, 1)   # (B·w, h, D)
+
+    def _along_rows(self, x: Tensor) -> Tensor:
+        return self.row(self._rows(x)).unflatten(0, (-1, self.grid[0])).flatten(1, 2)
+
+    def _along_columns(self, x: Tensor) -> Tensor:
+        columns = self.column(self._columns(x)).unflatten(0, (-1, self.grid[1]))   # (B, w, h, D)
+        return columns.transpose(1, 2).flatten(1, 2)                     # (B, N, D)
+
+
+class Encoder(nn.Module):
+    """Tokens in, tokens out; positions are injected here, before the first layer or before each."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.relative = config.positions == "relative"
+        self.every_layer = config.inject != "stem"
+        self.positions = build_positions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        # Stochastic depth rises linearly from 0 at the first layer to its full rate at the last.
+        rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
+        kind = AxialBlock if config.axial else Block
+        self.blocks = nn.ModuleList(kind(config, drop=rate) for rate in rates)
+        # Post-norm blocks end normalised; with pool="gap-norm" the pool normalises instead.
+        normed_elsewhere = config.norm == "post" or config.pool == "gap-norm"
+        self.norm = nn.Identity() if normed_elsewhere else nn.LayerNorm(config.width, eps=config.eps)
+
+    def forward(self, x: Tensor, seen: Seen) -> Tensor:                  # (B, T, D)
+        for layer, block in enumerate(self.blocks):
+            relative = self._positions(layer) if self.relative else None
+            x = self._inject(x, layer)
+            if layer == 0:
+                x = self.dropout(x)
+                keep(seen, "tokens", x)
+            if seen:
+                block.look(x, relative, f"block{layer}", seen)
+            x = block(x, relative)
+            keep(seen, f"block{layer}", x)
+        x = self.norm(x)
+        keep(seen, "encoded", x)
+        return x
+
+    def resize(self, grid: Grid, interpolation: Interpolation) -> None:
+        for positions in self.positions:
+            positions.resize(grid, interpolation)
+        for block in self.blocks:
+            if isinstance(block, AxialBlock):
+                block.grid = grid
+
+    def _positions(self, layer: int) -> nn.Module:
+        return self.positions[layer if len(self.positions) > 1 else 0]
+
+    def _inject(self, x: Tensor, layer: int) -> Tensor:
+        absolute = len(self.positions) > 0 and not self.relative
+        if absolute and (layer == 0 or self.every_layer):
+            return x + self._positions(layer)()
+        return x
+
+
+def drop_branch(branch: Tensor, rate: float, training: bool) -> Tensor:
+    """Stochastic depth: leave the whole residual branch out for some pictures, scale it up for the others."""
+    if not training or rate == 0:
+        return branch
+    kept = torch.rand(branch.shape[0], *[1] * (branch.ndim - 1), device=branch.device) >= rate
+    return branch * kept / (1 - rate)

@@ -1,0 +1,96 @@
+"""Tokens → representation → logits (paper eq. 4): the ways to pool, and the heads of pre-training and fine-tuning.
+
+Shapes: B batch, T tokens, D width, R representation width, K classes, H heads.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.model.config import ViTConfig
+from vitkit.model.encoder import Mlp
+from vitkit.model.initialise import lecun_normal_, linear
+
+
+class TokenPool(nn.Module):
+    def forward(self, tokens: Tensor) -> Tensor:                         # (B, T, D)
+        return tokens[:, 0]                                              # (B, D)
+
+
+class MeanPool(nn.Module):
+    """The average of the patches, a class token left out. Google's tokens come normalised; timm normalises here."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.first = int(config.class_token)
+        self.norm = nn.LayerNorm(config.width, eps=config.eps) if config.pool == "gap-norm" else nn.Identity()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.norm(tokens[:, self.first:].mean(dim=1))             # (B, D)
+
+
+class AttentionPool(nn.Module):
+    """A learned query attends to all tokens, then an MLP (Zhai et al., Scaling Vision Transformers: the MAP head)."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.heads = config.heads
+        self.probe = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, config.width)))
+        self.query = linear(config.width, config.width)
+        self.key_value = linear(config.width, 2 * config.width)
+        for part in self.key_value.weight.chunk(2):
+            nn.init.xavier_uniform_(part)
+        self.out = linear(config.width, config.width)
+        self.mlp_norm = nn.LayerNorm(config.width, eps=config.eps)
+        self.mlp = Mlp(width=config.width, hidden=config.mlp, gelu=config.gelu, dropout=0.0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        query = self.query(self.probe).expand(len(tokens), -1, -1)       # (B, 1, D)
+        query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)    # (B, H, 1, d)
+        pairs = self.key_value(tokens).unflatten(-1, (2, self.heads, -1))
+        key, value = pairs.permute(2, 0, 3, 1, 4).unbind(0)              # (B, H, T, d) each
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        pooled = self.out(mixed.transpose(1, 2).flatten(2)).squeeze(1)   # (B, D)
+        return pooled + self.mlp(self.mlp_norm(pooled))
+
+
+class Head(nn.Module):
+    """Pre-training: a tanh layer, then logits. Fine-tuning: one linear layer, zero at the start.
+
+    With 0 classes there are no logits and the representation comes out.
+    """
+
+    def __init__(self, *, width: int, classes: int, representation: int | None = None):
+        super().__init__()
+        self.representation = _lecun(width, representation) if representation else None
+        self.logits = zero_linear(representation or width, classes) if classes else nn.Identity()
+
+    def represent(self, pooled: Tensor) -> Tensor:                       # (B, D)
+        return pooled if self.representation is None else self.representation(pooled).tanh()   # (B, R)
+
+    def forward(self, representation: Tensor) -> Tensor:
+        return self.logits(representation)                               # (B, K)
+
+
+def build_pool(config: ViTConfig) -> nn.Module:
+    if config.pool == "token":
+        return TokenPool()
+    if config.pool == "attention":
+        return AttentionPool(config)
+    return MeanPool(config)
+
+
+def zero_linear(width: int, classes: int) -> nn.Linear:
+    layer = nn.Linear(width, classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _lecun(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    lecun_normal_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

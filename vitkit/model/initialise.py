@@ -1,0 +1,25 @@
+"""The starting values of Google's code that torch has no function for."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+
+# A normal distribution cut off at two deviations has this deviation left.
+_TRUNCATED_STD = 0.87962566103423978
+
+
+def lecun_normal_(weight: Tensor) -> None:
+    """Flax's default for dense layers and convolutions: truncated normal, variance 1 / fan in."""
+    fan_in = weight[0].numel()
+    std = math.sqrt(1 / fan_in) / _TRUNCATED_STD
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """A dense layer as the paper's encoder starts it: Xavier-uniform kernel, no bias yet."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

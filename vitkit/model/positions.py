@@ -1,0 +1,155 @@
+"""Where a patch is: position embeddings of every kind in Table 8, and their resizing for another grid (section 3.2).
+
+Absolute kinds are added to the tokens; relative ones become a bias on attention scores.
+
+Shapes: B batch, h x w patch grid, T tokens (the class token first, if there is one), D width, H heads, d = D / H.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.errors import ConfigError
+from vitkit.model.config import ViTConfig
+
+Grid = tuple[int, int]  # rows, columns
+Interpolation = Literal["paper", "bicubic"]
+
+
+class Learned1D(nn.Module):
+    """One vector per token, the paper's default."""
+
+    def __init__(self, *, grid: Grid, width: int, class_token: bool):
+        super().__init__()
+        self.grid, self.extra = grid, int(class_token)
+        self.table = _table(grid[0] * grid[1] + self.extra, width)
+
+    def forward(self) -> Tensor:
+        return self.table                                                # (T, D)
+
+    @torch.no_grad()
+    def resize(self, grid: Grid, interpolation: Interpolation) -> None:
+        token, patches = self.table[:self.extra], self.table[self.extra:]
+        resized = resize_table(patches, self.grid, grid, interpolation)
+        self.table = nn.Parameter(torch.cat([token, resized]))
+        self.grid = grid
+
+
+class Learned2D(nn.Module):
+    """A table for columns (X) and one for rows (Y), D/2 each, concatenated; the class token has a vector of its own."""
+
+    def __init__(self, *, grid: Grid, width: int, class_token: bool):
+        super().__init__()
+        self.grid = grid
+        self.columns = _table(grid[1], width // 2)
+        self.rows = _table(grid[0], width // 2)
+        self.token = _table(1, width) if class_token else None
+
+    def forward(self) -> Tensor:
+        h, w = self.grid
+        x = self.columns.expand(h, -1, -1)                               # (h, w, D/2)
+        y = self.rows.unsqueeze(1).expand(-1, w, -1)                     # (h, w, D/2)
+        patches = torch.cat([x, y], dim=-1).flatten(0, 1)                # (h·w, D)
+        return patches if self.token is None else torch.cat([self.token, patches])
+
+    @torch.no_grad()
+    def resize(self, grid: Grid, interpolation: Interpolation) -> None:
+        h, w = self.grid
+        self.rows = nn.Parameter(resize_table(self.rows, (h, 1), (grid[0], 1), interpolation))
+        self.columns = nn.Parameter(resize_table(self.columns, (1, w), (1, grid[1]), interpolation))
+        self.grid = grid
+
+
+class SinCos(nn.Module):
+    """Fixed sines and cosines of x and y, a quarter of the width each; nothing to learn, exact at any grid."""
+
+    table: Tensor
+
+    def __init__(self, *, grid: Grid, width: int, class_token: bool):
+        super().__init__()
+        self.class_token, self.width = class_token, width
+        # Saved with the weights though it could be computed: a file then holds all that the forward pass adds.
+        self.register_buffer("table", sincos_table(grid, width, class_token))
+
+    def forward(self) -> Tensor:
+        return self.table                                                # (T, D)
+
+    def resize(self, grid: Grid, interpolation: Interpolation) -> None:
+        self.table = sincos_table(grid, self.width, self.class_token).to(self.table)
+
+
+class Relative(nn.Module):
+    """1-D relative attention: the query times an embedding of its offset to the key, added to the scores."""
+
+    def __init__(self, *, tokens: int, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.offsets = _table(2 * tokens - 1, width)
+
+    def forward(self, query: Tensor) -> Tensor:                          # (B, H, T, d)
+        """The bias (B, H, T, T), scaled like the content scores it joins."""
+        b, h, t, d = query.shape
+        offsets = self.offsets.unflatten(1, (self.heads, d)).permute(1, 2, 0)      # (H, d, 2T-1)
+        scores = query / math.sqrt(d) @ offsets                          # (B, H, T, 2T-1), one column per offset
+        here = torch.arange(t, device=query.device)
+        column = here[None, :] - here[:, None] + t - 1                   # (T, T): key minus query, from 0
+        return scores.gather(-1, column.expand(b, h, t, t))
+
+    def resize(self, grid: Grid, interpolation: Interpolation) -> None:
+        raise ConfigError("relative positions cannot be resized: on a line of tokens, an offset means another "
+                          "direction in another grid", try_="train at the final image size, or positions='1d'")
+
+
+Absolute = Learned1D | Learned2D | SinCos
+_ABSOLUTE: dict[str, type[Absolute]] = {"1d": Learned1D, "2d": Learned2D, "sincos": SinCos}
+
+
+def build_positions(config: ViTConfig) -> nn.ModuleList:
+    """One module per injection: none, one (at the stem, or shared by all layers), or one per layer."""
+    if config.positions == "none":
+        return nn.ModuleList()
+    count = config.depth if config.inject == "every" else 1
+    if config.positions == "relative":
+        return nn.ModuleList(Relative(tokens=config.tokens, width=config.width, heads=config.heads)
+                             for _ in range(count))
+    kind = _ABSOLUTE[config.positions]
+    return nn.ModuleList(kind(grid=config.grid, width=config.width, class_token=config.class_token)
+                         for _ in range(count))
+
+
+def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpolation = "paper") -> Tensor:
+    """(h·w, D) → (h'·w', D) by 2-D interpolation.
+
+    "paper" is Google's scipy zoom of order 1: bilinear, corners kept in place. "bicubic" is timm's: antialiased, edges
+    kept in place. They agree on neither values nor extent, so weights must be resized the way they were trained.
+    """
+    if interpolation not in ("paper", "bicubic"):
+        raise ConfigError(f"interpolation={interpolation!r} is not known", choose_from="paper, bicubic")
+    if grid == target:
+        return table.clone()
+    image = table.reshape(1, *grid, -1).permute(0, 3, 1, 2)              # (1, D, h, w)
+    if interpolation == "paper":
+        # float64: sampling points are fractions of the grid, and scipy computes them in double precision
+        resized = F.interpolate(image.double(), target, mode="bilinear", align_corners=True)
+    else:
+        resized = F.interpolate(image.float(), target, mode="bicubic", antialias=True, align_corners=False)
+    return resized.to(table.dtype).permute(0, 2, 3, 1).reshape(target[0] * target[1], -1)
+
+
+def sincos_table(grid: Grid, width: int, class_token: bool, temperature: float = 10_000.0) -> Tensor:
+    """(T, D) as big_vision and MoCo v3 have it: sin x, cos x, sin y, cos y; zeros for the class token."""
+    y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
+    quarter = width // 4
+    omega = temperature ** -(torch.arange(quarter, dtype=torch.float32) / max(quarter - 1, 1))
+    x, y = x.flatten()[:, None] * omega, y.flatten()[:, None] * omega    # (h·w, D/4)
+    table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
+    return torch.cat([torch.zeros(1, width), table]) if class_token else table
+
+
+def _table(rows: int, width: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.normal_(torch.empty(rows, width), std=0.02))

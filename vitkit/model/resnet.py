@@ -1,0 +1,150 @@
+"""The CNN of the paper: a BiT ResNet to compare with, and the hybrid's stem. Group norm, standardised kernels.
+
+Shapes: B batch, C channels, h x w feature map.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.model.base import ImageModel
+from vitkit.model.capture import Seen, keep
+from vitkit.model.config import ConvConfig, ResNetConfig
+from vitkit.model.heads import Head
+from vitkit.model.initialise import lecun_normal_
+from vitkit.model.positions import Interpolation
+
+GROUPS = 32
+
+
+def standardise(weight: Tensor, config: ConvConfig) -> Tensor:
+    """Zero mean and unit deviation for each output channel's kernel."""
+    variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
+    if config.standardise_on == "std":
+        return (weight - mean) / (variance.sqrt() + config.standardise_eps)
+    return (weight - mean) / (variance + config.standardise_eps).sqrt()
+
+
+class StandardisedConv(nn.Module):
+    """The hybrid pads as TensorFlow's SAME does, by input size; BiT pads the same on all sides."""
+
+    def __init__(self, config: ConvConfig, inputs: int, outputs: int, kernel: int, stride: int = 1):
+        super().__init__()
+        self.config, self.kernel, self.stride = config, kernel, stride
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
+        lecun_normal_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = standardise(self.weight, self.config)
+        if self.config.preactivation:
+            return F.conv2d(x, weight, stride=self.stride, padding=(self.kernel - 1) // 2)
+        return F.conv2d(pad_same(x, self.kernel, self.stride), weight, stride=self.stride)
+
+
+def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
+    """TensorFlow's SAME: as many outputs as ceil(side / stride), the odd pixel of padding at the end."""
+    totals = [max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in x.shape[-2:]]
+    (top, bottom), (left, right) = [(total // 2, total - total // 2) for total in totals]
+    return F.pad(x, (left, right, top, bottom)) if any(totals) else x
+
+
+class Unit(nn.Module):
+    """A bottleneck: 1x1, 3x3 (with the stride), 1x1, and a shortcut that is projected where shapes differ."""
+
+    def __init__(self, config: ConvConfig, inputs: int, middle: int, stride: int):
+        super().__init__()
+        outputs = 4 * middle
+        self.preactivation = config.preactivation
+        self.conv1 = StandardisedConv(config, inputs, middle, 1)
+        self.conv2 = StandardisedConv(config, middle, middle, 3, stride)
+        self.conv3 = StandardisedConv(config, middle, outputs, 1)
+        normed = (inputs, middle, middle) if config.preactivation else (middle, middle, outputs)
+        self.norm1, self.norm2, self.norm3 = (nn.GroupNorm(GROUPS, channels, eps=config.norm_eps) for channels in normed)
+        self.project: StandardisedConv | None = None
+        self.project_norm: nn.GroupNorm | None = None
+        if stride != 1 or inputs != outputs:
+            self.project = StandardisedConv(config, inputs, outputs, 1, stride)
+            if not config.preactivation:
+                self.project_norm = nn.GroupNorm(GROUPS, outputs, eps=config.norm_eps)
+        if not config.preactivation:
+            nn.init.zeros_(self.norm3.weight)  # a post-activation unit starts as its shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._preactivated(x) if self.preactivation else self._postactivated(x)
+
+    def _preactivated(self, x: Tensor) -> Tensor:
+        activated = self.norm1(x).relu()
+        shortcut = x if self.project is None else self.project(activated)
+        y = self.norm2(self.conv1(activated)).relu()
+        y = self.norm3(self.conv2(y)).relu()
+        return shortcut + self.conv3(y)
+
+    def _postactivated(self, x: Tensor) -> Tensor:
+        shortcut = x if self.project is None else self.project_norm(self.project(x))
+        y = self.norm1(self.conv1(x)).relu()
+        y = self.norm2(self.conv2(y)).relu()
+        return (shortcut + self.norm3(self.conv3(y))).relu()
+
+
+class ConvBody(nn.Module):
+    """Root (stride 4) and stages: (B, C, height, width) → (B, channels_out, height / stride, width / stride)."""
+
+    def __init__(self, config: ConvConfig, channels: int):
+        super().__init__()
+        self.config = config
+        self.root = StandardisedConv(config, channels, config.width, 7, 2)
+        self.root_norm = None if config.preactivation else nn.GroupNorm(GROUPS, config.width, eps=config.norm_eps)
+        stages, inputs = [], config.width
+        for stage, units in enumerate(config.layers):
+            middle = config.width * 2**stage
+            blocks = []
+            for unit in range(units):
+                blocks.append(Unit(config, inputs, middle, stride=2 if stage > 0 and unit == 0 else 1))
+                inputs = 4 * middle
+            stages.append(nn.Sequential(*blocks))
+        self.stages = nn.ModuleList(stages)
+        self.norm = nn.GroupNorm(GROUPS, inputs, eps=config.norm_eps) if config.preactivation else None
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        return ("root", *(f"stage{stage}" for stage in range(len(self.stages))))
+
+    def forward(self, x: Tensor, seen: Seen) -> Tensor:
+        x = self.root(x)
+        if self.root_norm is not None:
+            x = F.max_pool2d(pad_same(self.root_norm(x).relu(), 3, 2), 3, 2)
+        else:
+            # BiT pads with zeros, which beat negative values: not the same as max_pool2d(padding=1).
+            x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
+        keep(seen, "root", x)
+        for index, stage in enumerate(self.stages):
+            x = stage(x)
+            keep(seen, f"stage{index}", x)
+        return x if self.norm is None else self.norm(x).relu()
+
+
+class ResNet(ImageModel[ResNetConfig]):
+    """BiT: pre-activation ResNet v2 as a classifier; takes any image that its strides leave something of."""
+
+    def __init__(self, config: ResNetConfig):
+        super().__init__(config)
+        self.body = ConvBody(config.body, config.channels)
+        self.head = Head(width=config.body.channels_out, classes=config.classes)
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        return (*self.body.captures, "features", "representation")
+
+    @property
+    def representation_width(self) -> int:
+        return self.config.body.channels_out
+
+    def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
+        features = self.body(images, seen)                               # (B, C, h, w)
+        keep(seen, "features", features)
+        return features.mean(dim=(2, 3))                                 # (B, C)
+
+    def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
+        self._reconfigure(image=image)

@@ -1,0 +1,127 @@
+"""A model's name is its recipe: "B/16", "R50+L/32", "R152x2". The only size table of the project.
+
+"S/16" is a size and a patch side. "R50+B/16" is a ResNet stem, a size and the total stride. "R50x2" is a BiT ResNet,
+twice as wide.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from vitkit.errors import ConfigError, nearest
+from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, check_options
+
+
+class Size(NamedTuple):
+    depth: int
+    width: int
+    mlp: int
+    heads: int
+
+
+SIZES = {  #        depth width  mlp   heads
+    "mu": Size( 2,   32,  128,   2),    # a toy, for tests and first steps
+    "Ti": Size(12,  192,  768,   3),    # DeiT / AugReg
+    "S":  Size(12,  384, 1536,   6),
+    "B":  Size(12,  768, 3072,  12),    # paper, Table 1
+    "L":  Size(24, 1024, 4096,  16),
+    "H":  Size(32, 1280, 5120,  16),
+    "g":  Size(40, 1408, 6144,  16),    # Zhai et al., Scaling Vision Transformers
+    "G":  Size(48, 1664, 8192,  16),
+}
+
+
+class Stem(NamedTuple):
+    layers: tuple[int, ...]
+    patch: int
+
+
+# (ResNet, number in the name) → units per stage, patch side on the feature map. The number is the total stride, except
+# in R+Ti/16: its stem is the ResNet's root alone, stride 4, under 8-pixel patches, so it is really /32 (Google's code).
+STEMS = {
+    ("R", 16): Stem((), 8),
+    ("R26", 32): Stem((2, 2, 2, 2), 1),
+    ("R50", 16): Stem((3, 4, 9), 1),  # stage 4 dropped, its units moved to stage 3
+    ("R50", 32): Stem((3, 4, 6, 3), 1),
+}
+
+RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+
+# What the paper, AugReg and Google's code name; other patches and combinations of the tables work too.
+NAMED = (
+    "Ti/16", "S/32", "S/16", "B/32", "B/16", "B/8", "L/32", "L/16", "H/14", "g/14", "G/14", "mu/4",
+    "R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/16", "R50+B/32", "R50+L/16", "R50+L/32",
+    "R50x1", "R50x2", "R101x1", "R152x1", "R152x2", "R200x3",
+)
+
+_VIT = re.compile(r"(?:(?P<stem>R\d*)\+)?(?P<size>[A-Za-z]+)/(?P<number>[1-9]\d*)")
+_RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>[1-9]\d?)")
+
+
+def configure(name: str, **options: Any) -> ModelConfig:
+    """The configuration of a named model, with any field of ViTConfig or ResNetConfig set otherwise."""
+    if isinstance(options.get("image"), int):
+        options["image"] = (options["image"], options["image"])
+    elif "image" in options:
+        options["image"] = tuple(options["image"])
+    resnet = _RESNET.fullmatch(name)
+    if resnet and int(resnet["depth"]) in RESNETS:
+        check_options(f"{name}, a ResNet,", ResNetConfig, options)
+        return _resnet(int(resnet["depth"]), int(resnet["width"]), options)
+    vit = _VIT.fullmatch(name)
+    if vit and vit["size"] in SIZES:
+        check_options(name, ViTConfig, options)
+        if vit["stem"] is None:
+            return _vit(SIZES[vit["size"]], {"patch": int(vit["number"]), **options})
+        stem = STEMS.get((vit["stem"], int(vit["number"])))
+        if stem:
+            return _vit(SIZES[vit["size"]], {"patch": stem.patch, "stem": ConvConfig(layers=stem.layers), **options})
+    raise _unknown(name)
+
+
+def name_of(config: ModelConfig) -> str | None:
+    """The name under which `configure` gives these sizes, or None for sizes of one's own."""
+    if isinstance(config, ResNetConfig):
+        for depth, layers in RESNETS.items():
+            if config.body.layers == layers and config.body.preactivation and config.body.width % 64 == 0:
+                return f"R{depth}x{config.body.width // 64}"
+        return None
+    for size_name, size in SIZES.items():
+        if (config.depth, config.width, config.mlp, config.heads) == size:
+            if config.stem is None:
+                return f"{size_name}/{config.patch}"
+            for (stem_name, number), stem in STEMS.items():
+                if (config.stem.layers, config.patch) == stem and config.stem.width == 64:
+                    return f"{stem_name}+{size_name}/{number}"
+    return None
+
+
+def heads_by_width(width: int) -> int | None:
+    """Weights do not tell their number of heads; a width of the table does."""
+    return next((size.heads for size in SIZES.values() if size.width == width), None)
+
+
+def _vit(size: Size, options: dict[str, Any]) -> ViTConfig:
+    pool = options.get("pool", "token")
+    options.setdefault("class_token", pool == "token")
+    options.setdefault("inject", "every" if options.get("positions") == "relative" else "stem")
+    return ViTConfig(**{**size._asdict(), **options})
+
+
+def _resnet(depth: int, width: int, options: dict[str, Any]) -> ResNetConfig:
+    body = ConvConfig(layers=RESNETS[depth], width=64 * width, preactivation=True,
+                      standardise_eps=1e-10, standardise_on="variance", norm_eps=1e-5)
+    return replace(ResNetConfig(body=body), **options)
+
+
+def _unknown(name: str) -> ConfigError:
+    close = nearest(name, NAMED)
+    sizes = [size for size in SIZES if size != "mu"]
+    return ConfigError(
+        f"there is no model {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
+        pure=f"{' '.join(sizes)} and any patch side: B/16, B/8, S/32 (mu/4 is a toy)",
+        hybrid=" ".join(f"{stem}+SIZE/{number}" for stem, number in STEMS),
+        ResNet=" ".join(f"R{depth}xWIDTH" for depth in RESNETS),
+    )

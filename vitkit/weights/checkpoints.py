@@ -1,0 +1,50 @@
+"""The public weights of each variant: where they are, what they were trained on, under which licence.
+
+All of them are Google's own training runs (the paper, AugReg, BiT), published as .npz and mirrored on the Hugging Face
+Hub by timm, and take inputs in [-1, 1]. No torch here: names and facts only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitkit.data.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicCheckpoint:
+    repository: str
+    trained_on: str
+    image: int = 224
+    licence: str = "Apache-2.0"
+    preprocessing: Preprocessing = Preprocessing(crop=0.9)  # timm's record for these weights
+
+    @property
+    def source(self) -> str:
+        """What `vitkit.load` takes."""
+        return f"hf:{self.repository}"
+
+
+def _timm(name: str, trained_on: str = "ImageNet-21k") -> PublicCheckpoint:
+    return PublicCheckpoint(repository=f"timm/{name}", trained_on=trained_on)
+
+
+# What fine-tuning starts from. Missing variants have no public weights.
+DEFAULTS = {
+    "Ti/16": _timm("vit_tiny_patch16_224.augreg_in21k"),
+    "S/32": _timm("vit_small_patch32_224.augreg_in21k"),
+    "S/16": _timm("vit_small_patch16_224.augreg_in21k"),
+    "B/32": _timm("vit_base_patch32_224.augreg_in21k"),
+    "B/16": _timm("vit_base_patch16_224.augreg_in21k"),
+    "B/8": _timm("vit_base_patch8_224.augreg_in21k"),
+    "L/32": _timm("vit_large_patch32_224.orig_in21k"),
+    "L/16": _timm("vit_large_patch16_224.augreg_in21k"),
+    "H/14": _timm("vit_huge_patch14_224.orig_in21k"),
+    "R+Ti/16": _timm("vit_tiny_r_s16_p8_224.augreg_in21k"),
+    "R26+S/32": _timm("vit_small_r26_s32_224.augreg_in21k"),
+    "R50+B/16": _timm("vit_base_r50_s16_224.orig_in21k"),
+    "R50+L/32": _timm("vit_large_r50_s32_224.augreg_in21k"),
+    "R50x1": _timm("resnetv2_50x1_bit.goog_in21k"),
+    "R101x1": _timm("resnetv2_101x1_bit.goog_in21k"),
+    "R152x2": _timm("resnetv2_152x2_bit.goog_in21k"),
+}

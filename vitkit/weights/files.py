@@ -1,0 +1,142 @@
+"""Opening what a path points to, by content and never by running it: safetensors, npz, torch state dicts, folders.
+
+A pickle can hold code. torch reads state dicts with `weights_only`, numpy with `allow_pickle=False`; whatever needs
+more than that is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vitkit.errors import WeightsError
+from vitkit.weights.formats import Checkpoint
+from vitkit.weights.native import HEADER
+
+# In this order: our own record first, then what timm and transformers write, the safe form before the pickled one.
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    if path.is_dir():
+        return _open_folder(path)
+    tensors, header = _open_file(path)
+    beside = path.parent if path.name in WEIGHT_FILES else None  # other names may share a folder by chance
+    return _with_records(path, tensors, header, beside)
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    for name in WEIGHT_FILES:
+        path = folder / name
+        if path.is_file():
+            tensors, header = _open_shards(path) if name.endswith(".index.json") else _open_file(path)
+            return _with_records(folder, tensors, header, folder)
+    found = sorted(entry.name for entry in folder.iterdir())
+    raise WeightsError(f"{folder} holds no weights that I can use.", looked_for=", ".join(WEIGHT_FILES),
+                       found=", ".join(found[:8]) + (" …" if len(found) > 8 else "") or "an empty folder")
+
+
+def _with_records(origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None) -> Checkpoint:
+    record = _json(folder / "model.json") if folder else None
+    if record is None and HEADER in header:
+        record = json.loads(header[HEADER])
+    return Checkpoint(origin=str(origin), tensors=tensors, record=record,
+                      config=(_json(folder / "config.json") if folder else None) or {},
+                      preprocessor=_json(folder / "preprocessor_config.json") if folder else None)
+
+
+def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(16)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
+    if start[:2] == b"PK":
+        return (_open_npz(path) if _is_npz(path) else _open_torch(path)), {}
+    if start[8:9] == b"{":  # eight bytes of length, then a JSON header
+        return _open_safetensors(path)
+    if start[:1] == b"\x80":  # a pickle, as torch wrote before 1.6
+        return _open_torch(path), {}
+    size = path.stat().st_size
+    raise WeightsError(f"{path} is no weights file, or not a whole one.",
+                       looked_for="safetensors, a numpy .npz or a torch state dict, by content",
+                       found=f"{size} bytes" + (f" beginning with {start!r}" if size else ""))
+
+
+def _open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is not a whole safetensors file: {error}.", try_="copy or download it again") from error
+
+
+def _open_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A large Hugging Face model: an index names the files its tensors are in."""
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set((_json(index) or {}).get("weight_map", {}).values())):
+        if Path(name).name != name:
+            raise WeightsError(f"{index} points outside its folder, to {name!r}.")
+        tensors |= _open_safetensors(index.parent / name)[0]
+    return tensors, {}
+
+
+def _is_npz(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".npy") for name in archive.namelist())
+    except zipfile.BadZipFile as error:
+        raise WeightsError(f"{path} is a broken or truncated archive: {error}.",
+                           try_="copy or download it again") from error
+
+
+def _open_npz(path: Path) -> dict[str, Tensor]:
+    tensors = {}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for name in archive.files:
+                tensors[name] = torch.from_numpy(archive[name])
+    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise WeightsError(f"{path} is not a npz file of plain arrays: {error}",
+                           try_="copy or download it again; pickled objects are never loaded") from error
+    return tensors
+
+
+def _open_torch(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise WeightsError(f"{path} holds more than tensors; it would have to run code to open, and was not opened.",
+                           because=str(error).splitlines()[0],
+                           try_="save the state dict alone: torch.save(model.state_dict(), …), or safetensors") from error
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        raise WeightsError(f"{path} is not a whole torch file: {str(error).splitlines()[0]}",
+                           try_="copy or download it again") from error
+    # Trainers wrap state dicts: timm and torchvision as "model" or "state_dict", DataParallel and compile as prefixes.
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise WeightsError(f"{path} is a torch file, but no state dict: a {type(content).__name__}.")
+    return {str(name).removeprefix("module.").removeprefix("_orig_mod."): value for name, value in content.items()}
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path} should hold a JSON object, not a {type(content).__name__}.")
+    return content

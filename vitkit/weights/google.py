@@ -1,0 +1,241 @@
+"""Google's .npz: vision_transformer (ViT and hybrids, both naming schemes) and big_transfer (BiT ResNets).
+
+Flax keeps dense kernels as (in, out), convolutions as HWIO and attention by head; torch has all of them transposed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vitkit.errors import WeightsError
+from vitkit.model.base import Metadata
+from vitkit.model.build import Model
+from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.weights.formats import Checkpoint, Content, Losses, find_image
+from vitkit.weights.mapping import Rule, leading_ones, read, same, write
+
+# attention, second LayerNorm, MLP inside an encoder block. The published files carry the older names, of the time
+# before flax.linen; its own code and timm read those, so they are what is written unless a file came with the newer.
+NAMING = {
+    "published": ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
+    "linen": ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
+}
+
+
+def recognises(names: Collection[str]) -> bool:
+    return "embedding/kernel" in names or "resnet/root_block/standardized_conv2d/kernel" in names
+
+
+def load(checkpoint: Checkpoint) -> Content:
+    tensors = {name: _squeeze_group_norm(name, tensor) for name, tensor in checkpoint.tensors.items()}
+    checkpoint = replace(checkpoint, tensors=tensors)
+    provenance = {"format": "google"}
+    config: ModelConfig
+    if checkpoint.has("embedding/kernel"):
+        naming = _naming(checkpoint)
+        config = _infer_vit(checkpoint, naming)
+        provenance["naming"] = naming
+        rules = list(vit_rules(config, naming))
+    else:
+        config = _infer_resnet(checkpoint)
+        rules = list(resnet_rules(config))
+    state = read(tensors, rules, config, checkpoint.origin)
+    return Content(config=config, state=state, metadata=Metadata(provenance=provenance))
+
+
+def tensors_of(model: Model) -> dict[str, Tensor]:
+    if isinstance(model.config, ResNetConfig):
+        return write(model, resnet_rules(model.config))
+    naming = model.metadata.provenance.get("naming", "published")
+    return write(model, vit_rules(model.config, naming))
+
+
+def losses(model: Model) -> Losses:
+    config = model.config
+    structure, answers, notes = [], [], []
+    if isinstance(config, ViTConfig):
+        if config.positions not in ("1d", "none") or config.inject != "stem":
+            structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
+                             "an npz has one 1-D table, at the stem")
+        if config.norm == "post" or config.axial:
+            structure.append("post-norm or axial blocks")
+        if config.pool not in ("token", "gap") or (config.pool == "gap" and config.class_token):
+            structure.append(f"pool={config.pool!r}"
+                             + (" beside a class token" if config.class_token else "") + ": only token and gap exist")
+        if config.gelu != "tanh":
+            answers.append("GELU: exact here, always the tanh approximation there")
+        if config.eps != 1e-6:
+            notes.append(f"LayerNorm epsilon: {config.eps:g} here, 1e-06 there")
+        if config.stem and (config.stem.standardise_on, config.stem.standardise_eps) != ("std", 1e-5):
+            notes.append("the stem's epsilons: Google's differ")
+        if config.stem and config.stem.preactivation:
+            structure.append("a pre-activation stem")
+    if model.metadata.labels:
+        notes.append("class names: an npz has no place for them")
+    return Losses(structure=structure, answers=answers, notes=notes)
+
+
+def vit_rules(config: ViTConfig, naming: str) -> Iterator[Rule]:
+    attention, mlp_norm, mlp = NAMING[naming]
+    if config.stem:
+        yield from _stem_rules(config.stem)
+    yield _patch_kernel(config)
+    yield same("patches.project.bias", "embedding/bias")
+    if config.class_token:
+        yield leading_ones("class_token", "cls", 1)
+    if config.positions != "none":
+        yield leading_ones("encoder.positions.0.table", "Transformer/posembed_input/pos_embedding", 1)
+    for layer in range(config.depth):
+        ours, theirs = f"encoder.blocks.{layer}", f"Transformer/encoderblock_{layer}"
+        yield from _norm(f"{ours}.attention_norm", f"{theirs}/LayerNorm_0")
+        yield from _attention(f"{ours}.attention", f"{theirs}/{attention}", config.heads)
+        yield from _norm(f"{ours}.mlp_norm", f"{theirs}/{mlp_norm}")
+        yield from _dense(f"{ours}.mlp.up", f"{theirs}/{mlp}/Dense_0")
+        yield from _dense(f"{ours}.mlp.down", f"{theirs}/{mlp}/Dense_1")
+    yield from _norm("encoder.norm", "Transformer/encoder_norm")
+    if config.representation:
+        yield from _dense("head.representation", "pre_logits")
+    if config.classes:
+        yield from _dense("head.logits", "head")
+
+
+def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
+    root = "resnet"
+    yield _kernel("body.root.weight", f"{root}/root_block/standardized_conv2d/kernel")
+    for stage, units in enumerate(config.body.layers):
+        for unit in range(units):
+            ours, theirs = f"body.stages.{stage}.{unit}", f"{root}/block{stage + 1}/unit{unit + 1:02d}"
+            for number, letter in enumerate("abc", start=1):
+                yield _kernel(f"{ours}.conv{number}.weight", f"{theirs}/{letter}/standardized_conv2d/kernel")
+                yield same(f"{ours}.norm{number}.weight", f"{theirs}/{letter}/group_norm/gamma")
+                yield same(f"{ours}.norm{number}.bias", f"{theirs}/{letter}/group_norm/beta")
+            if unit == 0:
+                yield _kernel(f"{ours}.project.weight", f"{theirs}/a/proj/standardized_conv2d/kernel")
+    yield same("body.norm.weight", f"{root}/group_norm/gamma")
+    yield same("body.norm.bias", f"{root}/group_norm/beta")
+    if config.classes:
+        yield Rule("head.logits.weight", (f"{root}/head/conv2d/kernel",),
+                   lambda kernel: kernel.flatten(0, 2).T, lambda weight: (weight.T[None, None],))
+        yield same("head.logits.bias", f"{root}/head/conv2d/bias")
+
+
+def _stem_rules(stem: ConvConfig) -> Iterator[Rule]:
+    yield _kernel("stem.root.weight", "conv_root/kernel")
+    yield from _norm("stem.root_norm", "gn_root")
+    for stage, units in enumerate(stem.layers):
+        for unit in range(units):
+            ours, theirs = f"stem.stages.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
+            for number in (1, 2, 3):
+                yield _kernel(f"{ours}.conv{number}.weight", f"{theirs}/conv{number}/kernel")
+                yield from _norm(f"{ours}.norm{number}", f"{theirs}/gn{number}")
+            if unit == 0:
+                yield _kernel(f"{ours}.project.weight", f"{theirs}/conv_proj/kernel")
+                yield from _norm(f"{ours}.project_norm", f"{theirs}/gn_proj")
+
+
+def _attention(ours: str, theirs: str, heads: int) -> Iterator[Rule]:
+    parts = ("query", "key", "value")
+
+    def split_kernel(weight: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.T.unflatten(1, (heads, -1)) for part in weight.chunk(3))       # (D, H, d) each
+
+    def join_kernels(*kernels: Tensor) -> Tensor:
+        return torch.cat([kernel.flatten(1).T for kernel in kernels])                         # (3·D, D)
+
+    yield Rule(f"{ours}.qkv.weight", tuple(f"{theirs}/{part}/kernel" for part in parts), join_kernels, split_kernel)
+    yield Rule(f"{ours}.qkv.bias", tuple(f"{theirs}/{part}/bias" for part in parts),
+               lambda *biases: torch.cat([bias.flatten() for bias in biases]),
+               lambda bias: tuple(part.unflatten(0, (heads, -1)) for part in bias.chunk(3)))
+    yield Rule(f"{ours}.out.weight", (f"{theirs}/out/kernel",),
+               lambda kernel: kernel.flatten(0, 1).T, lambda weight: (weight.T.unflatten(0, (heads, -1)),))
+    yield same(f"{ours}.out.bias", f"{theirs}/out/bias")
+
+
+def _dense(ours: str, theirs: str) -> Iterator[Rule]:
+    yield Rule(f"{ours}.weight", (f"{theirs}/kernel",), lambda kernel: kernel.T, lambda weight: (weight.T,))
+    yield same(f"{ours}.bias", f"{theirs}/bias")
+
+
+def _norm(ours: str, theirs: str) -> Iterator[Rule]:
+    yield same(f"{ours}.weight", f"{theirs}/scale")
+    yield same(f"{ours}.bias", f"{theirs}/bias")
+
+
+def _kernel(ours: str, theirs: str) -> Rule:
+    """A convolution: HWIO there, OIHW here."""
+    return Rule(ours, (theirs,), lambda kernel: kernel.permute(3, 2, 0, 1), lambda weight: (weight.permute(2, 3, 1, 0),))
+
+
+def _patch_kernel(config: ViTConfig) -> Rule:
+    shape = (config.embedded_channels, config.patch, config.patch)
+    return Rule("patches.project.weight", ("embedding/kernel",),
+                lambda kernel: kernel.permute(3, 2, 0, 1).flatten(1),
+                lambda weight: (weight.unflatten(1, shape).permute(2, 3, 1, 0),))
+
+
+def _naming(checkpoint: Checkpoint) -> str:
+    for naming, (attention, *_) in NAMING.items():
+        if checkpoint.has(f"Transformer/encoderblock_0/{attention}/query/kernel"):
+            return naming
+    raise WeightsError(f"{checkpoint.origin} has a patch embedding but no encoder block of Google's ViT code.",
+                       looked_for=[f"Transformer/encoderblock_0/{names[0]}/query/kernel" for names in NAMING.values()])
+
+
+def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
+    attention, _, mlp = NAMING[naming]
+    block = "Transformer/encoderblock_0"
+    patch, _, channels, width = checkpoint.shape("embedding/kernel")
+    _, heads, _ = checkpoint.shape(f"{block}/{attention}/query/kernel")
+    if checkpoint.heads not in (None, heads):
+        raise WeightsError(f"{checkpoint.origin} has {heads} heads by the shape of its tensors, not {checkpoint.heads}.")
+    stem = _infer_stem(checkpoint)
+    class_token = checkpoint.has("cls")
+    table = "Transformer/posembed_input/pos_embedding"
+    patches = checkpoint.shape(table)[1] - class_token if checkpoint.has(table) else None
+    return ViTConfig(
+        depth=checkpoint.count("Transformer/encoderblock_"), width=width, heads=heads, patch=patch, stem=stem,
+        mlp=checkpoint.shape(f"{block}/{mlp}/Dense_0/kernel")[1],
+        image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
+        channels=checkpoint.shape("conv_root/kernel")[2] if stem else channels,
+        classes=checkpoint.length("head/bias") or 0, representation=checkpoint.length("pre_logits/bias"),
+        positions="none" if patches is None else "1d",
+        pool="token" if class_token else "gap", class_token=class_token, gelu="tanh", eps=1e-6,
+    )
+
+
+def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
+    if not checkpoint.has("conv_root/kernel"):
+        return None
+    return ConvConfig(layers=_units(checkpoint.tensors, r"block(\d+)/unit(\d+)/"),
+                      width=checkpoint.shape("conv_root/kernel")[3])
+
+
+def _infer_resnet(checkpoint: Checkpoint) -> ResNetConfig:
+    *_, channels, width = checkpoint.shape("resnet/root_block/standardized_conv2d/kernel")
+    body = ConvConfig(layers=_units(checkpoint.tensors, r"resnet/block(\d+)/unit(\d+)/"), width=width,
+                      preactivation=True, standardise_eps=1e-10, standardise_on="variance", norm_eps=1e-5)
+    return ResNetConfig(body=body, channels=channels, classes=checkpoint.length("resnet/head/conv2d/bias") or 0,
+                        image=checkpoint.image or (224, 224))
+
+
+def _units(tensors: Mapping[str, Tensor], pattern: str) -> tuple[int, ...]:
+    """Units per stage, from names that count both from 1."""
+    units: dict[int, int] = {}
+    for name in tensors:
+        if match := re.match(pattern, name):
+            stage, unit = int(match[1]), int(match[2])
+            units[stage] = max(units.get(stage, 0), unit)
+    return tuple(units[stage] for stage in sorted(units))
+
+
+def _squeeze_group_norm(name: str, tensor: Tensor) -> Tensor:
+    """Group-norm scales of files written before flax 0.3.6 are (1, 1, 1, C): google/flax issue 1721."""
+    if re.search(r"(gn(\d+|_root|_proj)/(bias|scale)|group_norm/(gamma|beta))$", name):
+        return tensor.flatten()
+    return tensor
+

@@ -1,0 +1,77 @@
+"""vitkit's own form: model.safetensors, with model.json beside it for people and programs.
+
+The safetensors header carries the same record, so that a file copied on its own still knows its classes and its
+preprocessing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+import vitkit
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.errors import ConfigError, WeightsError
+from vitkit.model.base import Metadata
+from vitkit.model.build import Model
+from vitkit.model.config import ModelConfig, from_dict, to_dict
+from vitkit.model.variants import name_of
+from vitkit.weights.formats import Checkpoint, Content, Losses
+from vitkit.weights.mapping import Rule, read, same, skeleton, write
+
+VERSION = 1
+HEADER = "vitkit"  # key of the record in a safetensors header
+
+
+def recognises(names: Collection[str]) -> bool:
+    return "patches.project.weight" in names or "body.root.weight" in names
+
+
+def load(checkpoint: Checkpoint) -> Content:
+    record = checkpoint.record
+    if record is None:
+        raise WeightsError(f"{checkpoint.origin} holds vitkit's tensors without their record.",
+                           looked_for="model.json beside it, or the record in its header")
+    if record.get("version") != VERSION:
+        raise WeightsError(f"{checkpoint.origin} was written in version {record.get('version')!r} of the format; "
+                           f"this vitkit, {vitkit.__version__}, reads version {VERSION}.")
+    try:
+        config = from_dict(record["model"])
+        preprocessing = {name: tuple(value) if isinstance(value, list) else value
+                         for name, value in record["preprocessing"].items()}
+        labels = record["labels"]
+        metadata = Metadata(labels=None if labels is None else tuple(labels),
+                            preprocessing=Preprocessing(**preprocessing), provenance=record["provenance"])
+    except (KeyError, TypeError, ConfigError) as error:
+        raise WeightsError(f"the record of {checkpoint.origin} cannot be used: {error}") from error
+    state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
+    return Content(config=config, state=state, metadata=metadata)
+
+
+def tensors_of(model: Model) -> dict[str, Tensor]:
+    return write(model, rules(model.config))
+
+
+def record_of(model: Model) -> dict[str, Any]:
+    metadata = model.metadata
+    return {
+        "version": VERSION, "vitkit": vitkit.__version__, "variant": name_of(model.config),
+        "model": to_dict(model.config), "labels": None if metadata.labels is None else list(metadata.labels),
+        "preprocessing": asdict(metadata.preprocessing), "provenance": dict(metadata.provenance),
+    }
+
+
+def header_of(model: Model) -> dict[str, str]:
+    return {"format": "pt", HEADER: json.dumps(record_of(model))}
+
+
+def losses(model: Model) -> Losses:
+    return Losses()
+
+
+def rules(config: ModelConfig) -> Iterator[Rule]:
+    return (same(name, name) for name in skeleton(config))

@@ -1,0 +1,135 @@
+"""A model → a file or folder of any of the four formats; what a format cannot hold is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitkit.errors import ConfigError, WeightsError
+from vitkit.model.build import Model
+from vitkit.weights import google, huggingface, native, timm
+from vitkit.weights.load import FORMATS
+
+Format = Literal["vitkit", "google", "timm", "hf"]
+
+log = logging.getLogger("vitkit")
+
+
+def save(model: Model, path: str | os.PathLike[str], *, format: Format = "vitkit", lossy: bool = False) -> None:
+    """Write a model: "vitkit" and "google" take a file or folder name, "timm" and "hf" a folder's.
+
+    Files appear whole or not at all. What the format has no place for is an error that names it; `lossy=True` permits
+    what it would merely read back otherwise (a GELU of another kind).
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"format={format!r} is not known", choose_from=", ".join(FORMATS))
+    path = Path(path).expanduser()
+    _check_losses(model, format, lossy)
+    _WRITERS[format](model, path)
+
+
+def _save_native(model: Model, path: Path) -> None:
+    tensors, header = native.tensors_of(model), native.header_of(model)
+    if path.suffix == ".safetensors":
+        _write_safetensors(path, tensors, header)
+        return
+    _check_folder(path, "vitkit")
+    _write_safetensors(path / "model.safetensors", tensors, header)
+    _write_json(path / "model.json", native.record_of(model))
+
+
+def _save_google(model: Model, path: Path) -> None:
+    if path.suffix != ".npz":
+        raise WeightsError(f"Google's format is one .npz file; {path} is named otherwise.", try_=f"{path}.npz")
+    arrays = {name: tensor.float().numpy() for name, tensor in google.tensors_of(model).items()}
+    with _replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _save_timm(model: Model, path: Path) -> None:
+    _check_folder(path, "timm")
+    _write_safetensors(path / "model.safetensors", timm.tensors_of(model), {"format": "pt"})
+    _write_json(path / "config.json", timm.config_of(model))
+
+
+def _save_huggingface(model: Model, path: Path) -> None:
+    _check_folder(path, "hf")
+    _write_safetensors(path / "model.safetensors", huggingface.tensors_of(model), {"format": "pt"})
+    _write_json(path / "config.json", huggingface.config_of(model))
+    _write_json(path / "preprocessor_config.json", huggingface.preprocessor_of(model))
+
+
+_WRITERS: dict[str, Callable[[Model, Path], None]] = {
+    "vitkit": _save_native, "google": _save_google, "timm": _save_timm, "hf": _save_huggingface,
+}
+
+
+def _check_losses(model: Model, format: str, lossy: bool) -> None:
+    losses = FORMATS[format].losses(model)
+    if losses.structure:
+        raise WeightsError(f"the {format} format cannot hold this model; nothing was written.",
+                           would_be_lost=losses.structure + losses.answers, try_="the vitkit format holds everything")
+    if losses.answers and not lossy:
+        raise WeightsError(f"the {format} format would change this model's answers; nothing was written.",
+                           would_be_lost=losses.answers,
+                           try_="lossy=True, on the command line --lossy, writes it all the same")
+    for loss in losses.answers + losses.notes:
+        log.warning("not kept in the %s format: %s", format, loss)
+
+
+def _check_folder(path: Path, format: str) -> None:
+    if path.suffix in (".npz", ".safetensors", ".bin", ".pth", ".pt") or path.is_file():
+        suggestion = {".npz": "format='google' writes .npz files"}.get(path.suffix, f"{path.with_suffix('')} as a folder")
+        raise WeightsError(f"the {format} format is a folder, {path} names a file.", try_=suggestion)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be made: {error.strerror}.") from error
+
+
+def _write_safetensors(path: Path, tensors: Mapping[str, Tensor], header: dict[str, str]) -> None:
+    with _replacing(path) as temporary:
+        save_file(dict(tensors), temporary, metadata=header)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with _replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place once written: a full disk or a kill loses nothing."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be written: {error.strerror}.") from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """mkstemp makes private files; weights should have the permissions that any new file has."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,270 @@
+"""timm's names: ViT, the hybrids that timm has, BiT ResNets. A folder holds config.json and model.safetensors.
+
+A bare file means timm's defaults: exact GELU, LayerNorm epsilon 1e-6, pooling as the norms in it tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.errors import WeightsError
+from vitkit.model.base import Metadata
+from vitkit.model.build import Model
+from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
+from vitkit.model.variants import name_of
+from vitkit.weights.formats import Checkpoint, Content, Losses, find_heads, find_image
+from vitkit.weights.mapping import Rule, leading_ones, parameters, patch_convolution, read, write
+
+# timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
+_EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
+
+_GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh"}
+_POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "attention": "map"}
+_CROP = {"center": "crop", "squash": "squash", "border": "letterbox"}
+
+# What exists in timm; a pure ViT of any size is spelled out in model_args on top of a base architecture.
+_HYBRIDS = {"R+Ti/16": "vit_tiny_r_s16_p8_224", "R26+S/32": "vit_small_r26_s32_224", "R26+B/32": "vit_base_r26_s32_224",
+            "R50+B/16": "vit_base_r50_s16_224", "R50+L/32": "vit_large_r50_s32_224"}
+_RESNETS = {"R50x1": "resnetv2_50x1_bit", "R50x3": "resnetv2_50x3_bit", "R101x1": "resnetv2_101x1_bit",
+            "R101x3": "resnetv2_101x3_bit", "R152x2": "resnetv2_152x2_bit", "R152x4": "resnetv2_152x4_bit"}
+
+
+def recognises(names: Collection[str]) -> bool:
+    return "patch_embed.proj.weight" in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= set(names)
+
+
+def load(checkpoint: Checkpoint) -> Content:
+    arguments = {**checkpoint.config.get("pretrained_cfg", {}), **checkpoint.config,
+                 **checkpoint.config.get("model_args", {})}
+    config: ModelConfig
+    if checkpoint.has("patch_embed.proj.weight"):
+        checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors, arguments),
+                             image=_image(arguments) or checkpoint.image)
+        config = _infer_vit(checkpoint, arguments)
+        rules = list(vit_rules(config))
+    else:
+        config = _infer_resnet(checkpoint, arguments)
+        rules = list(resnet_rules(config))
+    labels = arguments.get("label_names")
+    metadata = Metadata(labels=tuple(labels) if labels and len(labels) == config.classes else None,
+                        preprocessing=_preprocessing(arguments),
+                        provenance=checkpoint.config.get("vitkit", {"format": "timm"}))
+    return Content(config=config, state=read(checkpoint.tensors, rules, config, checkpoint.origin), metadata=metadata)
+
+
+def tensors_of(model: Model) -> dict[str, Tensor]:
+    rules = vit_rules(model.config) if isinstance(model.config, ViTConfig) else resnet_rules(model.config)
+    return write(model, rules)
+
+
+def config_of(model: Model) -> dict[str, Any]:
+    """timm's config.json: `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the model from it."""
+    config, preprocessing = model.config, model.metadata.preprocessing
+    name = name_of(config) or ""
+    architecture, arguments = "vit_base_patch16_224", {}
+    if isinstance(config, ResNetConfig):
+        architecture, pool = _RESNETS[name], "avg"
+    else:
+        pool = _POOL[config.pool]
+        arguments = {"img_size": list(config.image), "class_token": config.class_token, "global_pool": pool,
+                     "act_layer": "gelu_tanh" if config.gelu == "tanh" else "gelu"}
+        if pool == "avg":
+            arguments["fc_norm"] = config.pool == "gap-norm"
+        if config.positions == "none":
+            arguments["pos_embed"] = "none"
+        if config.stem:
+            architecture = _HYBRIDS[name]
+        else:
+            arguments |= {"patch_size": config.patch, "embed_dim": config.width, "depth": config.depth,
+                          "num_heads": config.heads, "mlp_ratio": config.mlp / config.width}
+    pretrained = {"input_size": [config.channels, *config.image], "fixed_input_size": isinstance(config, ViTConfig),
+                  "num_classes": config.classes, "mean": list(preprocessing.mean), "std": list(preprocessing.std),
+                  "interpolation": preprocessing.interpolation, "crop_pct": preprocessing.crop,
+                  "crop_mode": {ours: theirs for theirs, ours in _CROP.items()}[preprocessing.resize]}
+    if config.channels != 3:
+        arguments["in_chans"] = config.channels
+    record = {"architecture": architecture, "num_classes": config.classes, "num_features": model.representation_width,
+              "global_pool": pool, "model_args": arguments, "pretrained_cfg": pretrained,
+              "vitkit": dict(model.metadata.provenance)}
+    if model.metadata.labels:
+        record["label_names"] = list(model.metadata.labels)
+    return record
+
+
+def losses(model: Model) -> Losses:
+    config, structure, notes = model.config, [], []
+    if isinstance(config, ResNetConfig):
+        if name_of(config) not in _RESNETS:
+            structure.append(f"this ResNet: timm has {', '.join(_RESNETS)}")
+        return Losses(structure=structure)
+    if config.positions not in ("1d", "none") or config.inject != "stem":
+        structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
+                         "timm's ViT has one 1-D table, at the stem")
+    if config.norm == "post" or config.axial:
+        structure.append("post-norm or axial blocks")
+    if config.representation:
+        structure.append("pre_logits, the tanh layer of the pre-training head: timm dropped it")
+    if config.stem and name_of(config) not in _HYBRIDS:
+        structure.append(f"this hybrid: timm has {', '.join(_HYBRIDS)}")
+    if config.eps != 1e-6:
+        notes.append(f"LayerNorm epsilon: {config.eps:g} here, 1e-06 there")
+    if config.stem and (config.stem.standardise_on, config.stem.standardise_eps) != ("variance", 1e-8):
+        notes.append("the stem's epsilons: timm's differ")
+    return Losses(structure=structure, notes=notes)
+
+
+def vit_rules(config: ViTConfig) -> Iterator[Rule]:
+    if config.stem:
+        yield from _stem_rules(config.stem)
+    yield patch_convolution("patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch)
+    yield from parameters("patches.project", "patch_embed.proj", ["bias"])
+    if config.class_token:
+        yield leading_ones("class_token", "cls_token", 1)
+    if config.positions != "none":
+        yield leading_ones("encoder.positions.0.table", "pos_embed", 1)
+    for layer in range(config.depth):
+        ours, theirs = f"encoder.blocks.{layer}", f"blocks.{layer}"
+        yield from parameters(f"{ours}.attention_norm", f"{theirs}.norm1")
+        yield from parameters(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
+        yield from parameters(f"{ours}.attention.out", f"{theirs}.attn.proj")
+        yield from parameters(f"{ours}.mlp_norm", f"{theirs}.norm2")
+        yield from parameters(f"{ours}.mlp.up", f"{theirs}.mlp.fc1")
+        yield from parameters(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
+    if config.pool == "gap-norm":
+        yield from parameters("pool.norm", "fc_norm")
+    else:
+        yield from parameters("encoder.norm", "norm")
+    if config.pool == "attention":
+        yield leading_ones("pool.probe", "attn_pool.latent", 1)
+        for ours, theirs in (("query", "q"), ("key_value", "kv"), ("out", "proj"), ("mlp_norm", "norm"),
+                             ("mlp.up", "mlp.fc1"), ("mlp.down", "mlp.fc2")):
+            yield from parameters(f"pool.{ours}", f"attn_pool.{theirs}")
+    if config.classes:
+        yield from parameters("head.logits", "head")
+
+
+def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
+    yield from parameters("body.root", "stem.conv", ["weight"])
+    yield from _unit_rules("body", "", config.body)
+    yield from parameters("body.norm", "norm")
+    if config.classes:
+        yield Rule("head.logits.weight", ("head.fc.weight",), lambda kernel: kernel.flatten(1),
+                   lambda weight: (weight[:, :, None, None],))  # timm's head is a 1x1 convolution
+        yield from parameters("head.logits", "head.fc", ["bias"])
+
+
+def _stem_rules(stem: ConvConfig) -> Iterator[Rule]:
+    # Without stages, timm's stem is a bare Sequential, one level up.
+    root = "patch_embed.backbone" + (".stem" if stem.layers else "")
+    yield from parameters("stem.root", f"{root}.conv", ["weight"])
+    yield from parameters("stem.root_norm", f"{root}.norm")
+    yield from _unit_rules("stem", "patch_embed.backbone.", stem)
+
+
+def _unit_rules(ours: str, theirs: str, conv: ConvConfig) -> Iterator[Rule]:
+    for stage, units in enumerate(conv.layers):
+        for unit in range(units):
+            here, there = f"{ours}.stages.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
+            for number in (1, 2, 3):
+                yield from parameters(f"{here}.conv{number}", f"{there}.conv{number}", ["weight"])
+                yield from parameters(f"{here}.norm{number}", f"{there}.norm{number}")
+            if unit == 0:
+                yield from parameters(f"{here}.project", f"{there}.downsample.conv", ["weight"])
+                if not conv.preactivation:
+                    yield from parameters(f"{here}.project_norm", f"{there}.downsample.norm")
+
+
+def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
+    width, embedded, patch, patch_width = checkpoint.shape("patch_embed.proj.weight")
+    if patch != patch_width:
+        raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's are square.")
+    stem = _infer_stem(checkpoint)
+    class_token = checkpoint.has("cls_token")
+    pool: Pool
+    if checkpoint.has("fc_norm.weight"):
+        pool = "gap-norm"
+    elif checkpoint.has("attn_pool.latent"):
+        pool = "attention"
+    else:
+        pool = "gap" if not class_token or arguments.get("global_pool") == "avg" else "token"
+    patches = checkpoint.shape("pos_embed")[1] - class_token if checkpoint.has("pos_embed") else None
+    return ViTConfig(
+        depth=checkpoint.count("blocks."), width=width, mlp=checkpoint.shape("blocks.0.mlp.fc1.weight")[0],
+        heads=find_heads(checkpoint, width, arguments.get("num_heads")), patch=patch, stem=stem,
+        image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
+        channels=_root(checkpoint).shape[1] if stem else embedded,
+        classes=checkpoint.length("head.weight") or 0, positions="none" if patches is None else "1d",
+        pool=pool, class_token=class_token, gelu=_gelu(checkpoint, arguments.get("act_layer")),
+    )
+
+
+def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
+    if not any(name.startswith("patch_embed.backbone.") for name in checkpoint.tensors):
+        return None
+    return ConvConfig(layers=_units(checkpoint, "patch_embed.backbone."), width=_root(checkpoint).shape[0], **_EPSILONS)
+
+
+def _infer_resnet(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ResNetConfig:
+    width, channels, *_ = checkpoint.shape("stem.conv.weight")
+    body = ConvConfig(layers=_units(checkpoint, ""), width=width, preactivation=True, **_EPSILONS)
+    return ResNetConfig(body=body, channels=channels, classes=checkpoint.length("head.fc.bias") or 0,
+                        image=_image(arguments) or checkpoint.image or (224, 224))
+
+
+def _root(checkpoint: Checkpoint) -> Tensor:
+    for name in ("patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight"):
+        if checkpoint.has(name):
+            return checkpoint.tensors[name]
+    raise WeightsError(f"{checkpoint.origin} has a backbone that is not the paper's hybrid.",
+                       looked_for="patch_embed.backbone.stem.conv.weight")
+
+
+def _units(checkpoint: Checkpoint, prefix: str) -> tuple[int, ...]:
+    stages = checkpoint.count(f"{prefix}stages.")
+    return tuple(checkpoint.count(f"{prefix}stages.{stage}.blocks.") for stage in range(stages))
+
+
+def _gelu(checkpoint: Checkpoint, name: str | None) -> Gelu:
+    if name not in _GELU:
+        raise WeightsError(f"{checkpoint.origin} uses the activation {name!r}; vitkit's MLP is a GELU.",
+                           known=", ".join(name for name in _GELU if name))
+    return _GELU[name]
+
+
+def _image(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+    size = arguments.get("img_size") or arguments.get("input_size", [None])[1:]
+    if isinstance(size, int):
+        return size, size
+    return (size[0], size[1]) if size else None
+
+
+def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
+    default = Preprocessing()
+    interpolation = arguments.get("interpolation", default.interpolation)
+    return Preprocessing(
+        resize=_CROP.get(arguments.get("crop_mode", "center"), default.resize),
+        crop=arguments.get("crop_pct") or default.crop,
+        interpolation=interpolation if interpolation in ("nearest", "bilinear", "bicubic", "lanczos") else "bicubic",
+        mean=tuple(arguments.get("mean", default.mean)), std=tuple(arguments.get("std", default.std)),
+    )
+
+
+def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Two of timm's options that are special values of what every ViT has."""
+    fixed = dict(tensors)
+    for name in tensors:
+        # qkv_bias=False: a layer without a bias is one with a bias of zero
+        if match := re.fullmatch(r"(blocks\.\d+\.attn\.qkv)\.weight", name):
+            fixed.setdefault(f"{match[1]}.bias", torch.zeros(tensors[name].shape[0]))
+    if arguments.get("no_embed_class") and "cls_token" in tensors and "pos_embed" in tensors:
+        # positions for patches only: the class token's is zero
+        table = tensors["pos_embed"]
+        fixed["pos_embed"] = torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)
+    return fixed
