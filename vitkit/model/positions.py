@@ -93,16 +93,26 @@ class Relative(nn.Module):
 
     def forward(self, query: Tensor) -> Tensor:                          # (B, H, T, d)
         """The bias (B, H, T, T), scaled like the content scores it joins."""
-        b, h, t, d = query.shape
-        offsets = self.offsets.unflatten(1, (self.heads, d)).permute(1, 2, 0)      # (H, d, 2T-1)
-        scores = query / math.sqrt(d) @ offsets                          # (B, H, T, 2T-1), one column per offset
-        here = torch.arange(t, device=query.device)
-        column = here[None, :] - here[:, None] + t - 1                   # (T, T): key minus query, from 0
-        return scores.gather(-1, column.expand(b, h, t, t))
+        b, _, t, d = query.shape
+        offsets = self.offsets.unflatten(1, (self.heads, d)).permute(1, 2, 0) / math.sqrt(d)       # (H, d, 2T-1)
+        # Pictures side by side in one product per head: broadcasting would copy the offsets for each picture.
+        scores = query.transpose(0, 1).flatten(1, 2) @ offsets           # (H, B·T, 2T-1)
+        return shear(scores.unflatten(1, (b, t))).transpose(0, 1)        # (B, H, T, T)
 
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
         raise ConfigError("relative positions cannot be resized: on a line of tokens, an offset means another "
                           "direction in another grid", try_="train at the final image size, or positions='1d'")
+
+
+def shear(scores: Tensor) -> Tensor:
+    """(…, T, 2T-1), one column per offset key - query from 1-T up → (…, T, T), one column per key.
+
+    Row i must shift left by T-1-i. One column of padding makes a row 2T long; read with a row length of 2T-1 instead,
+    each row starts one further on.
+    """
+    t = scores.shape[-2]
+    flat = F.pad(scores, (0, 1)).flatten(-2)
+    return flat[..., t - 1:t - 1 + t * (2 * t - 1)].unflatten(-1, (t, 2 * t - 1))[..., :t]
 
 
 Absolute = Learned1D | Learned2D | SinCos

@@ -38,7 +38,7 @@ class StandardisedConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = standardise(self.weight, self.config)
-        if self.config.preactivation:
+        if self.config.preactivation or self.stride == 1:  # at stride 1, SAME pads all sides alike too
             return F.conv2d(x, weight, stride=self.stride, padding=(self.kernel - 1) // 2)
         return F.conv2d(pad_same(x, self.kernel, self.stride), weight, stride=self.stride)
 

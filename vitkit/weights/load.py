@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,14 +12,12 @@ import torch
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.positions import Interpolation
-from vitkit.model.variants import configure, name_of
-from vitkit.weights import google, huggingface, native, timm
+from vitkit.model.variants import configure
 from vitkit.weights.checkpoints import DEFAULTS
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, Content
 from vitkit.weights.hub import PREFIX, download
-
-FORMATS = {"vitkit": native, "google": google, "timm": timm, "hf": huggingface}
+from vitkit.weights.registry import FORMATS, Format
 
 log = logging.getLogger("vitkit")
 
@@ -57,18 +56,16 @@ def load(
 
 def read(source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None, heads: int | None = None) -> Content:
     """The checkpoint, understood but not yet built."""
-    from dataclasses import replace
-
     path = _locate(os.fspath(source))
     checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads)
     return recognise(checkpoint).load(checkpoint)
 
 
-def recognise(checkpoint: Checkpoint):
+def recognise(checkpoint: Checkpoint) -> Format:
     names = checkpoint.tensors.keys()
-    for module in FORMATS.values():
-        if module.recognises(names):
-            return module
+    for known in FORMATS.values():
+        if known.recognises(names):
+            return known
     shown = sorted(names)[:6]
     raise WeightsError(f"{checkpoint.origin} holds {len(names)} tensors of a model that vitkit does not know.",
                        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViT",

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
 from vitkit.weights import google, huggingface, native, timm
-from vitkit.weights.load import FORMATS
+from vitkit.weights.registry import FORMATS
 
 Format = Literal["vitkit", "google", "timm", "hf"]
 
