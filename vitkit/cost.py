@@ -82,7 +82,7 @@ def _positions(config: ViTConfig) -> Part:
     table = {"none": 0, "sincos": 0, "1d": T * D, "2d": (h + w) * D // 2 + D * config.class_token,
              "relative": (2 * T - 1) * D}[config.positions]
     if config.positions == "relative":
-        kept = T * D + config.heads * T * T  # the query again, and the weights: a learned bias rules out flash attention
+        kept = T * D + config.heads * T * T  # the query again, and the weights: a learned bias rules flash out
         return Part(count * table, config.depth * T * (2 * T - 1) * D, config.depth * kept)
     return Part(parameters=count * table)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class VitkitError(ValueError):
-    """`VitkitError("photos/ holds no pictures.", found="214 .heic files", try_="…")` prints one aligned row per detail."""
+    """`VitkitError("photos/ holds no pictures.", found="214 .heic files", try_="…")`: one aligned row per detail."""
 
     def __init__(self, what: str, **details: str | Iterable[str]) -> None:
         rows = {name.strip("_").replace("_", " "): text for name, text in details.items()}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import SizeError
 from vitkit.model.capture import Seen, keep, match_names
-from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.config import ModelConfig
 from vitkit.model.heads import Head
 from vitkit.model.positions import Interpolation
 
@@ -24,7 +24,7 @@ class Metadata:
     """What belongs to weights but is no tensor."""
 
     labels: tuple[str, ...] | None = None  # class names, in the order of the logits
-    preprocessing: Preprocessing = Preprocessing()
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
     provenance: Mapping[str, Any] = field(default_factory=dict)  # where the weights come from
 
 
@@ -81,8 +81,7 @@ class ImageModel(nn.Module, Generic[Config]):
         """The step from pre-training to fine-tuning: the whole head goes, a zero linear layer comes."""
         reference = next(self.parameters())
         self.head = Head(width=self.representation_width, classes=classes).to(reference)
-        changes = {"representation": None} if isinstance(self.config, ViTConfig) else {}
-        self.config = replace(self.config, classes=classes, **changes)
+        self.config = replace(self.config, classes=classes)
         self.metadata = replace(self.metadata, labels=None)
 
     @property

@@ -5,6 +5,8 @@ Shapes: B batch, T tokens, N = h·w patches, D width, M MLP width, H heads.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -100,6 +102,9 @@ class AxialBlock(nn.Module):
 class Encoder(nn.Module):
     """Tokens in, tokens out; positions are injected here, before the first layer or before each."""
 
+    positions: Any  # a ModuleList forgets the type of what it holds
+    blocks: Any
+
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.relative = config.positions == "relative"
@@ -136,7 +141,7 @@ class Encoder(nn.Module):
             if isinstance(block, AxialBlock):
                 block.grid = grid
 
-    def _positions(self, layer: int) -> nn.Module:
+    def _positions(self, layer: int) -> Any:
         return self.positions[layer if len(self.positions) > 1 else 0]
 
     def _inject(self, x: Tensor, layer: int) -> Tensor:

@@ -61,7 +61,7 @@ class Unit(nn.Module):
         self.conv2 = StandardisedConv(config, middle, middle, 3, stride)
         self.conv3 = StandardisedConv(config, middle, outputs, 1)
         normed = (inputs, middle, middle) if config.preactivation else (middle, middle, outputs)
-        self.norm1, self.norm2, self.norm3 = (nn.GroupNorm(GROUPS, channels, eps=config.norm_eps) for channels in normed)
+        self.norm1, self.norm2, self.norm3 = (nn.GroupNorm(GROUPS, width, eps=config.norm_eps) for width in normed)
         self.project: StandardisedConv | None = None
         self.project_norm: nn.GroupNorm | None = None
         if stride != 1 or inputs != outputs:
@@ -82,7 +82,9 @@ class Unit(nn.Module):
         return shortcut + self.conv3(y)
 
     def _postactivated(self, x: Tensor) -> Tensor:
-        shortcut = x if self.project is None else self.project_norm(self.project(x))
+        shortcut = x
+        if self.project is not None and self.project_norm is not None:
+            shortcut = self.project_norm(self.project(x))
         y = self.norm1(self.conv1(x)).relu()
         y = self.norm2(self.conv2(y)).relu()
         return (shortcut + self.norm3(self.conv3(y))).relu()

@@ -5,6 +5,8 @@ Shapes: B batch, C channels, N patches, T tokens, D width, K classes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -69,10 +71,14 @@ class VisionTransformer(ImageModel[ViTConfig]):
             self.config = before
             raise
 
+    def replace_head(self, classes: int) -> None:
+        super().replace_head(classes)
+        self.config = replace(self.config, representation=None)
+
     def _check(self, images: Tensor) -> None:
         super()._check(images)
         height, width = self.config.image
         if images.shape[2] != height or images.shape[3] != width:
-            raise SizeError(f"images are {images.shape[2]} x {images.shape[3]}, the model is one for {height} x {width}",
+            raise SizeError(f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",
                             try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
                                  "which interpolate the positions")

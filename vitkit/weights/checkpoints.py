@@ -17,7 +17,7 @@ class PublicCheckpoint:
     trained_on: str
     image: int = 224
     licence: str = "Apache-2.0"
-    preprocessing: Preprocessing = Preprocessing(crop=0.9)  # timm's record for these weights
+    preprocessing: Preprocessing
 
     @property
     def source(self) -> str:
@@ -25,8 +25,11 @@ class PublicCheckpoint:
         return f"hf:{self.repository}"
 
 
+_TIMM_PREPROCESSING = Preprocessing(crop=0.9)
+
+
 def _timm(name: str, trained_on: str = "ImageNet-21k") -> PublicCheckpoint:
-    return PublicCheckpoint(repository=f"timm/{name}", trained_on=trained_on)
+    return PublicCheckpoint(repository=f"timm/{name}", trained_on=trained_on, preprocessing=_TIMM_PREPROCESSING)
 
 
 # What fine-tuning starts from. Missing variants have no public weights.

@@ -45,7 +45,9 @@ def _open_folder(folder: Path) -> Checkpoint:
                        found=", ".join(found[:8]) + (" …" if len(found) > 8 else "") or "an empty folder")
 
 
-def _with_records(origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None) -> Checkpoint:
+def _with_records(
+    origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None
+) -> Checkpoint:
     record = _json(folder / "model.json") if folder else None
     if record is None and HEADER in header:
         record = json.loads(header[HEADER])
@@ -77,7 +79,8 @@ def _open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} is not a whole safetensors file: {error}.", try_="copy or download it again") from error
+        raise WeightsError(f"{path} is not a whole safetensors file: {error}.",
+                           try_="copy or download it again") from error
 
 
 def _open_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -117,7 +120,7 @@ def _open_torch(path: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         raise WeightsError(f"{path} holds more than tensors; it would have to run code to open, and was not opened.",
                            because=str(error).splitlines()[0],
-                           try_="save the state dict alone: torch.save(model.state_dict(), …), or safetensors") from error
+                           try_="save the state dict alone: torch.save(model.state_dict(), …)") from error
     except (RuntimeError, EOFError, ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise WeightsError(f"{path} is not a whole torch file: {str(error).splitlines()[0]}",
                            try_="copy or download it again") from error

@@ -42,8 +42,7 @@ class Checkpoint:
     def count(self, prefix: str) -> int:
         """How many of prefix0…, prefix1…, … there are."""
         index = 0
-        while any(name.startswith(f"{prefix}{index}.") or name.startswith(f"{prefix}{index}/")
-                  for name in self.tensors):
+        while any(name.startswith((f"{prefix}{index}.", f"{prefix}{index}/")) for name in self.tensors):
             index += 1
         return index
 
@@ -68,7 +67,9 @@ class Losses:
 
 def find_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, int]:
     """Rows and columns of the position table: as given, as the configuration says, or square."""
-    grid = checkpoint.grid or checkpoint.image and (checkpoint.image[0] // stride, checkpoint.image[1] // stride)
+    grid = checkpoint.grid
+    if grid is None and checkpoint.image is not None:
+        grid = checkpoint.image[0] // stride, checkpoint.image[1] // stride
     if grid is not None:
         if grid[0] * grid[1] != patches:
             raise SizeError(f"{checkpoint.origin} has positions for {patches} patches, "

@@ -168,7 +168,8 @@ def _norm(ours: str, theirs: str) -> Iterator[Rule]:
 
 def _kernel(ours: str, theirs: str) -> Rule:
     """A convolution: HWIO there, OIHW here."""
-    return Rule(ours, (theirs,), lambda kernel: kernel.permute(3, 2, 0, 1), lambda weight: (weight.permute(2, 3, 1, 0),))
+    return Rule(ours, (theirs,),
+                lambda kernel: kernel.permute(3, 2, 0, 1), lambda weight: (weight.permute(2, 3, 1, 0),))
 
 
 def _patch_kernel(config: ViTConfig) -> Rule:
@@ -192,7 +193,7 @@ def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
     patch, _, channels, width = checkpoint.shape("embedding/kernel")
     _, heads, _ = checkpoint.shape(f"{block}/{attention}/query/kernel")
     if checkpoint.heads not in (None, heads):
-        raise WeightsError(f"{checkpoint.origin} has {heads} heads by the shape of its tensors, not {checkpoint.heads}.")
+        raise WeightsError(f"{checkpoint.origin} has {heads} heads by its tensors' shapes, not {checkpoint.heads}.")
     stem = _infer_stem(checkpoint)
     class_token = checkpoint.has("cls")
     table = "Transformer/posembed_input/pos_embedding"

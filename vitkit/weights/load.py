@@ -31,9 +31,10 @@ def load(
     heads: int | None = None,
     interpolation: Interpolation = "paper",
 ) -> Model:
-    """A model with its weights, in evaluation mode, from a file, a folder (a run, timm's, Hugging Face's) or hf:OWNER/NAME.
+    """A model with its weights, in evaluation mode, from a file, a folder or hf:OWNER/NAME.
 
-    image           resize learned positions to this image size (section 3.2), by `interpolation`: "paper" or "bicubic"
+    image           resize learned positions to this image size (section 3.2)
+    interpolation   how: "paper" (Google's) or "bicubic" (timm's)
     classes         replace the head by a zero-initialised linear one when its number of classes is another
     grid            (rows, columns) of a checkpoint whose position table is not square
     heads           attention heads, where neither tensors nor configuration tell

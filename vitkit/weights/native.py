@@ -41,8 +41,8 @@ def load(checkpoint: Checkpoint) -> Content:
                            f"this vitkit, {vitkit.__version__}, reads version {VERSION}.")
     try:
         config = from_dict(record["model"])
-        preprocessing = {name: tuple(value) if isinstance(value, list) else value
-                         for name, value in record["preprocessing"].items()}
+        preprocessing: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                         for name, value in record["preprocessing"].items()}
         labels = record["labels"]
         metadata = Metadata(labels=None if labels is None else tuple(labels),
                             preprocessing=Preprocessing(**preprocessing), provenance=record["provenance"])

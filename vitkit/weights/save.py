@@ -53,7 +53,7 @@ def _save_google(model: Model, path: Path) -> None:
         raise WeightsError(f"Google's format is one .npz file; {path} is named otherwise.", try_=f"{path}.npz")
     arrays = {name: tensor.float().numpy() for name, tensor in google.tensors_of(model).items()}
     with _replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _save_timm(model: Model, path: Path) -> None:
@@ -89,8 +89,8 @@ def _check_losses(model: Model, format: str, lossy: bool) -> None:
 
 def _check_folder(path: Path, format: str) -> None:
     if path.suffix in (".npz", ".safetensors", ".bin", ".pth", ".pt") or path.is_file():
-        suggestion = {".npz": "format='google' writes .npz files"}.get(path.suffix, f"{path.with_suffix('')} as a folder")
-        raise WeightsError(f"the {format} format is a folder, {path} names a file.", try_=suggestion)
+        better = "format='google' writes .npz files" if path.suffix == ".npz" else f"the folder {path.with_suffix('')}"
+        raise WeightsError(f"the {format} format is a folder, {path} names a file.", try_=better)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

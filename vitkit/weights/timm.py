@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.errors import WeightsError
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
@@ -27,7 +27,7 @@ _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "varianc
 
 _GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh"}
 _POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "attention": "map"}
-_CROP = {"center": "crop", "squash": "squash", "border": "letterbox"}
+_CROP: dict[str, Resize] = {"center": "crop", "squash": "squash", "border": "letterbox"}
 
 # What exists in timm; a pure ViT of any size is spelled out in model_args on top of a base architecture.
 _HYBRIDS = {"R+Ti/16": "vit_tiny_r_s16_p8_224", "R26+S/32": "vit_small_r26_s32_224", "R26+B/32": "vit_base_r26_s32_224",

@@ -1,0 +1,26 @@
+# `make test` is all a fresh machine needs: it makes .venv, installs, and runs the default suite.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: install test test-slow lint clean
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest
+
+test-slow: $(READY)
+	$(VENV)/bin/python -m pytest -m "slow and not gpu"
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
