@@ -178,8 +178,8 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, trainin
     console = Console(highlight=False)
     console.print(title)
     console.print(table)
-    console.print(f"GMACs: one image forward. activations: {memory}, no checkpointing.\n"
-                  "state: fp32 weights, gradients and Adam moments." + (" exaFLOPs: the training run." if training else ""))
+    console.print(f"GMACs: one image forward. activations: {memory}, no checkpointing.")
+    console.print("state: fp32 weights, gradients and Adam moments." + " exaFLOPs: the training run." * training)
 
 
 def _gib(count: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,7 +23,8 @@ def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None = None) ->
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias
-    return scores.float().softmax(dim=-1).to(scores.dtype)
+    # fp32 at least: a row sums hundreds of small numbers
+    return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
 
 
 class SelfAttention(nn.Module):

@@ -6,7 +6,6 @@ Nothing is wanted by default, and an empty dict costs nothing, neither in eager 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 
 from torch import Tensor
 
@@ -26,10 +25,18 @@ def match_names(patterns: Iterable[str], known: tuple[str, ...]) -> list[str]:
         raise ConfigError(f"capture={patterns!r} is one string; it takes a tuple of names", try_=f"({patterns!r},)")
     names: list[str] = []
     for pattern in patterns:
-        matched = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+        matched = [pattern] if pattern in known else [name for name in known if _matches(name, pattern)]
         if not matched:
             close = nearest(pattern, known)
             raise ConfigError(f"nothing to capture is named {pattern!r}"
                               + (f"; did you mean {' or '.join(close)}?" if close else ""), known=", ".join(known))
         names += matched
     return names
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name fits a pattern with *; the standard library's fnmatch cannot be traced by torch.compile."""
+    head, star, tail = pattern.partition("*")
+    if not star:
+        return name == pattern
+    return name.startswith(head) and any([_matches(name[start:], tail) for start in range(len(head), len(name) + 1)])

@@ -47,7 +47,7 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(width=config.width, hidden=config.mlp, gelu=config.gelu, dropout=0.0)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        query = self.query(self.probe).expand(len(tokens), -1, -1)       # (B, 1, D)
+        query = self.query(self.probe).expand(tokens.shape[0], -1, -1)       # (B, 1, D)
         query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)    # (B, H, 1, d)
         pairs = self.key_value(tokens).unflatten(-1, (2, self.heads, -1))
         key, value = pairs.permute(2, 0, 3, 1, 4).unbind(0)              # (B, H, T, d) each

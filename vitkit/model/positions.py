@@ -142,13 +142,14 @@ def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpo
         raise ConfigError(f"interpolation={interpolation!r} is not known", choose_from="paper, bicubic")
     if grid == target:
         return table.clone()
-    image = table.reshape(1, *grid, -1).permute(0, 3, 1, 2)              # (1, D, h, w)
+    # Plain memory order, channels first: torch 2.13's antialiased kernel misreads a permuted one column (channels last).
+    image = table.T.contiguous().view(1, -1, *grid)                      # (1, D, h, w)
     if interpolation == "paper":
         # float64: sampling points are fractions of the grid, and scipy computes them in double precision
         resized = F.interpolate(image.double(), target, mode="bilinear", align_corners=True)
     else:
         resized = F.interpolate(image.float(), target, mode="bicubic", antialias=True, align_corners=False)
-    return resized.to(table.dtype).permute(0, 2, 3, 1).reshape(target[0] * target[1], -1)
+    return resized.to(table.dtype).flatten(2)[0].T.contiguous()          # (h'·w', D)
 
 
 def sincos_table(grid: Grid, width: int, class_token: bool, temperature: float = 10_000.0) -> Tensor:

@@ -58,7 +58,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
         """Patch embeddings → encoded tokens (B, T, D), the class token first if there is one."""
         tokens = patches
         if self.class_token is not None:
-            tokens = torch.cat([self.class_token.expand(len(patches), 1, -1), patches], dim=1)
+            tokens = torch.cat([self.class_token.expand(patches.shape[0], 1, -1), patches], dim=1)
         return self.encoder(tokens, {} if seen is None else seen)
 
     def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:

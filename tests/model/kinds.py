@@ -1,0 +1,56 @@
+"""One small model of every kind, and random weights that no symmetry hides behind."""
+
+from __future__ import annotations
+
+import torch
+
+import vitkit
+from vitkit.model.build import Model
+
+# id → name, options; each at an image size that keeps it quick
+KINDS = {
+    "token": ("mu/8", {"image": 32}),
+    "non-square, one channel": ("mu/8", {"image": (16, 40), "channels": 1}),
+    "five channels": ("mu/8", {"image": 32, "channels": 5}),
+    "gap": ("mu/8", {"image": 32, "pool": "gap"}),
+    "gap-norm": ("mu/8", {"image": 32, "pool": "gap-norm"}),
+    "gap-norm with class token": ("mu/8", {"image": 32, "pool": "gap-norm", "class_token": True}),
+    "attention pool": ("mu/8", {"image": 32, "pool": "attention"}),
+    "representation": ("mu/8", {"image": 32, "representation": 24}),
+    "no head": ("mu/8", {"image": 32, "classes": 0}),
+    "no positions": ("mu/8", {"image": 32, "positions": "none"}),
+    "1d every": ("mu/8", {"image": 32, "inject": "every"}),
+    "1d shared": ("mu/8", {"image": 32, "inject": "shared"}),
+    "2d": ("mu/8", {"image": (16, 40), "positions": "2d"}),
+    "2d every, gap": ("mu/8", {"image": (16, 40), "positions": "2d", "inject": "every", "pool": "gap"}),
+    "2d shared": ("mu/8", {"image": (16, 40), "positions": "2d", "inject": "shared"}),
+    "relative": ("mu/8", {"image": (16, 40), "positions": "relative"}),
+    "relative shared, gap": ("mu/8", {"image": 32, "positions": "relative", "inject": "shared", "pool": "gap"}),
+    "sincos": ("mu/8", {"image": (16, 40), "positions": "sincos"}),
+    "sincos shared": ("mu/8", {"image": (16, 40), "positions": "sincos", "inject": "shared"}),
+    "post-norm": ("mu/8", {"image": 32, "norm": "post"}),
+    "axial": ("mu/8", {"image": (16, 40), "axial": True, "pool": "gap"}),
+    "exact GELU": ("mu/8", {"image": 32, "gelu": "exact"}),
+    "root hybrid": ("R+mu/16", {"image": (64, 96)}),
+    "hybrid": ("R26+mu/32", {"image": 64}),
+    "ResNet": ("R50x1", {"image": 64}),
+}
+
+POSITIONS = [kind for kind in KINDS if any(word in kind for word in ("token", "positions", "1d", "2d", "relative", "sincos"))]
+
+
+def make(kind: str) -> Model:
+    name, options = KINDS[kind]
+    return randomise(vitkit.create(name, **{"classes": 10, **options}).eval())
+
+
+def randomise(model: Model) -> Model:
+    """Every parameter random, zeros and ones included: a part that is skipped or swapped then shows."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def images_for(model: Model, batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, model.config.channels, *model.config.image)
