@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import GROUPS, ConvConfig, ModelConfig, ResNetConfig, ViTConfig
 
 FLOPS_PER_TRAINED_MAC = 6
 ADAM_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in fp32
@@ -173,8 +173,8 @@ def _conv(inputs: int, outputs: int, kernel: int, pixels_out: int, pixels_in: in
     return Part(weights, weights * pixels_out, inputs * pixels_in, kernels=2 * weights)
 
 
-def _group_norm(channels: int, pixels: int, groups: int = 32) -> Part:
-    return Part(2 * channels, 0, channels * pixels, 2 * groups)
+def _group_norm(channels: int, pixels: int) -> Part:
+    return Part(2 * channels, 0, channels * pixels, 2 * GROUPS)
 
 
 def _area(size: tuple[int, int]) -> int:

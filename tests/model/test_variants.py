@@ -50,7 +50,8 @@ def test_the_number_of_a_hybrid_is_its_total_stride(name: str):
 
 @given(st.one_of(
     st.builds("{}/{}".format, st.sampled_from(list(SIZES)), st.sampled_from([2, 4, 8, 14, 16, 28, 32])),
-    st.builds(lambda size, stem: f"{stem[0]}+{size}/{stem[1]}", st.sampled_from(list(SIZES)), st.sampled_from(list(STEMS))),
+    st.builds(lambda size, stem: f"{stem[0]}+{size}/{stem[1]}",
+              st.sampled_from(list(SIZES)), st.sampled_from(list(STEMS))),
     st.builds("R{}x{}".format, st.sampled_from(list(RESNETS)), st.integers(1, 4)),
 ))
 def test_a_name_survives_its_configuration_and_json(name: str):

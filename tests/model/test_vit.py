@@ -1,4 +1,4 @@
-"""Whole models: against the paper's equations written out, captured, compiled, exported, and fed what they cannot take."""
+"""Whole models: against the paper's equations written out, captured, compiled, exported, fed what they cannot take."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_compiles_as_one_graph_with_captures(kind: str):
     model = make(kind)
     images = images_for(model)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    logits, seen = compiled(images, capture=("block1*", "representation"))
+    _, seen = compiled(images, capture=("block1*", "representation"))
     _, plain = model(images, capture=("block1*", "representation"))
     assert seen.keys() == plain.keys()
     for name in plain:

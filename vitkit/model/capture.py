@@ -39,4 +39,4 @@ def _matches(name: str, pattern: str) -> bool:
     head, star, tail = pattern.partition("*")
     if not star:
         return name == pattern
-    return name.startswith(head) and any([_matches(name[start:], tail) for start in range(len(head), len(name) + 1)])
+    return name.startswith(head) and any(_matches(name[start:], tail) for start in range(len(head), len(name) + 1))

@@ -18,6 +18,8 @@ Norm = Literal["pre", "post"]
 Gelu = Literal["tanh", "exact"]
 EpsilonOn = Literal["std", "variance"]
 
+GROUPS = 32  # of every group normalisation
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvConfig:
@@ -30,6 +32,11 @@ class ConvConfig:
     standardise_eps: float = 1e-5
     standardise_on: EpsilonOn = "std"
     norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.width % GROUPS or any(units < 1 for units in self.layers):
+            raise ConfigError(f"a ResNet of width {self.width} and {self.layers} units per stage cannot be built",
+                              needed=f"a width that {GROUPS} normalisation groups can share, a unit in each stage")
 
     @property
     def stride(self) -> int:

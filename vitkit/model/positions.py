@@ -142,7 +142,7 @@ def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpo
         raise ConfigError(f"interpolation={interpolation!r} is not known", choose_from="paper, bicubic")
     if grid == target:
         return table.clone()
-    # Plain memory order, channels first: torch 2.13's antialiased kernel misreads a permuted one column (channels last).
+    # Channels first in memory: torch 2.13's antialiased kernel misreads a permuted image that is one pixel wide.
     image = table.T.contiguous().view(1, -1, *grid)                      # (1, D, h, w)
     if interpolation == "paper":
         # float64: sampling points are fractions of the grid, and scipy computes them in double precision

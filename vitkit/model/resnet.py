@@ -11,12 +11,10 @@ from torch import Tensor, nn
 
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import ConvConfig, ResNetConfig
+from vitkit.model.config import GROUPS, ConvConfig, ResNetConfig
 from vitkit.model.heads import Head
 from vitkit.model.initialise import lecun_normal_
 from vitkit.model.positions import Interpolation
-
-GROUPS = 32
 
 
 def standardise(weight: Tensor, config: ConvConfig) -> Tensor:

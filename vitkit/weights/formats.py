@@ -28,16 +28,22 @@ class Checkpoint:
     heads: int | None = None
     image: tuple[int, int] | None = None
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        """Of a tensor that the model's sizes are read from."""
         if name not in self.tensors:
             raise WeightsError(f"{self.origin} lacks {name}, without which its sizes cannot be told.")
-        return tuple(self.tensors[name].shape)
+        shape = tuple(self.tensors[name].shape)
+        if len(shape) != dimensions or 0 in shape:
+            raise WeightsError(f"{self.origin} has {name} in the shape {shape}, "
+                               f"where {dimensions} dimensions are expected.")
+        return shape
 
     def has(self, name: str) -> bool:
         return name in self.tensors
 
     def length(self, name: str) -> int | None:
-        return self.tensors[name].shape[0] if name in self.tensors else None
+        """Of a vector whose absence means that there is no such layer."""
+        return self.shape(name, 1)[0] if name in self.tensors else None
 
     def count(self, prefix: str) -> int:
         """How many of prefix0…, prefix1…, … there are."""

@@ -59,7 +59,7 @@ def losses(model: Model) -> Losses:
     config = model.config
     structure, answers, notes = [], [], []
     if isinstance(config, ViTConfig):
-        if config.positions not in ("1d", "none") or config.inject != "stem":
+        if config.positions != "1d" or config.inject != "stem":
             structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
                              "an npz has one 1-D table, at the stem")
         if config.norm == "post" or config.axial:
@@ -88,8 +88,7 @@ def vit_rules(config: ViTConfig, naming: str) -> Iterator[Rule]:
     yield same("patches.project.bias", "embedding/bias")
     if config.class_token:
         yield leading_ones("class_token", "cls", 1)
-    if config.positions != "none":
-        yield leading_ones("encoder.positions.0.table", "Transformer/posembed_input/pos_embedding", 1)
+    yield leading_ones("encoder.positions.0.table", "Transformer/posembed_input/pos_embedding", 1)
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"Transformer/encoderblock_{layer}"
         yield from _norm(f"{ours}.attention_norm", f"{theirs}/LayerNorm_0")
@@ -190,34 +189,32 @@ def _naming(checkpoint: Checkpoint) -> str:
 def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
     attention, _, mlp = NAMING[naming]
     block = "Transformer/encoderblock_0"
-    patch, _, channels, width = checkpoint.shape("embedding/kernel")
-    _, heads, _ = checkpoint.shape(f"{block}/{attention}/query/kernel")
+    patch, _, channels, width = checkpoint.shape("embedding/kernel", 4)
+    _, heads, _ = checkpoint.shape(f"{block}/{attention}/query/kernel", 3)
     if checkpoint.heads not in (None, heads):
         raise WeightsError(f"{checkpoint.origin} has {heads} heads by its tensors' shapes, not {checkpoint.heads}.")
     stem = _infer_stem(checkpoint)
     class_token = checkpoint.has("cls")
-    table = "Transformer/posembed_input/pos_embedding"
-    patches = checkpoint.shape(table)[1] - class_token if checkpoint.has(table) else None
+    patches = checkpoint.shape("Transformer/posembed_input/pos_embedding", 3)[1] - class_token
     return ViTConfig(
         depth=checkpoint.count("Transformer/encoderblock_"), width=width, heads=heads, patch=patch, stem=stem,
-        mlp=checkpoint.shape(f"{block}/{mlp}/Dense_0/kernel")[1],
+        mlp=checkpoint.shape(f"{block}/{mlp}/Dense_0/kernel", 2)[1],
         image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
-        channels=checkpoint.shape("conv_root/kernel")[2] if stem else channels,
+        channels=checkpoint.shape("conv_root/kernel", 4)[2] if stem else channels,
         classes=checkpoint.length("head/bias") or 0, representation=checkpoint.length("pre_logits/bias"),
-        positions="none" if patches is None else "1d",
         pool="token" if class_token else "gap", class_token=class_token, gelu="tanh", eps=1e-6,
     )
 
 
 def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
-    if not checkpoint.has("conv_root/kernel"):
+    if not (checkpoint.has("conv_root/kernel") or checkpoint.has("gn_root/scale")):
         return None
     return ConvConfig(layers=_units(checkpoint.tensors, r"block(\d+)/unit(\d+)/"),
-                      width=checkpoint.shape("conv_root/kernel")[3])
+                      width=checkpoint.shape("conv_root/kernel", 4)[3])
 
 
 def _infer_resnet(checkpoint: Checkpoint) -> ResNetConfig:
-    *_, channels, width = checkpoint.shape("resnet/root_block/standardized_conv2d/kernel")
+    *_, channels, width = checkpoint.shape("resnet/root_block/standardized_conv2d/kernel", 4)
     body = ConvConfig(layers=_units(checkpoint.tensors, r"resnet/block(\d+)/unit(\d+)/"), width=width,
                       preactivation=True, standardise_eps=1e-10, standardise_on="variance", norm_eps=1e-5)
     return ResNetConfig(body=body, channels=channels, classes=checkpoint.length("resnet/head/conv2d/bias") or 0,

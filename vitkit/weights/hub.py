@@ -37,7 +37,7 @@ def download(source: str) -> Path:
 
 def _fetch(repository: str, name: str, revision: str) -> Path | None:
     """The file's place in the cache, or None where the repository has no such file."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -51,6 +51,9 @@ def _fetch(repository: str, name: str, revision: str) -> Path | None:
     try:
         return Path(hf_hub_download(repository, name, revision=revision or None))
     except LocalEntryNotFoundError:
+        # offline: the cache remembers which files the repository was seen not to have
+        if try_to_load_from_cache(repository, name, revision=revision or None) is _CACHED_NO_EXIST:
+            return None
         raise
     except EntryNotFoundError:
         return None

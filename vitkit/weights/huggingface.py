@@ -6,12 +6,10 @@ the paper's pre-training layer without its logits.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitkit.data.preprocessing import Interpolation, Preprocessing
@@ -20,7 +18,16 @@ from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
 from vitkit.weights.formats import Checkpoint, Content, Losses, find_heads, find_image
-from vitkit.weights.mapping import Rule, fused, leading_ones, parameters, patch_convolution, read, write
+from vitkit.weights.mapping import (
+    Rule,
+    fused,
+    leading_ones,
+    parameters,
+    patch_convolution,
+    read,
+    write,
+    zero_biases,
+)
 
 _GELU: dict[str, Gelu] = {"gelu": "exact", "gelu_python": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh",
                           "gelu_fast": "tanh"}
@@ -131,7 +138,8 @@ def rules(config: ViTConfig) -> Iterator[Rule]:
 def _infer(checkpoint: Checkpoint) -> ViTConfig:
     said = checkpoint.config
     root = "vit." if checkpoint.has("vit.embeddings.patch_embeddings.projection.weight") else ""
-    width, channels, patch, patch_width = checkpoint.shape(f"{root}embeddings.patch_embeddings.projection.weight")
+    width, channels, patch, patch_width = checkpoint.shape(f"{root}embeddings.patch_embeddings.projection.weight", 4)
+    positions = checkpoint.shape(f"{root}embeddings.position_embeddings", 3)[1]
     if patch != patch_width:
         raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's are square.")
     activation = said.get("hidden_act", "gelu")
@@ -143,9 +151,9 @@ def _infer(checkpoint: Checkpoint) -> ViTConfig:
         checkpoint = replace(checkpoint, image=(size, size) if isinstance(size, int) else tuple(size))
     return ViTConfig(
         depth=checkpoint.count(f"{root}encoder.layer."), width=width, patch=patch, channels=channels,
-        mlp=checkpoint.shape(f"{root}encoder.layer.0.intermediate.dense.weight")[0],
+        mlp=checkpoint.shape(f"{root}encoder.layer.0.intermediate.dense.weight", 2)[0],
         heads=find_heads(checkpoint, width, said.get("num_attention_heads")),
-        image=find_image(checkpoint, checkpoint.shape(f"{root}embeddings.position_embeddings")[1] - 1, patch),
+        image=find_image(checkpoint, positions - 1, patch),
         classes=checkpoint.length("classifier.bias") or 0, representation=checkpoint.length("pooler.dense.bias"),
         gelu=_GELU[activation], eps=said.get("layer_norm_eps", 1e-12),
     )
@@ -175,12 +183,6 @@ def _preprocessing(checkpoint: Checkpoint) -> Preprocessing:
 
 
 def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    fixed = dict(tensors)
-    for name, tensor in tensors.items():
-        # qkv_bias=False: a layer without a bias is one with a bias of zero
-        if match := re.fullmatch(r"(.*\.attention\.attention\.(?:query|key|value))\.weight", name):
-            fixed.setdefault(f"{match[1]}.bias", torch.zeros(tensor.shape[0]))
-        # a classifier never uses the pooler that older files still carry
-        if name.startswith("vit.pooler."):
-            del fixed[name]
-    return fixed
+    fixed = zero_biases(tensors, r"(?:vit\.)?encoder\.layer\.\d+\.attention\.attention\.(?:query|key|value)")
+    # a classifier never uses the pooler that older files still carry
+    return {name: tensor for name, tensor in fixed.items() if not name.startswith("vit.pooler.")}

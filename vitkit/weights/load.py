@@ -59,7 +59,10 @@ def read(source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None,
     """The checkpoint, understood but not yet built."""
     path = _locate(os.fspath(source))
     checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads)
-    return recognise(checkpoint).load(checkpoint)
+    try:
+        return recognise(checkpoint).load(checkpoint)
+    except ConfigError as error:
+        raise WeightsError(f"{checkpoint.origin} describes a model that cannot be built: {error}") from error
 
 
 def recognise(checkpoint: Checkpoint) -> Format:

@@ -6,6 +6,7 @@ tensor is named under the name it has in the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -52,6 +53,17 @@ def fused(native: str, foreign: Iterable[str]) -> Rule:
     """query, key and value in one tensor here, apart there."""
     names = tuple(foreign)
     return Rule(native, names, lambda *parts: torch.cat(parts), lambda tensor: tensor.chunk(len(names)))
+
+
+def zero_biases(tensors: Tensors, layers: str) -> dict[str, Tensor]:
+    """Models with qkv_bias=False: a layer without a bias is one with a bias of zero.
+
+    Only where no layer of that pattern has one; a single missing bias is damage, and stays missing.
+    """
+    weights = {match[1]: tensors[name] for name in tensors if (match := re.fullmatch(rf"({layers})\.weight", name))}
+    if any(f"{layer}.bias" in tensors for layer in weights):
+        return dict(tensors)
+    return {**tensors, **{f"{layer}.bias": torch.zeros(weight.shape[:1]) for layer, weight in weights.items()}}
 
 
 def skeleton(config: ModelConfig) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ A bare file means timm's defaults: exact GELU, LayerNorm epsilon 1e-6, pooling a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitkit.model.variants import name_of
 from vitkit.weights.formats import Checkpoint, Content, Losses, find_heads, find_image
-from vitkit.weights.mapping import Rule, leading_ones, parameters, patch_convolution, read, write
+from vitkit.weights.mapping import Rule, leading_ones, parameters, patch_convolution, read, write, zero_biases
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
@@ -182,7 +181,7 @@ def _unit_rules(ours: str, theirs: str, conv: ConvConfig) -> Iterator[Rule]:
 
 
 def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
-    width, embedded, patch, patch_width = checkpoint.shape("patch_embed.proj.weight")
+    width, embedded, patch, patch_width = checkpoint.shape("patch_embed.proj.weight", 4)
     if patch != patch_width:
         raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's are square.")
     stem = _infer_stem(checkpoint)
@@ -194,13 +193,15 @@ def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfi
         pool = "attention"
     else:
         pool = "gap" if not class_token or arguments.get("global_pool") == "avg" else "token"
-    patches = checkpoint.shape("pos_embed")[1] - class_token if checkpoint.has("pos_embed") else None
+    # A missing table means a model without positions only where the configuration says so, else a damaged file.
+    without = arguments.get("pos_embed") in ("", "none")
+    patches = None if without else checkpoint.shape("pos_embed", 3)[1] - class_token
     return ViTConfig(
-        depth=checkpoint.count("blocks."), width=width, mlp=checkpoint.shape("blocks.0.mlp.fc1.weight")[0],
+        depth=checkpoint.count("blocks."), width=width, mlp=checkpoint.shape("blocks.0.mlp.fc1.weight", 2)[0],
         heads=find_heads(checkpoint, width, arguments.get("num_heads")), patch=patch, stem=stem,
         image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
-        channels=_root(checkpoint).shape[1] if stem else embedded,
-        classes=checkpoint.length("head.weight") or 0, positions="none" if patches is None else "1d",
+        channels=_root_shape(checkpoint)[1] if stem else embedded,
+        classes=checkpoint.length("head.bias") or 0, positions="none" if without else "1d",
         pool=pool, class_token=class_token, gelu=_gelu(checkpoint, arguments.get("act_layer")),
     )
 
@@ -208,20 +209,20 @@ def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfi
 def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
     if not any(name.startswith("patch_embed.backbone.") for name in checkpoint.tensors):
         return None
-    return ConvConfig(layers=_units(checkpoint, "patch_embed.backbone."), width=_root(checkpoint).shape[0], **_EPSILONS)
+    return ConvConfig(layers=_units(checkpoint, "patch_embed.backbone."), width=_root_shape(checkpoint)[0], **_EPSILONS)
 
 
 def _infer_resnet(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ResNetConfig:
-    width, channels, *_ = checkpoint.shape("stem.conv.weight")
+    width, channels, *_ = checkpoint.shape("stem.conv.weight", 4)
     body = ConvConfig(layers=_units(checkpoint, ""), width=width, preactivation=True, **_EPSILONS)
     return ResNetConfig(body=body, channels=channels, classes=checkpoint.length("head.fc.bias") or 0,
                         image=_image(arguments) or checkpoint.image or (224, 224))
 
 
-def _root(checkpoint: Checkpoint) -> Tensor:
+def _root_shape(checkpoint: Checkpoint) -> tuple[int, ...]:
     for name in ("patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight"):
         if checkpoint.has(name):
-            return checkpoint.tensors[name]
+            return checkpoint.shape(name, 4)
     raise WeightsError(f"{checkpoint.origin} has a backbone that is not the paper's hybrid.",
                        looked_for="patch_embed.backbone.stem.conv.weight")
 
@@ -258,11 +259,7 @@ def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
 
 def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     """Two of timm's options that are special values of what every ViT has."""
-    fixed = dict(tensors)
-    for name in tensors:
-        # qkv_bias=False: a layer without a bias is one with a bias of zero
-        if match := re.fullmatch(r"(blocks\.\d+\.attn\.qkv)\.weight", name):
-            fixed.setdefault(f"{match[1]}.bias", torch.zeros(tensors[name].shape[0]))
+    fixed = zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
     if arguments.get("no_embed_class") and "cls_token" in tensors and "pos_embed" in tensors:
         # positions for patches only: the class token's is zero
         table = tensors["pos_embed"]

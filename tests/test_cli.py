@@ -1,0 +1,125 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from tests.model.kinds import images_for, make
+from vitkit.cli import VERBS, main
+
+# Few flags: a new one is a decision, made here as well.
+OPTIONS = {
+    "cost": ["models", "image", "classes", "batch", "precision", "images", "epochs", "json"],
+    "convert": ["source", "out", "to", "grid", "heads", "lossy", "overwrite", "json"],
+}
+
+
+def test_the_options_are_these_and_no_others():
+    assert {verb: list(inspect.signature(function).parameters) for verb, function in VERBS.items()} == OPTIONS
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "vitkit", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_help_names_every_verb_and_imports_nothing_heavy():
+    script = ("import sys; sys.argv = ['vitkit', '--help']; from vitkit.cli import main; main(); "
+              "sys.exit(str({'torch', 'numpy', 'PIL', 'matplotlib', 'huggingface_hub'} & sys.modules.keys()))")
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert result.stderr.strip() == "set()"
+    assert all(verb in result.stdout for verb in VERBS)
+
+
+def test_costs_need_no_torch():
+    script = "import sys; from vitkit.cli import main; main(['cost', 'B/16']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60).returncode == 0
+
+
+def test_costs_as_a_table(capsys: pytest.CaptureFixture[str]):
+    main(["cost", "B/16", "R50x1", "--images", "303000000", "--epochs", "7", "--batch", "256"])
+    table = capsys.readouterr().out
+    assert "86,567,656" in table
+    assert "17.56" in table
+    assert "223.5" in table
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_costs_as_json(capsys: pytest.CaptureFixture[str]):
+    main(["cost", "B/16", "--image", "224", "320", "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["image"] == [224, 320]
+    assert content["models"][0]["tokens"] == 14 * 20 + 1
+    assert "exaflops" not in content["models"][0]
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["cots"], "there is no verb 'cots'; did you mean cost"),
+    (["cost", "B/17x"], "there is no model 'B/17x'; did you mean B/16"),
+    (["cost", "B/16", "--imag", "384"], "--image"),
+    (["cost", "B/16", "--image", "250"], "250 x 250 image cannot be cut into 16-pixel patches; use 240 x 240"),
+    (["cost", "B/16", "--image", "1", "2", "3"], "found 3 numbers"),
+    (["cost", "B/16", "--batch", "0"], "--batch 0: 1 or more"),
+    (["cost"], "no model named"),
+    (["convert", "nowhere.npz", "out", "--to", "timm"], "nowhere.npz does not exist"),
+    (["convert", "a.npz", "out", "--to", "tim"], "timm"),
+])
+def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_mistake_shows_no_traceback(tmp_path: Path):
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and then nothing")
+    result = run("convert", str(tmp_path / "broken.npz"), str(tmp_path / "out"), "--to", "timm")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("vitkit convert: ")
+
+
+def test_converting_says_what_was_read_and_written(fixtures: Path, tmp_path: Path):
+    result = run("convert", str(fixtures / "google_token_weights.npz"), str(tmp_path / "out"), "--to", "timm")
+    assert result.returncode == 0, result.stderr
+    assert "32 x 32 px, 10 classes" in result.stdout
+    assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_converting_as_json(fixtures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(["convert", str(fixtures / "google_hybrid_weights.npz"), str(tmp_path / "out"), "--to", "vitkit", "--json"])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["format"] == "google"
+    assert summary["classes"] == 10
+
+
+def test_heads_and_grid_reach_the_loader(fixtures: Path, tmp_path: Path):
+    model = make("non-square, one channel")
+    vitkit.save(model, tmp_path / "in.npz", format="google")
+    main(["convert", str(tmp_path / "in.npz"), str(tmp_path / "a"), "--to", "vitkit", "--grid", "2", "5"])
+    images = images_for(model)
+    assert torch.equal(vitkit.load(tmp_path / "a")(images), model(images))
+    source = str(fixtures / "timm_token_weights.safetensors")
+    main(["convert", source, str(tmp_path / "b"), "--to", "hf", "--heads", "3"])
+    assert vitkit.load(tmp_path / "b").config.heads == 3
+
+
+def test_nothing_is_overwritten_unasked(fixtures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    source, out = str(fixtures / "google_token_weights.npz"), tmp_path / "out.npz"
+    np.savez(out, precious=np.ones(3))
+    with pytest.raises(SystemExit, match="2"):
+        main(["convert", source, str(out), "--to", "google"])
+    assert "exists already; nothing was written" in capsys.readouterr().err
+    with np.load(out) as kept:
+        assert kept.files == ["precious"]
+    main(["convert", source, str(out), "--to", "google", "--overwrite"])
+    with np.load(out) as replaced:
+        assert "cls" in replaced.files

@@ -1,0 +1,117 @@
+"""hf:OWNER/NAME through the real huggingface_hub, in a process of its own, against a local stand-in for the Hub."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from tests.conftest import expected
+from tests.model.kinds import images_for, make
+from tests.weights.hub_stand_in import COMMIT, hub
+from vitkit.model.variants import configure, name_of
+from vitkit.weights.checkpoints import DEFAULTS
+
+Fetch = Callable[..., subprocess.CompletedProcess[str]]
+
+# Loads what it is told to, stores the logits of a fixed image; its environment decides which Hub it talks to.
+SCRIPT = """
+import sys, numpy, torch, vitkit
+try:
+    model = vitkit.load(sys.argv[1])
+except vitkit.VitkitError as error:
+    sys.exit(str(error))
+numpy.save(sys.argv[2], model(torch.from_numpy(numpy.load(sys.argv[3]))).detach().numpy())
+"""
+
+
+@pytest.fixture
+def served(tmp_path: Path, fixtures: Path) -> Iterator[tuple[Fetch, list[str], Path]]:
+    repository = tmp_path / "served" / "google" / "tiny-vit"
+    vitkit.save(vitkit.load(fixtures / "google_token_weights.npz"), repository, format="hf")
+    np.save(tmp_path / "image.npy", expected("google_token")["image"].contiguous().numpy())
+
+    with hub(tmp_path / "served") as (address, log):
+
+        def fetch(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
+            settings = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "cache"),
+                        "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*", **environment}
+            command = [sys.executable, "-c", SCRIPT, source, str(tmp_path / "logits.npy"), str(tmp_path / "image.npy")]
+            return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
+
+        yield fetch, log, tmp_path
+
+
+def test_a_repository_is_downloaded_once_and_serves_offline(served: tuple[Fetch, list[str], Path]):
+    fetch, log, folder = served
+    result = fetch("hf:google/tiny-vit")
+    assert result.returncode == 0, result.stderr
+    logits = torch.from_numpy(np.load(folder / "logits.npy"))
+    torch.testing.assert_close(logits, expected("google_token")["logits"], atol=1e-5, rtol=0)
+    downloads = [line for line in log if line.startswith("GET") and line.endswith("model.safetensors")]
+    assert len(downloads) == 1
+
+    log.clear()
+    assert fetch(f"hf:google/tiny-vit@{COMMIT}").returncode == 0
+    assert not [line for line in log if line.startswith("GET") and "safetensors" in line]
+
+    log.clear()
+    offline = fetch("hf:google/tiny-vit", HF_HUB_OFFLINE="1")
+    assert offline.returncode == 0, offline.stderr
+    assert not log
+
+
+@pytest.mark.parametrize(("source", "environment", "message"), [
+    ("hf:google/no-such-vit", {}, "does not exist on the Hub, or is private"),
+    ("hf:google/tiny-vit@v9", {}, "that revision is not"),
+    ("hf:gated/vit", {}, "asks its users to accept conditions first"),
+    ("hf:not a name", {}, "is no repository name"),
+    ("hf:google/tiny-vit", {"HF_HUB_OFFLINE": "1"}, "cannot be fetched, and is not in the local cache"),
+    ("hf:google/tiny-vit", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot be fetched, and is not in the local cache"),
+])
+def test_what_cannot_be_fetched_is_a_clear_error(
+    source: str, environment: dict[str, str], message: str, served: tuple[Fetch, list[str], Path]
+):
+    fetch, _, _ = served
+    result = fetch(source, **environment)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    if "cannot be fetched" in message:
+        assert "--weights PATH" in result.stderr  # the local alternatives are named
+
+
+def test_a_repository_without_weights_says_what_was_looked_for(served: tuple[Fetch, list[str], Path]):
+    fetch, _, folder = served
+    (folder / "served" / "google" / "empty").mkdir()
+    (folder / "served" / "google" / "empty" / "config.json").write_text("{}")
+    result = fetch("hf:google/empty")
+    assert "holds no weights that I can use" in result.stderr
+    assert "model.safetensors" in result.stderr
+
+
+def test_a_timm_repository_is_read_too(served: tuple[Fetch, list[str], Path]):
+    fetch, _, folder = served
+    model = make("gap-norm")
+    vitkit.save(model, folder / "served" / "timm" / "vit_avg", format="timm")
+    images = images_for(model)
+    np.save(folder / "image.npy", images.numpy())
+    result = fetch("hf:timm/vit_avg")
+    assert result.returncode == 0, result.stderr
+    torch.testing.assert_close(torch.from_numpy(np.load(folder / "logits.npy")), model(images))
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_default_checkpoints_belong_to_named_variants(name: str):
+    checkpoint = DEFAULTS[name]
+    assert name_of(configure(name)) == name
+    assert checkpoint.source.startswith("hf:timm/")
+    assert checkpoint.licence == "Apache-2.0"
+    assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
