@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.data.resize import resize
 from vitkit.errors import ConfigError
 from vitkit.model.config import ViTConfig
 
@@ -142,13 +143,12 @@ def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpo
         raise ConfigError(f"interpolation={interpolation!r} is not known", choose_from="paper, bicubic")
     if grid == target:
         return table.clone()
-    # Channels first in memory: torch 2.13's antialiased kernel misreads a permuted image that is one pixel wide.
-    image = table.T.contiguous().view(1, -1, *grid)                      # (1, D, h, w)
+    image = table.T.reshape(1, -1, *grid)                                # (1, D, h, w)
     if interpolation == "paper":
         # float64: sampling points are fractions of the grid, and scipy computes them in double precision
         resized = F.interpolate(image.double(), target, mode="bilinear", align_corners=True)
     else:
-        resized = F.interpolate(image.float(), target, mode="bicubic", antialias=True, align_corners=False)
+        resized = resize(image.float(), target, "bicubic")
     return resized.to(table.dtype).flatten(2)[0].T.contiguous()          # (h'·w', D)
 
 

@@ -1,0 +1,22 @@
+"""The one antialiased resize: Pillow's filters, in torch, so that every path gives the same numbers.
+
+Shapes: B batch, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Filter = Literal["bilinear", "bicubic"]
+
+
+def resize(images: Tensor, size: tuple[int, int], filter: Filter) -> Tensor:
+    """(B, C, height, width) → (B, C, *size); uint8 or float, the same dtype out."""
+    if size[1] == 1:
+        # torch 2.11 to 2.13 repeat the first row when a result of floats is one pixel wide; one pixel high is right
+        resized = F.interpolate(images.float().mT, (1, size[0]), mode=filter, antialias=True).mT
+        return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(images.dtype)
+    return F.interpolate(images, size, mode=filter, antialias=True)
