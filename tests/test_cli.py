@@ -69,6 +69,9 @@ def test_costs_as_json(capsys: pytest.CaptureFixture[str]):
     (["cost", "B/16", "--image", "1", "2", "3"], "found 3 numbers"),
     (["cost", "B/16", "--batch", "0"], "--batch 0: 1 or more"),
     (["cost"], "no model named"),
+    (["cost", "B/16", "--epochs", "7"], "--epochs 7 needs --images"),
+    (["cost", "B/16", "--images", "9", "--epochs", "nan"], "--epochs nan"),
+    (["convert", "a.safetensors", "out", "--to", "google"], "one .npz file; out is named otherwise"),
     (["convert", "nowhere.npz", "out", "--to", "timm"], "nowhere.npz does not exist"),
     (["convert", "a.npz", "out", "--to", "tim"], "timm"),
 ])
@@ -97,7 +100,7 @@ def test_converting_says_what_was_read_and_written(fixtures: Path, tmp_path: Pat
 def test_converting_as_json(fixtures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     main(["convert", str(fixtures / "google_hybrid_weights.npz"), str(tmp_path / "out"), "--to", "vitkit", "--json"])
     summary = json.loads(capsys.readouterr().out)
-    assert summary["format"] == "google"
+    assert summary["to"] == "vitkit"
     assert summary["classes"] == 10
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import tyro
 from tyro.conf import Positional, arg
 
-from vitkit.errors import ConfigError, VitkitError, nearest
+from vitkit.errors import ConfigError, VitkitError, did_you_mean
 
 if TYPE_CHECKING:
     from vitkit.model.config import ModelConfig
@@ -28,7 +28,7 @@ def cost(
     batch: Annotated[int, arg(help="images per step, for the memory of activations")] = 1,
     precision: Annotated[Literal["bf16", "fp32"], arg(help="of activations")] = "bf16",
     images: Annotated[int | None, arg(help="training images, for the compute of a training run")] = None,
-    epochs: Annotated[float, arg(help="passes over them")] = 1.0,
+    epochs: Annotated[float | None, arg(help="passes over them; 1 unless said")] = None,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")] = False,
 ) -> None:
     """What models cost: parameters, multiply-adds, training compute and memory, in closed form.
@@ -39,6 +39,9 @@ def cost(
     from vitkit.model.variants import configure
 
     _at_least(1, batch=batch, images=images)
+    if epochs is not None and (images is None or not 0 < epochs < float("inf")):
+        raise ConfigError(f"--epochs {epochs:g} needs --images, and to be above 0")
+    epochs = 1.0 if epochs is None else epochs
     if not models:
         raise ConfigError("no model named", try_="vitkit cost B/16")
     size = _image(image)
@@ -78,6 +81,8 @@ def convert(
 
     vitkit convert ViT-B_16.npz b16/ --to timm        vitkit convert hf:google/vit-base-patch16-224 b16.npz --to google
     """
+    if to == "google" and out.suffix != ".npz":
+        raise ConfigError(f"Google's format is one .npz file; {out} is named otherwise.", try_=f"{out}.npz")
     if out.exists() and not overwrite and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists already; nothing was written.", try_="another name, or --overwrite")
 
@@ -88,7 +93,7 @@ def convert(
     model = load(source, grid=grid, heads=heads)
     save(model, out, format=to, lossy=lossy)
     summary = {
-        "in": source, "format": model.metadata.provenance.get("format", "vitkit"), "variant": name_of(model.config),
+        "in": source, "variant": name_of(model.config),
         "parameters": sum(parameter.numel() for parameter in model.parameters()), "image": list(model.config.image),
         "classes": model.config.classes, "out": str(out), "to": to,
     }
@@ -117,9 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"vitkit {__version__}")
         return
     if verb not in VERBS:
-        close = nearest(verb, VERBS)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        _fail(f"vitkit: there is no verb {verb!r}{hint}\n  verbs  {', '.join(VERBS)}")
+        _fail(f"vitkit: there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
     logging.basicConfig(format="note     %(message)s", level=logging.WARNING)
     try:
         tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=rest, use_underscores=False)

@@ -27,7 +27,7 @@ class Cost:
     macs: int
     activations: int
     statistics: int  # means, deviations, log-sum-exps and indices, whose size does not follow the precision
-    kernels: int  # standardised kernels and what they came from, kept once per step whatever the batch
+    kernels: int  # standardised kernels, scaled offsets and the like, kept once per step whatever the batch
 
     def exaflops(self, images: float, epochs: float = 1.0) -> float:
         """Of training on `images` pictures for `epochs` passes."""
@@ -82,8 +82,10 @@ def _positions(config: ViTConfig) -> Part:
     table = {"none": 0, "sincos": 0, "1d": T * D, "2d": (h + w) * D // 2 + D * config.class_token,
              "relative": (2 * T - 1) * D}[config.positions]
     if config.positions == "relative":
-        kept = T * D + config.heads * T * T  # the query again, and the weights: a learned bias rules flash out
-        return Part(count * table, config.depth * T * (2 * T - 1) * D, config.depth * kept)
+        # A learned bias rules flash attention out: scaled copies of q, k and v are kept, and the weights.
+        kept = 3 * T * D + config.heads * T * T
+        return Part(count * table, config.depth * T * (2 * T - 1) * D, config.depth * kept,
+                    kernels=config.depth * (2 * T - 1) * D)
     return Part(parameters=count * table)
 
 

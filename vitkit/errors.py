@@ -32,7 +32,12 @@ class WeightsError(VitkitError):
     """A file that is not the weights it should be, or a format that cannot hold them."""
 
 
-def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known names a mistyped word most likely meant, best first; case is forgiven."""
+class DecodeError(VitkitError):
+    """A picture that cannot be used, and why, in one line."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """"; did you mean B/16 or B/32?": the known names nearest to a mistyped word, or nothing; case is forgiven."""
     by_lower = {name.lower(): name for name in known}
-    return [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=count, cutoff=0.5)]
+    close = [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)]
+    return f"; did you mean {' or '.join(close)}?" if close else ""

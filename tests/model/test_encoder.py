@@ -41,3 +41,18 @@ def test_a_dropped_branch_is_dropped_whole_and_the_mean_is_kept():
     assert (values[:, 0] == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
     assert drop_branch(branch, 0.3, training=False) is branch
+
+
+def test_the_lines_of_a_picture_are_dropped_together():
+    dropped = drop_branch(torch.ones(1000 * 4, 3, 2), 0.5, training=True, lines=4).unflatten(0, (1000, 4)).flatten(1)
+    assert (dropped == dropped[:, :1]).all()
+    assert 0.4 < (dropped[:, 0] == 0).float().mean() < 0.6
+
+
+def test_looking_at_a_model_in_training_changes_nothing():
+    model = vitkit.create("mu/8", image=(16, 40), pool="gap", axial=True, dropout=0.3, stochastic_depth=0.3).train()
+    images = images_for(model)
+    torch.manual_seed(1)
+    plain = model(images)
+    torch.manual_seed(1)
+    assert torch.equal(model(images, capture=("*",))[0], plain)

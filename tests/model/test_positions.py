@@ -98,6 +98,12 @@ def test_a_resized_model_takes_the_new_size(kind: str, interpolation: str):
     assert model(torch.randn(2, model.config.channels, height, width)).shape == (2, 10)
 
 
+def test_a_frozen_table_stays_frozen():
+    model = make("token").requires_grad_(False)
+    model.resize(64)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
 def test_resizing_there_and_back_on_a_doubled_grid_keeps_the_corners():
     model = make("token")
     corner = model.encoder.positions[0].table[1].detach().clone()

@@ -82,6 +82,8 @@ def test_a_resnet_has_no_transformer_options():
     ("mu/16", {"image": 230}, "230 x 230 image cannot be cut into 16-pixel patches; use 224 x 224"),
     ("mu/16", {"image": (224, 8)}, "224 x 8 image cannot be cut"),
     ("R26+mu/32", {"image": 48}, "48 x 48 image cannot be cut into 32-pixel patches"),
+    ("mu/16", {"image": (224,)}, "is no size"), ("mu/16", {"image": 224.0}, "is no size"),
+    ("R50x1", {"image": (0, 5)}, "is empty"),
 ])
 def test_an_image_that_cannot_be_cut_is_refused_with_one_that_can(name: str, options: dict, message: str):
     with pytest.raises(SizeError, match=message):
@@ -97,7 +99,8 @@ def test_an_image_that_cannot_be_cut_is_refused_with_one_that_can(name: str, opt
     ({"positions": "relative", "inject": "stem"}, "nothing to add at the stem"),
     ({"positions": "none", "inject": "every"}, "nothing to inject"),
     ({"axial": True}, "a class token is in neither"),
-    ({"classes": -1}, "classes=-1"),
+    ({"classes": -1}, "classes=-1"), ({"classes": "10"}, "must be a whole number"), ({"depth": 2.0}, "whole number"),
+    ({"representation": -5}, "representation=-5"), ({"eps": -1.0}, "must be above 0"), ({"stem": "R50"}, "ConvConfig"),
 ])
 def test_combinations_that_mean_nothing_are_refused_with_a_reason(options: dict, message: str):
     with pytest.raises(ConfigError, match=message):

@@ -224,8 +224,10 @@ def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path):
 def test_a_record_that_does_not_fit_is_refused(tmp_path: Path):
     vitkit.save(make("token"), tmp_path / "run")
     record = (tmp_path / "run" / "model.json").read_text()
-    for bad, message in [(record.replace('"depth": 2', '"depht": 2'), "no option 'depht'; did you mean depth"),
+    for bad, message in [(record.replace('"depth": 2', '"depth": 3'), "describes another model"),
                          (record.replace('"version": 1', '"version": 99'), "version 99"),
+                         (record.replace('"labels": null', '"labels": ["a"]'), "names 1 classes"),
+                         (record.replace('"crop": 1.0', '"crop": 7'), "crop=7"),
                          (record[:50], "is not JSON"), ("[1]", "should hold a JSON object")]:
         (tmp_path / "run" / "model.json").write_text(bad)
         assert message in error_of(tmp_path / "run")
@@ -243,6 +245,49 @@ def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkey
         vitkit.save(make("gap"), tmp_path / "w.npz", format="google")
     assert (tmp_path / "w.npz").read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["w.npz"]
+
+
+def test_a_loaded_model_outlives_its_file(tmp_path: Path):
+    model = make("token")
+    vitkit.save(model, tmp_path / "a.safetensors")
+    loaded, images = vitkit.load(tmp_path / "a.safetensors"), images_for(model)
+    with (tmp_path / "a.safetensors").open("r+b") as file:  # in place: a view of the file would change with it
+        content = file.read()
+        file.seek(0)
+        file.write(bytes(len(content)))
+        file.truncate(10)
+    assert torch.equal(loaded(images), model(images))
+
+
+def test_a_record_that_belongs_to_other_weights_is_refused(tmp_path: Path):
+    vitkit.save(make("token"), tmp_path / "a")
+    vitkit.save(make("exact GELU"), tmp_path / "b")
+    (tmp_path / "a" / "model.safetensors").write_bytes((tmp_path / "b" / "model.safetensors").read_bytes())
+    assert "model.json describes another model" in error_of(tmp_path / "a", heads=None)
+
+
+def test_weights_written_over_others_leave_none_of_their_records(tmp_path: Path):
+    vitkit.save(make("token"), tmp_path, format="hf")
+    vitkit.save(make("gap"), tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
+    vitkit.save(make("exact GELU"), tmp_path / "model.safetensors")
+    assert vitkit.load(tmp_path).config.gelu == "exact"
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"heads": 7}, "has heads 2, not 7"), ({"heads": 0}, "heads=0 must be"), ({"grid": (9, 9)}, "has grid (4, 4), not"),
+    ({"grid": 4.5}, "is no size"), ({"classes": -1}, "classes=-1 must be"), ({"image": "48"}, "is no size"),
+    ({"interpolation": "cubic"}, "interpolation='cubic' is not known"),
+])
+def test_arguments_that_do_not_fit_are_never_ignored(options: dict, message: str, tmp_path: Path):
+    vitkit.save(make("token"), tmp_path / "run")
+    assert message in error_of(tmp_path / "run", **{"heads": None, **options})
+
+
+def test_a_compiled_model_is_saved_as_what_it_wraps(tmp_path: Path):
+    model = make("token")
+    vitkit.save(torch.compile(model, backend="eager"), tmp_path / "run")
+    assert vitkit.load(tmp_path / "run").config == model.config
 
 
 def test_timm_rules_name_every_tensor_once():

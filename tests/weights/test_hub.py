@@ -17,7 +17,7 @@ from tests.conftest import expected
 from tests.model.kinds import images_for, make
 from tests.weights.hub_stand_in import COMMIT, hub
 from vitkit.model.variants import configure, name_of
-from vitkit.weights.checkpoints import DEFAULTS
+from vitkit.weights.checkpoints import DEFAULTS, PUBLIC
 
 Fetch = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -46,6 +46,7 @@ def served(tmp_path: Path, fixtures: Path) -> Iterator[tuple[Fetch, list[str], P
             command = [sys.executable, "-c", SCRIPT, source, str(tmp_path / "logits.npy"), str(tmp_path / "image.npy")]
             return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
 
+        fetch.address = address  # type: ignore[attr-defined]
         yield fetch, log, tmp_path
 
 
@@ -110,10 +111,31 @@ def test_a_timm_repository_is_read_too(served: tuple[Fetch, list[str], Path]):
     torch.testing.assert_close(torch.from_numpy(np.load(folder / "logits.npy")), model(images))
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_default_checkpoints_belong_to_named_variants(name: str):
-    checkpoint = DEFAULTS[name]
+def test_a_cache_that_another_tool_filled_serves_offline(served: tuple[Fetch, list[str], Path]):
+    fetch, log, folder = served
+    script = ("import huggingface_hub as hub\n"
+              "for name in ('config.json', 'model.safetensors'): hub.hf_hub_download('google/tiny-vit', name)")
+    environment = {**os.environ, "HF_ENDPOINT": fetch.address, "HF_HOME": str(folder / "cache")}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
+    log.clear()
+    result = fetch("hf:google/tiny-vit", HF_HUB_OFFLINE="1")
+    assert result.returncode == 0, result.stderr
+    assert not log
+
+
+def test_a_missing_part_of_a_large_model_is_named(served: tuple[Fetch, list[str], Path]):
+    fetch, _, folder = served
+    repository = folder / "served" / "google" / "large"
+    repository.mkdir()
+    (repository / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
+    assert "lacks part-1.safetensors, which its index names" in fetch("hf:google/large").stderr
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_checkpoints_belong_to_named_variants(name: str):
     assert name_of(configure(name)) == name
-    assert checkpoint.source.startswith("hf:timm/")
-    assert checkpoint.licence == "Apache-2.0"
-    assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert DEFAULTS[name] is PUBLIC[name][0]
+    for checkpoint in PUBLIC[name]:
+        assert checkpoint.source.startswith(("hf:timm/", "hf:google/"))
+        assert checkpoint.licence == "Apache-2.0"
+        assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)

@@ -38,12 +38,12 @@ def plain_models(draw: st.DrawFn) -> Model:
 @settings(max_examples=20)
 def test_google_native_timm_hf_google_gives_the_same_bytes(tmp_path_factory, model: Model):
     folder = tmp_path_factory.mktemp("trip")
-    vitkit.save(model, folder / "start.npz", format="google")
+    vitkit.save(model, folder / "start.npz", format="google", lossy=True)  # 1 x 4 patches look like 2 x 2
     grid = [str(side) for side in model.config.grid]
     main(["convert", str(folder / "start.npz"), str(folder / "native"), "--to", "vitkit", "--grid", *grid])
     main(["convert", str(folder / "native"), str(folder / "timm"), "--to", "timm"])
     main(["convert", str(folder / "timm"), str(folder / "hf"), "--to", "hf"])
-    main(["convert", str(folder / "hf"), str(folder / "end.npz"), "--to", "google"])
+    main(["convert", str(folder / "hf"), str(folder / "end.npz"), "--to", "google", "--lossy"])
     with np.load(folder / "start.npz") as start, np.load(folder / "end.npz") as end:
         assert start.files == end.files
         for name in start.files:
@@ -56,7 +56,8 @@ def test_google_native_timm_hf_google_gives_the_same_bytes(tmp_path_factory, mod
 @pytest.mark.parametrize("kind", KINDS)
 def test_our_own_format_holds_every_model(kind: str, tmp_path: Path):
     model = make(kind)
-    model.metadata = Metadata(labels=tuple("abcdefghij"), provenance={"trained": "by a test"},
+    labels = tuple("abcdefghij") if model.config.classes else None
+    model.metadata = Metadata(labels=labels, provenance={"trained": "by a test"},
                               preprocessing=Preprocessing(resize="letterbox", mean=(0.1,) * 3))
     vitkit.save(model, tmp_path / "folder")
     vitkit.save(model, tmp_path / "alone.safetensors")
@@ -97,6 +98,17 @@ def test_another_gelu_is_written_when_the_loss_is_accepted(tmp_path: Path, caplo
     vitkit.save(model, tmp_path / "out.npz", format="google", lossy=True)
     assert "GELU" in caplog.text
     assert vitkit.load(tmp_path / "out.npz").config == replace(model.config, gelu="tanh")
+
+
+def test_a_grid_that_would_be_read_back_as_another_is_refused(tmp_path: Path):
+    model = randomise(vitkit.create("mu/8", image=(16, 64), classes=3))  # 2 x 8 patches look like 4 x 4
+    with pytest.raises(WeightsError, match=r"read it back with grid=\(2, 8\), it looks square"):
+        vitkit.save(model, tmp_path / "out.npz", format="google")
+
+
+def test_an_epsilon_that_matters_is_refused(tmp_path: Path):
+    with pytest.raises(WeightsError, match="LayerNorm epsilon"):
+        vitkit.save(vitkit.create("mu/8", image=32, eps=0.1), tmp_path / "out", format="timm")
 
 
 def test_a_replaced_head_is_said_aloud_and_starts_at_zero(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -5,15 +5,13 @@ Shapes: B batch, C channels.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch.nn.functional as F
 from torch import Tensor
 
-Filter = Literal["bilinear", "bicubic"]
+from vitkit.data.preprocessing import Interpolation
 
 
-def resize(images: Tensor, size: tuple[int, int], filter: Filter) -> Tensor:
+def resize(images: Tensor, size: tuple[int, int], filter: Interpolation) -> Tensor:
     """(B, C, height, width) → (B, C, *size); uint8 or float, the same dtype out."""
     if size[1] == 1:
         # torch 2.11 to 2.13 repeat the first row when a result of floats is one pixel wide; one pixel high is right

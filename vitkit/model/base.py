@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import SizeError
 from vitkit.model.capture import Seen, keep, match_names
-from vitkit.model.config import ModelConfig
+from vitkit.model.config import ModelConfig, check_count, parse_size
 from vitkit.model.heads import Head
 from vitkit.model.positions import Interpolation
 
@@ -79,6 +79,7 @@ class ImageModel(nn.Module, Generic[Config]):
 
     def replace_head(self, classes: int) -> None:
         """The step from pre-training to fine-tuning: the whole head goes, a zero linear layer comes."""
+        check_count("classes", classes, least=0)
         reference = next(self.parameters())
         self.head = Head(width=self.representation_width, classes=classes).to(reference)
         self.config = replace(self.config, classes=classes)
@@ -90,8 +91,7 @@ class ImageModel(nn.Module, Generic[Config]):
         raise NotImplementedError
 
     def _reconfigure(self, *, image: int | tuple[int, int]) -> None:
-        height, width = (image, image) if isinstance(image, int) else image
-        self.config = replace(self.config, image=(height, width))
+        self.config = replace(self.config, image=parse_size(image))
 
     def _check(self, images: Tensor) -> None:
         if images.ndim != 4:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from vitkit.errors import ConfigError, nearest
+from vitkit.errors import ConfigError, did_you_mean
 
 Seen = dict[str, Tensor | None]
 
@@ -27,9 +27,8 @@ def match_names(patterns: Iterable[str], known: tuple[str, ...]) -> list[str]:
     for pattern in patterns:
         matched = [pattern] if pattern in known else [name for name in known if _matches(name, pattern)]
         if not matched:
-            close = nearest(pattern, known)
-            raise ConfigError(f"nothing to capture is named {pattern!r}"
-                              + (f"; did you mean {' or '.join(close)}?" if close else ""), known=", ".join(known))
+            raise ConfigError(f"nothing to capture is named {pattern!r}{did_you_mean(pattern, known)}",
+                              known=", ".join(known))
         names += matched
     return names
 

@@ -5,11 +5,12 @@ No torch here, so that `vitkit cost` and error messages stay instant.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
-from vitkit.errors import ConfigError, SizeError, nearest
+from vitkit.errors import ConfigError, SizeError, did_you_mean
 
 Positions = Literal["none", "1d", "2d", "relative", "sincos"]
 Injection = Literal["stem", "every", "shared"]
@@ -32,6 +33,12 @@ class ConvConfig:
     standardise_eps: float = 1e-5
     standardise_on: EpsilonOn = "std"
     norm_eps: float = 1e-6
+
+    @classmethod
+    def bit(cls, layers: tuple[int, ...], width: int) -> ConvConfig:
+        """As big_transfer has it."""
+        return cls(layers=layers, width=width, preactivation=True, standardise_eps=1e-10, standardise_on="variance",
+                   norm_eps=1e-5)
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.width % GROUPS or any(units < 1 for units in self.layers):
@@ -108,13 +115,17 @@ class ViTConfig:
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not known", choose_from=", ".join(choices))
         for name in ("depth", "width", "mlp", "heads", "patch", "channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+            check_count(name, getattr(self, name), least=1)
+        check_count("classes", self.classes, least=0)
+        if self.representation is not None:
+            check_count("representation", self.representation, least=1)
         for name in ("dropout", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} is a probability: 0 or more, under 1")
-        if self.classes < 0:
-            raise ConfigError(f"classes={self.classes} must be 0 (no head) or more")
+        if not self.eps > 0:
+            raise ConfigError(f"eps={self.eps} must be above 0")
+        if not (self.stem is None or isinstance(self.stem, ConvConfig)):
+            raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
         if self.width % self.heads:
             raise ConfigError(f"a width of {self.width} cannot be shared by {self.heads} heads; "
                               f"heads must divide the width")
@@ -155,10 +166,8 @@ class ResNetConfig:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        if self.channels < 1 or self.classes < 0:
-            raise ConfigError(f"channels={self.channels}, classes={self.classes}: counts cannot be negative")
-        if min(self.image) < 1:
-            raise SizeError(f"a {self.image[0]} x {self.image[1]} image is empty")
+        check_count("channels", self.channels, least=1)
+        check_count("classes", self.classes, least=0)
 
 
 ModelConfig = ViTConfig | ResNetConfig
@@ -172,14 +181,31 @@ _CHOICES = {
 }
 
 
+def check_count(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name}={value!r} must be a whole number, {least} or more")
+
+
+def parse_size(image: object) -> tuple[int, int]:
+    """A side, or (height, width), as people write it."""
+    try:
+        sides: Any = (image, image) if isinstance(image, SupportsIndex) else image
+        height, width = sides
+        size = operator.index(height), operator.index(width)
+    except (TypeError, ValueError):
+        raise SizeError(f"image={image!r} is no size", expected="a side, 224, or (height, width)") from None
+    if min(size) < 1:
+        raise SizeError(f"a {size[0]} x {size[1]} image is empty")
+    return size
+
+
 def check_options(what: str, known: type[ModelConfig], options: Mapping[str, Any]) -> None:
     """An option that the model does not have is an error that names the nearest one it has."""
     names = [field.name for field in fields(known)]
     for option in options:
         if option not in names:
-            close = nearest(option, names)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise ConfigError(f"{what} has no option {option!r}{hint}", options=", ".join(names))
+            raise ConfigError(f"{what} has no option {option!r}{did_you_mean(option, names)}",
+                              options=", ".join(names))
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:
@@ -199,7 +225,7 @@ def from_dict(record: Mapping[str, Any]) -> ModelConfig:
         if options.get(name) is not None:
             options[name] = ConvConfig(**{**options[name], "layers": tuple(options[name]["layers"])})
     if "image" in options:
-        options["image"] = tuple(options["image"])
+        options["image"] = parse_size(options["image"])
     try:
         return known(**options)
     except TypeError as error:

@@ -46,22 +46,18 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.drop = drop
 
-    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:
-        if self.pre_norm:
-            x = x + self._regularise(self.attention(self.attention_norm(x), relative))
-            return x + self._regularise(self.mlp(self.mlp_norm(x)))
-        x = self.attention_norm(x + self._regularise(self.attention(x, relative)))
-        return self.mlp_norm(x + self._regularise(self.mlp(x)))
-
-    def attention_weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
-        return self.attention.weights(self.attention_norm(x) if self.pre_norm else x, relative)
-
-    def look(self, x: Tensor, relative: Relative | None, name: str, seen: Seen) -> None:
+    def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1) -> Tensor:
+        """(B, T, D) → the same; an axial block has `lines` rows or columns of each picture side by side in B."""
         if f"{name}/attention" in seen:
-            seen[f"{name}/attention"] = self.attention_weights(x, relative)        # (B, H, T, T)
+            seen[f"{name}/attention"] = self.attention.weights(self.attention_norm(x) if self.pre_norm else x, relative)
+        if self.pre_norm:
+            x = x + self._regularise(self.attention(self.attention_norm(x), relative), lines)
+            return x + self._regularise(self.mlp(self.mlp_norm(x)), lines)
+        x = self.attention_norm(x + self._regularise(self.attention(x, relative), lines))
+        return self.mlp_norm(x + self._regularise(self.mlp(x), lines))
 
-    def _regularise(self, branch: Tensor) -> Tensor:
-        return drop_branch(self.dropout(branch), self.drop, self.training)
+    def _regularise(self, branch: Tensor, lines: int) -> Tensor:
+        return drop_branch(self.dropout(branch), self.drop, self.training, lines)
 
 
 class AxialBlock(nn.Module):
@@ -73,29 +69,15 @@ class AxialBlock(nn.Module):
         self.row = Block(config, drop=drop)
         self.column = Block(config, drop=drop)
 
-    def forward(self, x: Tensor, relative: None = None) -> Tensor:      # (B, N, D)
-        return self._along_columns(self._along_rows(x))
-
-    def look(self, x: Tensor, relative: None, name: str, seen: Seen) -> None:
+    def forward(self, x: Tensor, relative: None, seen: Seen, name: str) -> Tensor:
         h, w = self.grid
-        if f"{name}/rows/attention" in seen:
-            weights = self.row.attention_weights(self._rows(x))
-            seen[f"{name}/rows/attention"] = weights.unflatten(0, (-1, h))         # (B, h, H, w, w)
-        if f"{name}/columns/attention" in seen:
-            weights = self.column.attention_weights(self._columns(self._along_rows(x)))
-            seen[f"{name}/columns/attention"] = weights.unflatten(0, (-1, w))      # (B, w, H, h, h)
-
-    def _rows(self, x: Tensor) -> Tensor:
-        return x.unflatten(1, self.grid).flatten(0, 1)                   # (B·h, w, D)
-
-    def _columns(self, x: Tensor) -> Tensor:
-        return x.unflatten(1, self.grid).transpose(1, 2).flatten(0, 1)   # (B·w, h, D)
-
-    def _along_rows(self, x: Tensor) -> Tensor:
-        return self.row(self._rows(x)).unflatten(0, (-1, self.grid[0])).flatten(1, 2)
-
-    def _along_columns(self, x: Tensor) -> Tensor:
-        columns = self.column(self._columns(x)).unflatten(0, (-1, self.grid[1]))   # (B, w, h, D)
+        rows = x.unflatten(1, (h, w)).flatten(0, 1)                      # (B·h, w, D)
+        rows = self.row(rows, None, seen, f"{name}/rows", lines=h).unflatten(0, (-1, h))
+        columns = rows.transpose(1, 2).flatten(0, 1)                     # (B·w, h, D)
+        columns = self.column(columns, None, seen, f"{name}/columns", lines=w).unflatten(0, (-1, w))
+        for view, lines in ((f"{name}/rows/attention", h), (f"{name}/columns/attention", w)):
+            if view in seen:  # (B·lines, H, T, T) → (B, lines, H, T, T)
+                seen[view] = seen[view].unflatten(0, (-1, lines))  # type: ignore[union-attr]
         return columns.transpose(1, 2).flatten(1, 2)                     # (B, N, D)
 
 
@@ -126,9 +108,7 @@ class Encoder(nn.Module):
             if layer == 0:
                 x = self.dropout(x)
                 keep(seen, "tokens", x)
-            if seen:
-                block.look(x, relative, f"block{layer}", seen)
-            x = block(x, relative)
+            x = block(x, relative, seen, f"block{layer}")
             keep(seen, f"block{layer}", x)
         x = self.norm(x)
         keep(seen, "encoded", x)
@@ -151,9 +131,12 @@ class Encoder(nn.Module):
         return x
 
 
-def drop_branch(branch: Tensor, rate: float, training: bool) -> Tensor:
-    """Stochastic depth: leave the whole residual branch out for some pictures, scale it up for the others."""
+def drop_branch(branch: Tensor, rate: float, training: bool, lines: int = 1) -> Tensor:
+    """Stochastic depth: leave the whole residual branch out for some pictures, scale it up for the others.
+
+    (B·lines, T, D), where a picture's lines stand together and share its fate.
+    """
     if not training or rate == 0:
         return branch
-    kept = torch.rand(branch.shape[0], *[1] * (branch.ndim - 1), device=branch.device) >= rate
-    return branch * kept / (1 - rate)
+    kept = torch.rand(branch.shape[0] // lines, 1, 1, device=branch.device) >= rate
+    return branch * kept.repeat_interleave(lines, dim=0) / (1 - rate)

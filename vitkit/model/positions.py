@@ -37,7 +37,7 @@ class Learned1D(nn.Module):
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
         token, patches = self.table[:self.extra], self.table[self.extra:]
         resized = resize_table(patches, self.grid, grid, interpolation)
-        self.table = nn.Parameter(torch.cat([token, resized]))
+        self.table = _like(self.table, torch.cat([token, resized]))
         self.grid = grid
 
 
@@ -61,8 +61,8 @@ class Learned2D(nn.Module):
     @torch.no_grad()
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
         h, w = self.grid
-        self.rows = nn.Parameter(resize_table(self.rows, (h, 1), (grid[0], 1), interpolation))
-        self.columns = nn.Parameter(resize_table(self.columns, (1, w), (1, grid[1]), interpolation))
+        self.rows = _like(self.rows, resize_table(self.rows, (h, 1), (grid[0], 1), interpolation))
+        self.columns = _like(self.columns, resize_table(self.columns, (1, w), (1, grid[1]), interpolation))
         self.grid = grid
 
 
@@ -152,11 +152,11 @@ def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpo
     return resized.to(table.dtype).flatten(2)[0].T.contiguous()          # (h'·w', D)
 
 
-def sincos_table(grid: Grid, width: int, class_token: bool, temperature: float = 10_000.0) -> Tensor:
+def sincos_table(grid: Grid, width: int, class_token: bool) -> Tensor:
     """(T, D) as big_vision and MoCo v3 have it: sin x, cos x, sin y, cos y; zeros for the class token."""
     y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
     quarter = width // 4
-    omega = temperature ** -(torch.arange(quarter, dtype=torch.float32) / max(quarter - 1, 1))
+    omega = 10_000.0 ** -(torch.arange(quarter, dtype=torch.float32) / max(quarter - 1, 1))
     x, y = x.flatten()[:, None] * omega, y.flatten()[:, None] * omega    # (h·w, D/4)
     table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
     return torch.cat([torch.zeros(1, width), table]) if class_token else table
@@ -164,3 +164,8 @@ def sincos_table(grid: Grid, width: int, class_token: bool, temperature: float =
 
 def _table(rows: int, width: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(rows, width), std=0.02))
+
+
+def _like(old: nn.Parameter, table: Tensor) -> nn.Parameter:
+    """A frozen table stays frozen when it is resized."""
+    return nn.Parameter(table, requires_grad=old.requires_grad)

@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from vitkit.errors import ConfigError, nearest
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, check_options
+from vitkit.errors import ConfigError, did_you_mean
+from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
 
 
 class Size(NamedTuple):
@@ -62,10 +62,8 @@ _RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>[1-9]\d?)")
 
 def configure(name: str, **options: Any) -> ModelConfig:
     """The configuration of a named model, with any field of ViTConfig or ResNetConfig set otherwise."""
-    if isinstance(options.get("image"), int):
-        options["image"] = (options["image"], options["image"])
-    elif "image" in options:
-        options["image"] = tuple(options["image"])
+    if "image" in options:
+        options["image"] = parse_size(options["image"])
     resnet = _RESNET.fullmatch(name)
     if resnet and int(resnet["depth"]) in RESNETS:
         check_options(f"{name}, a ResNet,", ResNetConfig, options)
@@ -111,16 +109,13 @@ def _vit(size: Size, options: dict[str, Any]) -> ViTConfig:
 
 
 def _resnet(depth: int, width: int, options: dict[str, Any]) -> ResNetConfig:
-    body = ConvConfig(layers=RESNETS[depth], width=64 * width, preactivation=True,
-                      standardise_eps=1e-10, standardise_on="variance", norm_eps=1e-5)
-    return replace(ResNetConfig(body=body), **options)
+    return replace(ResNetConfig(body=ConvConfig.bit(RESNETS[depth], 64 * width)), **options)
 
 
 def _unknown(name: str) -> ConfigError:
-    close = nearest(name, NAMED)
     sizes = [size for size in SIZES if size != "mu"]
     return ConfigError(
-        f"there is no model {name!r}" + (f"; did you mean {' or '.join(close)}?" if close else ""),
+        f"there is no model {name!r}{did_you_mean(name, NAMED)}",
         pure=f"{' '.join(sizes)} and any patch side: B/16, B/8, S/32 (mu/4 is a toy)",
         hybrid=" ".join(f"{stem}+SIZE/{number}" for stem, number in STEMS),
         ResNet=" ".join(f"R{depth}xWIDTH" for depth in RESNETS),

@@ -1,7 +1,7 @@
 """The public weights of each variant: where they are, what they were trained on, under which licence.
 
-All of them are Google's own training runs (the paper, AugReg, BiT), published as .npz and mirrored on the Hugging Face
-Hub by timm, and take inputs in [-1, 1]. No torch here: names and facts only.
+All of them are Google's own training runs (the paper, AugReg, BiT), on the Hugging Face Hub in timm's form or Google's,
+and take inputs in [-1, 1]. No torch here: names and facts only.
 """
 
 from __future__ import annotations
@@ -25,29 +25,37 @@ class PublicCheckpoint:
         return f"hf:{self.repository}"
 
 
-_TIMM_PREPROCESSING = Preprocessing(crop=0.9)
+_VIT = Preprocessing(crop=0.9)
+_BIT = Preprocessing(crop=0.875, interpolation="bilinear")
+_SQUASH = Preprocessing(resize="squash", interpolation="bilinear")
 
 
-def _timm(name: str, trained_on: str = "ImageNet-21k") -> PublicCheckpoint:
-    return PublicCheckpoint(repository=f"timm/{name}", trained_on=trained_on, preprocessing=_TIMM_PREPROCESSING)
+def _timm(name: str, preprocessing: Preprocessing = _VIT) -> PublicCheckpoint:
+    return PublicCheckpoint(repository=f"timm/{name}", trained_on="ImageNet-21k", preprocessing=preprocessing)
 
 
-# What fine-tuning starts from. Missing variants have no public weights.
-DEFAULTS = {
-    "Ti/16": _timm("vit_tiny_patch16_224.augreg_in21k"),
-    "S/32": _timm("vit_small_patch32_224.augreg_in21k"),
-    "S/16": _timm("vit_small_patch16_224.augreg_in21k"),
-    "B/32": _timm("vit_base_patch32_224.augreg_in21k"),
-    "B/16": _timm("vit_base_patch16_224.augreg_in21k"),
-    "B/8": _timm("vit_base_patch8_224.augreg_in21k"),
-    "L/32": _timm("vit_large_patch32_224.orig_in21k"),
-    "L/16": _timm("vit_large_patch16_224.augreg_in21k"),
-    "H/14": _timm("vit_huge_patch14_224.orig_in21k"),
-    "R+Ti/16": _timm("vit_tiny_r_s16_p8_224.augreg_in21k"),
-    "R26+S/32": _timm("vit_small_r26_s32_224.augreg_in21k"),
-    "R50+B/16": _timm("vit_base_r50_s16_224.orig_in21k"),
-    "R50+L/32": _timm("vit_large_r50_s32_224.augreg_in21k"),
-    "R50x1": _timm("resnetv2_50x1_bit.goog_in21k"),
-    "R101x1": _timm("resnetv2_101x1_bit.goog_in21k"),
-    "R152x2": _timm("resnetv2_152x2_bit.goog_in21k"),
+def _google(name: str) -> PublicCheckpoint:
+    return PublicCheckpoint(repository=f"google/{name}", trained_on="ImageNet-21k", preprocessing=_SQUASH)
+
+
+# The first of each is what fine-tuning starts from. Variants that are missing have no public weights.
+PUBLIC = {
+    "Ti/16": (_timm("vit_tiny_patch16_224.augreg_in21k"),),
+    "S/32": (_timm("vit_small_patch32_224.augreg_in21k"),),
+    "S/16": (_timm("vit_small_patch16_224.augreg_in21k"),),
+    "B/32": (_timm("vit_base_patch32_224.augreg_in21k"), _google("vit-base-patch32-224-in21k")),
+    "B/16": (_timm("vit_base_patch16_224.augreg_in21k"), _google("vit-base-patch16-224-in21k")),
+    "B/8": (_timm("vit_base_patch8_224.augreg_in21k"),),
+    "L/32": (_timm("vit_large_patch32_224.orig_in21k"), _google("vit-large-patch32-224-in21k")),
+    "L/16": (_timm("vit_large_patch16_224.augreg_in21k"), _google("vit-large-patch16-224-in21k")),
+    "H/14": (_timm("vit_huge_patch14_224.orig_in21k"), _google("vit-huge-patch14-224-in21k")),
+    "R+Ti/16": (_timm("vit_tiny_r_s16_p8_224.augreg_in21k"),),
+    "R26+S/32": (_timm("vit_small_r26_s32_224.augreg_in21k"),),
+    "R50+B/16": (_timm("vit_base_r50_s16_224.orig_in21k"),),
+    "R50+L/32": (_timm("vit_large_r50_s32_224.augreg_in21k"),),
+    "R50x1": (_timm("resnetv2_50x1_bit.goog_in21k", _BIT),),
+    "R101x1": (_timm("resnetv2_101x1_bit.goog_in21k", _BIT),),
+    "R152x2": (_timm("resnetv2_152x2_bit.goog_in21k", _BIT),),
 }
+
+DEFAULTS = {variant: checkpoints[0] for variant, checkpoints in PUBLIC.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,8 @@ from vitkit.errors import WeightsError
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
 
-# In this order: our own record first, then what timm and transformers write, the safe form before the pickled one.
+_WRAPPERS = re.compile(r"^((_orig_mod|module)\.)+")  # of torch.compile and DataParallel, in any order
+# In this order: the safe form before the pickled one.
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -30,7 +32,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir():
         return _open_folder(path)
     tensors, header = _open_file(path)
-    beside = path.parent if path.name in WEIGHT_FILES else None  # other names may share a folder by chance
+    # a file of another name may share its folder with a stranger's records
+    beside = path.parent if path.name in WEIGHT_FILES else None
     return _with_records(path, tensors, header, beside)
 
 
@@ -49,8 +52,11 @@ def _with_records(
     origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None
 ) -> Checkpoint:
     record = _json(folder / "model.json") if folder else None
-    if record is None and HEADER in header:
-        record = json.loads(header[HEADER])
+    inside = _parse(header[HEADER], f"the header of {origin}") if HEADER in header else None
+    if record is not None and inside is not None and record.get("model") != inside.get("model"):
+        raise WeightsError(f"{origin}: model.json describes another model than the one in model.safetensors.",
+                           try_="delete model.json; the weights carry a record of their own")
+    record = record or inside
     return Checkpoint(origin=str(origin), tensors=tensors, record=record,
                       config=(_json(folder / "config.json") if folder else None) or {},
                       preprocessor=_json(folder / "preprocessor_config.json") if folder else None)
@@ -86,11 +92,20 @@ def _open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _open_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """A large Hugging Face model: an index names the files its tensors are in."""
     tensors: dict[str, Tensor] = {}
-    for name in sorted(set((_json(index) or {}).get("weight_map", {}).values())):
-        if Path(name).name != name:
-            raise WeightsError(f"{index} points outside its folder, to {name!r}.")
+    for name in shard_names(index):
         tensors |= _open_safetensors(index.parent / name)[0]
     return tensors, {}
+
+
+def shard_names(index: Path) -> list[str]:
+    weight_map = (_json(index) or {}).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise WeightsError(f"{index} has no weight_map.")
+    names = sorted({str(name) for name in weight_map.values()})
+    for name in names:
+        if Path(name).name != name:
+            raise WeightsError(f"{index} points outside its folder, to {name!r}.")
+    return names
 
 
 def _is_npz(path: Path) -> bool:
@@ -129,8 +144,9 @@ def _open_torch(path: Path) -> dict[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise WeightsError(f"{path} is a torch file, but no state dict: a {type(content).__name__}.")
-    return {str(name).removeprefix("module.").removeprefix("_orig_mod."): value for name, value in content.items()}
+        keys = f" of {', '.join(map(str, list(content)[:8]))}" if isinstance(content, Mapping) else ""
+        raise WeightsError(f"{path} is a torch file, but no state dict: a {type(content).__name__}{keys}.")
+    return {_WRAPPERS.sub("", str(name)): value for name, value in content.items()}
 
 
 def _first_line(error: Exception) -> str:
@@ -138,12 +154,17 @@ def _first_line(error: Exception) -> str:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{path} is not JSON: {error}.") from error
+        return _parse(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise WeightsError(f"{path} cannot be read: {error}.") from error
+
+
+def _parse(text: str, origin: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise WeightsError(f"{origin} is not JSON: {error}.") from error
     if not isinstance(content, dict):
-        raise WeightsError(f"{path} should hold a JSON object, not a {type(content).__name__}.")
+        raise WeightsError(f"{origin} should hold a JSON object, not a {type(content).__name__}.")
     return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from vitkit.errors import SizeError, WeightsError
 from vitkit.model.base import Metadata
-from vitkit.model.config import ModelConfig
+from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import heads_by_width
+
+log = logging.getLogger("vitkit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,20 @@ class Losses:
     notes: list[str] = field(default_factory=list)  # written without it, and said
 
 
+NEGLIGIBLE_EPS = 1e-5  # LayerNorms of trained models have variances far above this
+
+
+def epsilon_loss(here: float, there: float) -> list[str]:
+    return [] if here == there else [f"LayerNorm epsilon: {here:g} here, {there:g} there"]
+
+
+def training_losses(config: ModelConfig) -> list[str]:
+    """What only training would miss."""
+    if isinstance(config, ViTConfig) and (config.dropout or config.stochastic_depth):
+        return [f"dropout {config.dropout:g} and stochastic depth {config.stochastic_depth:g}: training settings"]
+    return []
+
+
 def find_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, int]:
     """Rows and columns of the position table: as given, as the configuration says, or square."""
     grid = checkpoint.grid
@@ -95,7 +112,11 @@ def find_heads(checkpoint: Checkpoint, width: int, told: int | None) -> int:
     """The number of heads: the caller's word, the configuration's, or the variant table's for this width."""
     if told and checkpoint.heads and told != checkpoint.heads:
         raise WeightsError(f"{checkpoint.origin} says it has {told} heads, not {checkpoint.heads}.")
-    heads = checkpoint.heads or told or heads_by_width(width)
+    heads = checkpoint.heads or told
+    if heads is None:
+        heads = heads_by_width(width)
+        if heads:
+            log.info("%s: %d heads taken from its width, %d", checkpoint.origin, heads, width)
     if heads is None:
         raise WeightsError(f"{checkpoint.origin} does not tell its number of attention heads, "
                            f"and no known model has its width, {width}.",

@@ -5,6 +5,7 @@ Flax keeps dense kernels as (in, out), convolutions as HWIO and attention by hea
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -12,12 +13,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import WeightsError
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
-from vitkit.weights.formats import Checkpoint, Content, Losses, find_image
-from vitkit.weights.mapping import Rule, leading_ones, read, same, write
+from vitkit.weights.formats import (
+    NEGLIGIBLE_EPS,
+    Checkpoint,
+    Content,
+    Losses,
+    epsilon_loss,
+    find_image,
+    training_losses,
+)
+from vitkit.weights.mapping import Rule, batched, read, same, write
 
 # attention, second LayerNorm, MLP inside an encoder block. The published files carry the older names, of the time
 # before flax.linen; its own code and timm read those, so they are what is written unless a file came with the newer.
@@ -57,7 +67,9 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
 
 def losses(model: Model) -> Losses:
     config = model.config
-    structure, answers, notes = [], [], []
+    structure: list[str] = []
+    answers: list[str] = []
+    notes: list[str] = []
     if isinstance(config, ViTConfig):
         if config.positions != "1d" or config.inject != "stem":
             structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
@@ -69,15 +81,23 @@ def losses(model: Model) -> Losses:
                              + (" beside a class token" if config.class_token else "") + ": only token and gap exist")
         if config.gelu != "tanh":
             answers.append("GELU: exact here, always the tanh approximation there")
-        if config.eps != 1e-6:
-            notes.append(f"LayerNorm epsilon: {config.eps:g} here, 1e-06 there")
-        if config.stem and (config.stem.standardise_on, config.stem.standardise_eps) != ("std", 1e-5):
-            notes.append("the stem's epsilons: Google's differ")
+        (answers if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else notes).extend(epsilon_loss(config.eps, 1e-6))
+        rows, columns = config.grid
+        if rows != columns:
+            square = math.isqrt(config.patches) ** 2 == config.patches
+            (answers if square else notes).append(f"the grid: read it back with grid=({rows}, {columns})"
+                                                  + (", it looks square" if square else ""))
         if config.stem and config.stem.preactivation:
             structure.append("a pre-activation stem")
+        elif config.stem and config.stem != ConvConfig(layers=config.stem.layers, width=config.stem.width):
+            notes.append("the stem's epsilons: Google's differ")
+    elif config.body != ConvConfig.bit(config.body.layers, config.body.width):
+        notes.append("the ResNet's epsilons: Google's differ")
     if model.metadata.labels:
         notes.append("class names: an npz has no place for them")
-    return Losses(structure=structure, answers=answers, notes=notes)
+    if model.metadata.preprocessing != Preprocessing():
+        notes.append("preprocessing: an npz has no place for it, and is read with the default")
+    return Losses(structure=structure, answers=answers, notes=notes + training_losses(config))
 
 
 def vit_rules(config: ViTConfig, naming: str) -> Iterator[Rule]:
@@ -87,8 +107,8 @@ def vit_rules(config: ViTConfig, naming: str) -> Iterator[Rule]:
     yield _patch_kernel(config)
     yield same("patches.project.bias", "embedding/bias")
     if config.class_token:
-        yield leading_ones("class_token", "cls", 1)
-    yield leading_ones("encoder.positions.0.table", "Transformer/posembed_input/pos_embedding", 1)
+        yield batched("class_token", "cls")
+    yield batched("encoder.positions.0.table", "Transformer/posembed_input/pos_embedding")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"Transformer/encoderblock_{layer}"
         yield from _norm(f"{ours}.attention_norm", f"{theirs}/LayerNorm_0")
@@ -215,8 +235,7 @@ def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
 
 def _infer_resnet(checkpoint: Checkpoint) -> ResNetConfig:
     *_, channels, width = checkpoint.shape("resnet/root_block/standardized_conv2d/kernel", 4)
-    body = ConvConfig(layers=_units(checkpoint.tensors, r"resnet/block(\d+)/unit(\d+)/"), width=width,
-                      preactivation=True, standardise_eps=1e-10, standardise_on="variance", norm_eps=1e-5)
+    body = ConvConfig.bit(_units(checkpoint.tensors, r"resnet/block(\d+)/unit(\d+)/"), width)
     return ResNetConfig(body=body, channels=channels, classes=checkpoint.length("resnet/head/conv2d/bias") or 0,
                         image=checkpoint.image or (224, 224))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from vitkit.errors import WeightsError
-from vitkit.weights.files import WEIGHT_FILES
+from vitkit.weights.files import WEIGHT_FILES, shard_names
 
 PREFIX = "hf:"
 _RECORDS = ("model.json", "config.json", "preprocessor_config.json")
@@ -13,31 +14,46 @@ _RECORDS = ("model.json", "config.json", "preprocessor_config.json")
 
 def download(source: str) -> Path:
     """`hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION`; what the cache holds is not fetched again and serves offline."""
-    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     repository, _, revision = source.removeprefix(PREFIX).partition("@")
     try:
+        weights = _fetch_weights(repository, revision)
         for name in _RECORDS:
-            _fetch(repository, name, revision)
-        for name in WEIGHT_FILES:
-            path = _fetch(repository, name, revision)
-            if path is not None:
-                if name.endswith(".index.json"):
-                    _fetch_shards(repository, path, revision)
-                return path.parent
+            # weights that came from the cache are there with their records, whoever put them there
+            with contextlib.suppress(LocalEntryNotFoundError):
+                _fetch(repository, name, revision)
     except HFValidationError as error:
         raise WeightsError(f"{source} is no repository name.", expected="hf:OWNER/NAME or hf:OWNER/NAME@REVISION",
                            try_=f"{repository} without hf:, if it is a file or folder") from error
     except LocalEntryNotFoundError as error:
         raise _unreachable(source, error) from error
-    except EntryNotFoundError as error:
-        raise WeightsError(f"{source}: a file that its index names is missing: {error}") from error
-    raise WeightsError(f"{source} holds no weights that I can use.", looked_for=", ".join(WEIGHT_FILES))
+    return weights.parent
+
+
+def _fetch_weights(repository: str, revision: str) -> Path:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    for name in WEIGHT_FILES:
+        try:
+            path = _fetch(repository, name, revision)
+        except LocalEntryNotFoundError:
+            # out of reach: one of the other forms may be in the cache
+            cached = [try_to_load_from_cache(repository, other, revision=revision or None) for other in WEIGHT_FILES]
+            path = next((Path(found) for found in cached if isinstance(found, str)), None)
+            if path is None:
+                raise
+        if path is not None:
+            if path.name.endswith(".index.json"):
+                _fetch_shards(repository, path, revision)
+            return path
+    raise WeightsError(f"{PREFIX}{repository} holds no weights that I can use.", looked_for=", ".join(WEIGHT_FILES))
 
 
 def _fetch(repository: str, name: str, revision: str) -> Path | None:
     """The file's place in the cache, or None where the repository has no such file."""
-    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -51,9 +67,6 @@ def _fetch(repository: str, name: str, revision: str) -> Path | None:
     try:
         return Path(hf_hub_download(repository, name, revision=revision or None))
     except LocalEntryNotFoundError:
-        # offline: the cache remembers which files the repository was seen not to have
-        if try_to_load_from_cache(repository, name, revision=revision or None) is _CACHED_NO_EXIST:
-            return None
         raise
     except EntryNotFoundError:
         return None
@@ -72,10 +85,9 @@ def _fetch(repository: str, name: str, revision: str) -> Path | None:
 
 
 def _fetch_shards(repository: str, index: Path, revision: str) -> None:
-    import json
-
-    for name in sorted(set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())):
-        _fetch(repository, name, revision)
+    for name in shard_names(index):
+        if _fetch(repository, name, revision) is None:
+            raise WeightsError(f"{PREFIX}{repository} lacks {name}, which its index names.")
 
 
 def _unreachable(source: str, error: Exception) -> WeightsError:

@@ -7,7 +7,7 @@ the paper's pre-training layer without its logits.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor
@@ -17,11 +17,11 @@ from vitkit.errors import WeightsError
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
-from vitkit.weights.formats import Checkpoint, Content, Losses, find_heads, find_image
+from vitkit.weights.formats import Checkpoint, Content, Losses, find_heads, find_image, training_losses
 from vitkit.weights.mapping import (
     Rule,
+    batched,
     fused,
-    leading_ones,
     parameters,
     patch_convolution,
     read,
@@ -31,7 +31,7 @@ from vitkit.weights.mapping import (
 
 _GELU: dict[str, Gelu] = {"gelu": "exact", "gelu_python": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh",
                           "gelu_fast": "tanh"}
-_RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
 def recognises(names: Collection[str]) -> bool:
@@ -82,6 +82,7 @@ def preprocessor_of(model: Model) -> dict[str, Any]:
         "do_normalize": True, "do_rescale": True, "do_resize": True, "rescale_factor": 1 / 255,
         "image_mean": list(preprocessing.mean), "image_std": list(preprocessing.std),
         "resample": {name: number for number, name in _RESAMPLE.items()}[preprocessing.interpolation],
+        "vitkit": asdict(preprocessing),
     }
     if preprocessing.resize == "squash":
         return record | {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
@@ -92,7 +93,7 @@ def preprocessor_of(model: Model) -> dict[str, Any]:
 
 
 def losses(model: Model) -> Losses:
-    config, structure, notes = model.config, [], []
+    config, structure, notes = model.config, [], training_losses(model.config)
     if isinstance(config, ResNetConfig):
         return Losses(structure=["a ResNet: transformers' ViT format holds pure ViTs"])
     if config.stem:
@@ -116,8 +117,8 @@ def rules(config: ViTConfig) -> Iterator[Rule]:
     yield patch_convolution("patches.project.weight", f"{root}embeddings.patch_embeddings.projection.weight",
                             config.channels, config.patch)
     yield from parameters("patches.project", f"{root}embeddings.patch_embeddings.projection", ["bias"])
-    yield leading_ones("class_token", f"{root}embeddings.cls_token", 1)
-    yield leading_ones("encoder.positions.0.table", f"{root}embeddings.position_embeddings", 1)
+    yield batched("class_token", f"{root}embeddings.cls_token")
+    yield batched("encoder.positions.0.table", f"{root}embeddings.position_embeddings")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"{root}encoder.layer.{layer}"
         for name in ("weight", "bias"):
@@ -173,12 +174,16 @@ def _preprocessing(checkpoint: Checkpoint) -> Preprocessing:
     size, default = said.get("size", {}), Preprocessing()
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
     cut = said.get("crop_size", {})
-    target = cut.get("height", shortest) if isinstance(cut, Mapping) else cut
+    target = min(cut.values(), default=shortest) if isinstance(cut, Mapping) else cut
+    if "vitkit" in said:  # written here: exact where transformers' whole pixels are not
+        return Preprocessing.from_record(said["vitkit"])
+    scaled = said.get("do_normalize", True)
     return Preprocessing(
         resize="squash" if shortest is None else "crop",
         crop=target / shortest if shortest else 1.0,
         interpolation=_RESAMPLE.get(said.get("resample", 3), "bicubic"),
-        mean=tuple(said.get("image_mean", default.mean)), std=tuple(said.get("image_std", default.std)),
+        mean=tuple(said.get("image_mean", default.mean)) if scaled else (0.0,),
+        std=tuple(said.get("image_std", default.std)) if scaled else (1.0,),
     )
 
 

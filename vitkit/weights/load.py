@@ -6,11 +6,13 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
+from vitkit.model.config import ViTConfig, check_count, parse_size
 from vitkit.model.positions import Interpolation
 from vitkit.model.variants import configure
 from vitkit.weights.checkpoints import DEFAULTS
@@ -39,6 +41,11 @@ def load(
     grid            (rows, columns) of a checkpoint whose position table is not square
     heads           attention heads, where neither tensors nor configuration tell
     """
+    if interpolation not in get_args(Interpolation):
+        raise ConfigError(f"interpolation={interpolation!r} is not known",
+                          choose_from=", ".join(get_args(Interpolation)))
+    if classes is not None:
+        check_count("classes", classes, least=0)
     content = read(source, grid=grid, heads=heads)
     with torch.device("meta"):
         model = build(content.config)
@@ -47,22 +54,33 @@ def load(
     if image is not None:
         before = content.config.image
         model.resize(image, interpolation)
-        if model.config.image != before:
+        if isinstance(model.config, ViTConfig) and model.config.image != before:
             _say(source, f"{_size(before)} → {_size(model.config.image)} px, positions resized ({interpolation})")
     if classes is not None and classes != model.config.classes:
-        _say(source, f"head replaced: {model.config.classes} → {classes} classes, zero-initialised")
+        _say(source, f"head replaced: {model.config.classes} → {classes} classes, zero-initialised" if classes
+             else f"head removed, {model.config.classes} classes")
         model.replace_head(classes)
     return model.eval()
 
 
 def read(source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None, heads: int | None = None) -> Content:
     """The checkpoint, understood but not yet built."""
+    if heads is not None:
+        check_count("heads", heads, least=1)
+    if grid is not None:
+        grid = parse_size(grid)
     path = _locate(os.fspath(source))
     checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads)
     try:
-        return recognise(checkpoint).load(checkpoint)
+        content = recognise(checkpoint).load(checkpoint)
     except ConfigError as error:
         raise WeightsError(f"{checkpoint.origin} describes a model that cannot be built: {error}") from error
+    for name, given in (("heads", heads), ("grid", grid)):
+        known = getattr(content.config, name, None)
+        if given not in (None, known):
+            raise WeightsError(f"{checkpoint.origin} has {name} {known}, not {given}." if known else
+                               f"{checkpoint.origin} is a ResNet, which has no {name}.")
+    return content
 
 
 def recognise(checkpoint: Checkpoint) -> Format:

@@ -38,9 +38,9 @@ def parameters(native: str, foreign: str, names: Iterable[str] = ("weight", "bia
         yield same(f"{native}.{name}", f"{foreign}.{name}")
 
 
-def leading_ones(native: str, foreign: str, ones: int) -> Rule:
-    """Tables that the other library keeps with batch dimensions of 1."""
-    return Rule(native, (foreign,), lambda tensor: tensor.flatten(0, ones), lambda tensor: (tensor[(None,) * ones],))
+def batched(native: str, foreign: str) -> Rule:
+    """A table that the other library keeps with a batch dimension of 1."""
+    return Rule(native, (foreign,), lambda tensor: tensor[0], lambda tensor: (tensor[None],))
 
 
 def patch_convolution(native: str, foreign: str, channels: int, patch: int) -> Rule:
@@ -82,7 +82,8 @@ def read(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig, origin: s
         found = {name: left.pop(name, None) for name in expected}
         problems += list(_problems(expected, found))
         if not problems:
-            state[rule.native] = rule.to_native(*found.values()).float().contiguous()
+            # a copy: safetensors hands out views of the file, which would change, or crash, when the file does
+            state[rule.native] = rule.to_native(*found.values()).to(torch.float32, copy=True).contiguous()
     problems += [f"extra     {name}, found {tuple(tensor.shape)}" for name, tensor in left.items()]
     if problems:
         shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])

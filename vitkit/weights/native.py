@@ -15,7 +15,7 @@ from torch import Tensor
 
 import vitkit
 from vitkit.data.preprocessing import Preprocessing
-from vitkit.errors import ConfigError, WeightsError
+from vitkit.errors import VitkitError, WeightsError
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ModelConfig, from_dict, to_dict
@@ -35,19 +35,20 @@ def load(checkpoint: Checkpoint) -> Content:
     record = checkpoint.record
     if record is None:
         raise WeightsError(f"{checkpoint.origin} holds vitkit's tensors without their record.",
-                           looked_for="model.json beside it, or the record in its header")
+                           looked_for="the record in its header, or model.json beside model.safetensors")
     if record.get("version") != VERSION:
         raise WeightsError(f"{checkpoint.origin} was written in version {record.get('version')!r} of the format; "
                            f"this vitkit, {vitkit.__version__}, reads version {VERSION}.")
     try:
         config = from_dict(record["model"])
-        preprocessing: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
-                                         for name, value in record["preprocessing"].items()}
         labels = record["labels"]
-        metadata = Metadata(labels=None if labels is None else tuple(labels),
-                            preprocessing=Preprocessing(**preprocessing), provenance=record["provenance"])
-    except (KeyError, TypeError, ConfigError) as error:
+        metadata = Metadata(labels=None if labels is None else tuple(labels), provenance=record["provenance"],
+                            preprocessing=Preprocessing.from_record(record["preprocessing"]))
+    except (KeyError, TypeError, AttributeError, VitkitError) as error:
         raise WeightsError(f"the record of {checkpoint.origin} cannot be used: {error}") from error
+    if metadata.labels is not None and len(metadata.labels) != config.classes:
+        raise WeightsError(f"the record of {checkpoint.origin} names {len(metadata.labels)} classes, "
+                           f"the model has {config.classes}.")
     state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
     return Content(config=config, state=state, metadata=metadata)
 

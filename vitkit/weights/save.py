@@ -22,17 +22,20 @@ from vitkit.weights.registry import FORMATS
 
 Format = Literal["vitkit", "google", "timm", "hf"]
 
+_RECORDS = ("model.json", "config.json", "preprocessor_config.json", "model.safetensors.index.json")
+
 log = logging.getLogger("vitkit")
 
 
 def save(model: Model, path: str | os.PathLike[str], *, format: Format = "vitkit", lossy: bool = False) -> None:
-    """Write a model: "vitkit" and "google" take a file or folder name, "timm" and "hf" a folder's.
+    """Write a model: "google" takes the name of an .npz, "timm" and "hf" a folder's, "vitkit" a folder or .safetensors.
 
     Files appear whole or not at all. What the format has no place for is an error that names it; `lossy=True` permits
     what it would merely read back otherwise (a GELU of another kind).
     """
     if format not in FORMATS:
         raise ConfigError(f"format={format!r} is not known", choose_from=", ".join(FORMATS))
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     path = Path(path).expanduser()
     _check_losses(model, format, lossy)
     _WRITERS[format](model, path)
@@ -40,12 +43,13 @@ def save(model: Model, path: str | os.PathLike[str], *, format: Format = "vitkit
 
 def _save_native(model: Model, path: Path) -> None:
     tensors, header = native.tensors_of(model), native.header_of(model)
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" and path.name != "model.safetensors":
         _write_safetensors(path, tensors, header)
         return
-    _check_folder(path, "vitkit")
-    _write_safetensors(path / "model.safetensors", tensors, header)
-    _write_json(path / "model.json", native.record_of(model))
+    folder = path.parent if path.name == "model.safetensors" else path
+    _prepare_folder(folder, "vitkit")
+    _write_safetensors(folder / "model.safetensors", tensors, header)
+    _write_json(folder / "model.json", native.record_of(model))
 
 
 def _save_google(model: Model, path: Path) -> None:
@@ -57,13 +61,13 @@ def _save_google(model: Model, path: Path) -> None:
 
 
 def _save_timm(model: Model, path: Path) -> None:
-    _check_folder(path, "timm")
+    _prepare_folder(path, "timm")
     _write_safetensors(path / "model.safetensors", timm.tensors_of(model), {"format": "pt"})
     _write_json(path / "config.json", timm.config_of(model))
 
 
 def _save_huggingface(model: Model, path: Path) -> None:
-    _check_folder(path, "hf")
+    _prepare_folder(path, "hf")
     _write_safetensors(path / "model.safetensors", huggingface.tensors_of(model), {"format": "pt"})
     _write_json(path / "config.json", huggingface.config_of(model))
     _write_json(path / "preprocessor_config.json", huggingface.preprocessor_of(model))
@@ -87,12 +91,14 @@ def _check_losses(model: Model, format: str, lossy: bool) -> None:
         log.warning("not kept in the %s format: %s", format, loss)
 
 
-def _check_folder(path: Path, format: str) -> None:
+def _prepare_folder(path: Path, format: str) -> None:
     if path.suffix in (".npz", ".safetensors", ".bin", ".pth", ".pt") or path.is_file():
         better = "format='google' writes .npz files" if path.suffix == ".npz" else f"the folder {path.with_suffix('')}"
         raise WeightsError(f"the {format} format is a folder, {path} names a file.", try_=better)
     try:
         path.mkdir(parents=True, exist_ok=True)
+        for record in _RECORDS:  # of the weights that stood here before, perhaps in another format
+            (path / record).unlink(missing_ok=True)
     except OSError as error:
         raise WeightsError(f"{path} cannot be made: {error.strerror}.") from error
 

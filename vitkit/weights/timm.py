@@ -5,6 +5,8 @@ A bare file means timm's defaults: exact GELU, LayerNorm epsilon 1e-6, pooling a
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,8 +20,17 @@ from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitkit.model.variants import name_of
-from vitkit.weights.formats import Checkpoint, Content, Losses, find_heads, find_image
-from vitkit.weights.mapping import Rule, leading_ones, parameters, patch_convolution, read, write, zero_biases
+from vitkit.weights.formats import (
+    NEGLIGIBLE_EPS,
+    Checkpoint,
+    Content,
+    Losses,
+    epsilon_loss,
+    find_heads,
+    find_image,
+    training_losses,
+)
+from vitkit.weights.mapping import Rule, batched, parameters, patch_convolution, read, write, zero_biases
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
@@ -35,13 +46,22 @@ _RESNETS = {"R50x1": "resnetv2_50x1_bit", "R50x3": "resnetv2_50x3_bit", "R101x1"
             "R101x3": "resnetv2_101x3_bit", "R152x2": "resnetv2_152x2_bit", "R152x4": "resnetv2_152x4_bit"}
 
 
+# Architectures whose MLPs are known to be timm's default, an exact GELU.
+_PLAIN = re.compile(r"(?!.*siglip)(vit_(tiny|small|base|large|huge|giant|gigantic)_(patch\d|r)|resnetv2_|deit)")
+
+log = logging.getLogger("vitkit")
+
+
 def recognises(names: Collection[str]) -> bool:
     return "patch_embed.proj.weight" in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= set(names)
 
 
 def load(checkpoint: Checkpoint) -> Content:
-    arguments = {**checkpoint.config.get("pretrained_cfg", {}), **checkpoint.config,
-                 **checkpoint.config.get("model_args", {})}
+    arguments = {**(checkpoint.config.get("pretrained_cfg") or {}), **checkpoint.config,
+                 **(checkpoint.config.get("model_args") or {})}
+    architecture = str(arguments.get("architecture", ""))
+    if architecture and "act_layer" not in arguments and not _PLAIN.match(architecture):
+        log.warning("%s: nothing says which GELU %s uses; exact is assumed", checkpoint.origin, architecture)
     config: ModelConfig
     if checkpoint.has("patch_embed.proj.weight"):
         checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors, arguments),
@@ -82,7 +102,7 @@ def config_of(model: Model) -> dict[str, Any]:
             architecture = _HYBRIDS[name]
         else:
             arguments |= {"patch_size": config.patch, "embed_dim": config.width, "depth": config.depth,
-                          "num_heads": config.heads, "mlp_ratio": config.mlp / config.width}
+                          "num_heads": config.heads, "mlp_ratio": _mlp_ratio(config)}
     pretrained = {"input_size": [config.channels, *config.image], "fixed_input_size": isinstance(config, ViTConfig),
                   "num_classes": config.classes, "mean": list(preprocessing.mean), "std": list(preprocessing.std),
                   "interpolation": preprocessing.interpolation, "crop_pct": preprocessing.crop,
@@ -98,11 +118,14 @@ def config_of(model: Model) -> dict[str, Any]:
 
 
 def losses(model: Model) -> Losses:
-    config, structure, notes = model.config, [], []
+    config, structure, notes = model.config, [], training_losses(model.config)
+    conv = config.body if isinstance(config, ResNetConfig) else config.stem
+    if conv and conv != replace(conv, **_EPSILONS):
+        notes.append("the convolutions' epsilons: timm's differ")
     if isinstance(config, ResNetConfig):
         if name_of(config) not in _RESNETS:
             structure.append(f"this ResNet: timm has {', '.join(_RESNETS)}")
-        return Losses(structure=structure)
+        return Losses(structure=structure, notes=notes)
     if config.positions not in ("1d", "none") or config.inject != "stem":
         structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
                          "timm's ViT has one 1-D table, at the stem")
@@ -112,11 +135,9 @@ def losses(model: Model) -> Losses:
         structure.append("pre_logits, the tanh layer of the pre-training head: timm dropped it")
     if config.stem and name_of(config) not in _HYBRIDS:
         structure.append(f"this hybrid: timm has {', '.join(_HYBRIDS)}")
-    if config.eps != 1e-6:
-        notes.append(f"LayerNorm epsilon: {config.eps:g} here, 1e-06 there")
-    if config.stem and (config.stem.standardise_on, config.stem.standardise_eps) != ("variance", 1e-8):
-        notes.append("the stem's epsilons: timm's differ")
-    return Losses(structure=structure, notes=notes)
+    answers: list[str] = []
+    (answers if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else notes).extend(epsilon_loss(config.eps, 1e-6))
+    return Losses(structure=structure, answers=answers, notes=notes)
 
 
 def vit_rules(config: ViTConfig) -> Iterator[Rule]:
@@ -125,9 +146,9 @@ def vit_rules(config: ViTConfig) -> Iterator[Rule]:
     yield patch_convolution("patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch)
     yield from parameters("patches.project", "patch_embed.proj", ["bias"])
     if config.class_token:
-        yield leading_ones("class_token", "cls_token", 1)
+        yield batched("class_token", "cls_token")
     if config.positions != "none":
-        yield leading_ones("encoder.positions.0.table", "pos_embed", 1)
+        yield batched("encoder.positions.0.table", "pos_embed")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"blocks.{layer}"
         yield from parameters(f"{ours}.attention_norm", f"{theirs}.norm1")
@@ -141,7 +162,7 @@ def vit_rules(config: ViTConfig) -> Iterator[Rule]:
     else:
         yield from parameters("encoder.norm", "norm")
     if config.pool == "attention":
-        yield leading_ones("pool.probe", "attn_pool.latent", 1)
+        yield batched("pool.probe", "attn_pool.latent")
         for ours, theirs in (("query", "q"), ("key_value", "kv"), ("out", "proj"), ("mlp_norm", "norm"),
                              ("mlp.up", "mlp.fc1"), ("mlp.down", "mlp.fc2")):
             yield from parameters(f"pool.{ours}", f"attn_pool.{theirs}")
@@ -192,7 +213,12 @@ def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfi
     elif checkpoint.has("attn_pool.latent"):
         pool = "attention"
     else:
-        pool = "gap" if not class_token or arguments.get("global_pool") == "avg" else "token"
+        named = arguments.get("global_pool", "token" if class_token else "avg")
+        if named not in ("token", "avg") or arguments.get("pool_include_prefix"):
+            raise WeightsError(f"{checkpoint.origin} pools by {named!r}"
+                               + (" with its class token" if arguments.get("pool_include_prefix") else "")
+                               + "; vitkit reads token, avg and map.")
+        pool = "gap" if named == "avg" or not class_token else "token"
     # A missing table means a model without positions only where the configuration says so, else a damaged file.
     without = arguments.get("pos_embed") in ("", "none")
     patches = None if without else checkpoint.shape("pos_embed", 3)[1] - class_token
@@ -232,6 +258,12 @@ def _units(checkpoint: Checkpoint, prefix: str) -> tuple[int, ...]:
     return tuple(checkpoint.count(f"{prefix}stages.{stage}.blocks.") for stage in range(stages))
 
 
+def _mlp_ratio(config: ViTConfig) -> float:
+    """timm computes int(width · ratio), which a rounded-down quotient would make one too small."""
+    ratio = config.mlp / config.width
+    return ratio if int(config.width * ratio) == config.mlp else (config.mlp + 0.5) / config.width
+
+
 def _gelu(checkpoint: Checkpoint, name: str | None) -> Gelu:
     if name not in _GELU:
         raise WeightsError(f"{checkpoint.origin} uses the activation {name!r}; vitkit's MLP is a GELU.",
@@ -248,11 +280,10 @@ def _image(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
     default = Preprocessing()
-    interpolation = arguments.get("interpolation", default.interpolation)
     return Preprocessing(
         resize=_CROP.get(arguments.get("crop_mode", "center"), default.resize),
         crop=arguments.get("crop_pct") or default.crop,
-        interpolation=interpolation if interpolation in ("nearest", "bilinear", "bicubic", "lanczos") else "bicubic",
+        interpolation="bilinear" if arguments.get("interpolation") == "bilinear" else "bicubic",
         mean=tuple(arguments.get("mean", default.mean)), std=tuple(arguments.get("std", default.std)),
     )
 
