@@ -1,0 +1,137 @@
+"""The exact and the fast chain against Pillow, on noise and on real photos."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.data.pictures import scene
+from vitkit.data.decode import decode
+from vitkit.data.order import generator
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.resize import resize
+from vitkit.data.transforms import Exact, Fast, random_box
+
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+sides = st.integers(1, 70)
+
+
+def with_pillow(pixels: np.ndarray, image: tuple[int, int], how: Preprocessing) -> np.ndarray:
+    """The same chain in Pillow's words, channel by channel in floats."""
+    height, width = pixels.shape[:2]
+    grown = [round(side / how.crop) for side in image]
+    if how.resize == "crop":
+        scale = max(grown[0] / height, grown[1] / width)
+        grown = [max(round(height * scale), grown[0]), max(round(width * scale), grown[1])]
+    planes = [Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(pixels.shape[2])]
+    resized = np.stack([np.asarray(plane.resize((grown[1], grown[0]), FILTERS[how.interpolation])) for plane in planes])
+    top, left = (grown[0] - image[0]) // 2, (grown[1] - image[1]) // 2
+    return resized[:, top:top + image[0], left:left + image[1]]
+
+
+@given(height=sides, width=sides, image=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+       shape=st.sampled_from(["crop", "squash"]), crop=st.sampled_from([1.0, 0.9, 0.875]),
+       interpolation=st.sampled_from(["bilinear", "bicubic"]))
+def test_the_exact_chain_is_pillows(height, width, image, shape, crop, interpolation):
+    how = Preprocessing(resize=shape, crop=crop, interpolation=interpolation)
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    framed = Exact(image=image, preprocessing=how).frame(pixels)
+    assert framed.shape == (3, *image)
+    np.testing.assert_allclose(framed, with_pillow(pixels, image, how), atol=2e-3)
+
+
+def test_normalised_values_are_what_the_weights_expect():
+    how = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), resize="squash")
+    exact = Exact(image=(24, 40), preprocessing=how)
+    expected = (scene() / 255 - np.array(how.mean)) / np.array(how.std)
+    np.testing.assert_allclose(exact(scene()).permute(1, 2, 0), expected, atol=1e-5)
+
+
+@given(height=sides, width=sides, image=st.tuples(st.integers(1, 40), st.integers(1, 40)))
+def test_a_letterbox_keeps_all_of_the_picture_and_its_shape(height: int, width: int, image: tuple[int, int]):
+    exact = Exact(image=image, preprocessing=Preprocessing(resize="letterbox", interpolation="bilinear"))
+    seen = exact(np.full((height, width, 3), 255, np.uint8))
+    picture = (seen - 1).abs() < 1e-4  # white becomes 1, the mean colour 0
+    assert (picture | (seen.abs() < 1e-6)).all()
+    rows, columns = picture[0].any(1).sum().item(), picture[0].any(0).sum().item()
+    assert (rows, columns) == (image[0], columns) or columns == image[1]  # touches two sides
+    scale = min(image[0] / height, image[1] / width)
+    assert rows == pytest.approx(max(height * scale, 1), abs=0.51)
+    assert columns == pytest.approx(max(width * scale, 1), abs=0.51)
+
+
+def test_the_chain_says_what_it_does():
+    exact = Exact(image=(224, 224), preprocessing=Preprocessing(crop=0.875))
+    assert exact.describe() == [
+        "resize to cover 256 x 256, cut 224 x 224 from the centre (bicubic, antialiased, float32)",
+        "scale to 0…1, subtract 0.5, divide by 0.5"]
+
+
+def test_deep_pictures_keep_their_depth_on_the_exact_path():
+    deep = np.full((8, 8, 3), 100.25, np.float32)
+    exact = Exact(image=(8, 8), preprocessing=Preprocessing(resize="squash"))
+    torch.testing.assert_close(exact.frame(deep), torch.full((3, 8, 8), 100.25))
+    assert Fast(image=(8, 8), crop=None, flip=False)(deep, generator(0)).dtype == torch.uint8
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+def test_real_photos_are_resized_as_pillow_does(filter: str, shared: Path):
+    """Floats equal Pillow's floats; bytes, bilinear as training has them, stay within a grey level of Pillow's bytes."""
+    for pixels in photos(shared):
+        picture = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        for size in ((96, 96), (128, 160), (224, 224)):
+            floats = resize(picture.float(), size, filter)[0]
+            how = Preprocessing(resize="squash", interpolation=filter)
+            np.testing.assert_allclose(floats, with_pillow(pixels, size, how), atol=1e-2)
+            if filter == "bilinear":
+                theirs = np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), FILTERS[filter])).astype(int)
+                ours = resize(picture, size, filter)[0]
+                assert np.abs(ours.permute(1, 2, 0).numpy() - theirs).max() <= 1
+                assert (ours - floats).abs().max() <= 1.01  # what the fast path costs, before normalisation
+
+
+def photos(shared: Path) -> list[np.ndarray]:
+    with tarfile.open(shared / "data" / "pets160.tar") as archive:
+        members = [member for member in archive if member.isfile()][::150]
+        return [decode(archive.extractfile(member).read()) for member in members]
+
+
+def test_the_fast_chain_without_chance_is_pillows_resize():
+    fast = Fast(image=(20, 30), crop=None, flip=False, resize="squash")
+    theirs = np.asarray(Image.fromarray(scene(50, 80)).resize((30, 20), Image.Resampling.BILINEAR)).astype(int)
+    ours = fast(scene(50, 80), generator(0)).permute(1, 2, 0).numpy()
+    assert np.abs(ours - theirs).max() <= 1
+
+
+def test_random_boxes_have_the_areas_and_shapes_asked_for():
+    boxes = [random_box((400, 500), (0.05, 1.0), (3 / 4, 4 / 3), generator(1, index)) for index in range(4000)]
+    tops, lefts, heights, widths = np.array(boxes).T
+    assert (tops >= 0).all()
+    assert (lefts >= 0).all()
+    assert (tops + heights <= 400).all()
+    assert (lefts + widths <= 500).all()
+    areas = heights * widths / 200_000
+    assert areas.min() >= 0.045
+    inside = areas[(areas > 0.1) & (areas < 0.5)]  # where no shape is refused, areas are uniform
+    assert np.histogram(inside, bins=4, range=(0.1, 0.5))[0] == pytest.approx(len(inside) / 4, rel=0.15)
+    ratios = (widths / heights)[areas < 0.5]
+    assert ratios.min() >= 0.73
+    assert ratios.max() <= 1.37
+    assert np.log(ratios).mean() == pytest.approx(0, abs=0.02)
+
+
+def test_half_of_the_pictures_are_flipped():
+    fast = Fast(image=(24, 40), crop=None)
+    upright = torch.from_numpy(scene()).permute(2, 0, 1)
+    mirrored = upright.flip(-1)
+    views = [fast(scene(), generator(0, index)) for index in range(1000)]
+    share = np.mean([torch.equal(view, mirrored) for view in views])
+    assert share == pytest.approx(0.5, abs=0.05)
+    assert all(torch.equal(view, mirrored) or torch.equal(view, upright) for view in views)

@@ -1,0 +1,62 @@
+"""Pixels deeper than 8 bits, or of more bands than a picture has: 16-bit scans, floats, .npy and multi-band TIFF.
+
+16 bits are scaled by their range, 0 to 65535; floats must lie in 0 to 1. Both come out as float32 on the 0 to 255 scale
+of ordinary pictures: Pillow's own conversion would clip a 16-bit scan to white.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from vitkit.errors import DecodeError
+
+
+def deepen(pixels: np.ndarray) -> np.ndarray:
+    """Any numeric array (height, width[, bands]) → uint8 as it is, deeper as float32 on 0 to 255."""
+    if pixels.ndim not in (2, 3) or 0 in pixels.shape:
+        raise DecodeError(f"an array of shape {pixels.shape}; (height, width) or (height, width, bands) is wanted")
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype == np.bool_:
+        return pixels.astype(np.uint8) * np.uint8(255)
+    if np.issubdtype(pixels.dtype, np.integer):
+        low, high = int(pixels.min()), int(pixels.max())
+        if low < 0 or high > 65535:
+            raise DecodeError(f"{pixels.dtype} values from {low} to {high}; 0 to 65535 is the widest range scaled")
+        return pixels.astype(np.float32) * np.float32(255 / 65535)
+    if np.issubdtype(pixels.dtype, np.floating):
+        darkest, brightest = float(pixels.min()), float(pixels.max())
+        if not (darkest >= 0 and brightest <= 1):  # catches NaN too
+            raise DecodeError(f"floats from {darkest:g} to {brightest:g}; floats must lie in 0 to 1")
+        return (pixels * 255).astype(np.float32)
+    raise DecodeError(f"values of type {pixels.dtype}")
+
+
+def read_npy(content: bytes, limit: int) -> np.ndarray:
+    """A .npy file; its header is checked before its values are read, and pickled objects never are."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if int(np.prod(shape[:2], dtype=np.int64)) > limit:
+        raise DecodeError(f"{' x '.join(map(str, shape))} values, over the limit of {limit:,} pixels")
+    if dtype.hasobject:
+        raise DecodeError("pickled objects, which are never loaded")
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
+
+
+def read_tiff(content: bytes, limit: int) -> np.ndarray:
+    """All bands of a TIFF's first page, bands last."""
+    try:
+        import tifffile
+    except ImportError:
+        raise DecodeError('a multi-band TIFF, which needs: pip install "vitkit[formats]"') from None
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        page = file.pages[0]
+        if page.imagelength * page.imagewidth > limit:
+            raise DecodeError(f"{page.imagewidth} x {page.imagelength}, over the limit of {limit:,} pixels")
+        pixels = page.asarray()
+        return np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 and page.planarconfig == 2 else pixels

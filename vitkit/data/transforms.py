@@ -1,0 +1,152 @@
+"""Pixels → what a model sees. Two ways, one geometry:
+
+exact  float32, antialiased, no randomness: evaluation, prediction, export and serving, wherever answers are compared
+fast   uint8, for training: a random crop and flip, drawn for each picture from (seed, epoch, index)
+
+Shapes: C channels, (height, width) of the model's image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.data.preprocessing import Preprocessing, Resize
+from vitkit.data.resize import resize
+
+Size = tuple[int, int]  # height, width
+Box = tuple[int, int, int, int]  # top, left, height, width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """The chain that belongs to weights; its words go into reports."""
+
+    image: Size
+    preprocessing: Preprocessing
+
+    def __call__(self, pixels: np.ndarray) -> Tensor:
+        """(h, w, C) uint8 or float32 on 0 to 255 → (C, height, width) float32, normalised."""
+        return self.normalise(self.frame(pixels))
+
+    def frame(self, pixels: np.ndarray) -> Tensor:
+        """The geometry alone: (C, height, width) float32 on 0 to 255."""
+        picture = torch.from_numpy(pixels).permute(2, 0, 1).float()
+        return fit(picture, self.image, self.preprocessing)
+
+    def normalise(self, framed: Tensor) -> Tensor:
+        mean, std = (per_channel(values, framed.shape[-3]) for values in
+                     (self.preprocessing.mean, self.preprocessing.std))
+        return (framed / 255 - mean) / std
+
+    def describe(self) -> list[str]:
+        how, (height, width) = self.preprocessing, self.image
+        size, grown = f"{height} x {width}", f"{_grown(height, how.crop)} x {_grown(width, how.crop)}"
+        geometry = {
+            "crop": f"resize to cover {grown}, cut {size} from the centre",
+            "squash": f"resize to {grown}, whatever the shape"
+                      + (f", cut {size} from the centre" if how.crop != 1 else ""),
+            "letterbox": f"resize to fit {size}, pad with the mean colour",
+        }[how.resize]
+        return [f"{geometry} ({how.interpolation}, antialiased, float32)",
+                f"scale to 0…1, subtract {_words(how.mean)}, divide by {_words(how.std)}"]
+
+
+def fit(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
+    """(C, h, w) → (C, *image) by cropping, squashing or letterboxing."""
+    if how.resize == "letterbox":
+        return _letterbox(picture, image, how)
+    grown = _grown(image[0], how.crop), _grown(image[1], how.crop)
+    size = grown if how.resize == "squash" else _covering((picture.shape[-2], picture.shape[-1]), grown)
+    return centre_crop(resize(picture[None], size, how.interpolation)[0], image)
+
+
+def centre_crop(picture: Tensor, image: Size) -> Tensor:
+    top, left = ((side - wanted) // 2 for side, wanted in zip(picture.shape[-2:], image, strict=True))
+    return picture[:, top:top + image[0], left:left + image[1]]
+
+
+def _covering(size: Size, target: Size) -> Size:
+    """The smallest size of the same shape that covers the target."""
+    scale = max(target[0] / size[0], target[1] / size[1])
+    return max(round(size[0] * scale), target[0]), max(round(size[1] * scale), target[1])
+
+
+def _letterbox(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
+    height, width = picture.shape[-2:]
+    scale = min(image[0] / height, image[1] / width)
+    size = min(max(round(height * scale), 1), image[0]), min(max(round(width * scale), 1), image[1])
+    resized = resize(picture[None], size, how.interpolation)[0]
+    top, left = (image[0] - size[0]) // 2, (image[1] - size[1]) // 2
+    # the mean colour is what normalisation makes zero
+    framed = (per_channel(how.mean, len(picture)) * 255).expand(-1, *image).clone()
+    framed[:, top:top + size[0], left:left + size[1]] = resized
+    return framed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fast:
+    """The training chain on the CPU, in bytes; what remains (RandAugment, mixing, scaling) happens in batches."""
+
+    image: Size
+    crop: tuple[float, float] | None = (0.05, 1.0)  # share of the picture's area, Google's Inception crop
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+    resize: Resize = "crop"  # without a random crop: how the whole picture is fitted
+
+    def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> Tensor:
+        """(h, w, C) → (C, height, width) uint8."""
+        if pixels.dtype != np.uint8:
+            pixels = pixels.round().astype(np.uint8)
+        height, width = pixels.shape[:2]
+        flipped = self.flip and rng.random() < 0.5
+        if self.crop is not None:
+            top, left, high, wide = random_box((height, width), self.crop, self.aspect, rng)
+            pixels = pixels[top:top + high, left:left + wide]
+            picture = resize(_planes(pixels), self.image, "bilinear")[0]
+        else:
+            how = Preprocessing(resize=self.resize, interpolation="bilinear")
+            picture = _fit_bytes(_planes(pixels)[0], self.image, how)
+        return picture.flip(-1) if flipped else picture
+
+
+def random_box(size: Size, area: tuple[float, float], aspect: tuple[float, float], rng: np.random.Generator) -> Box:
+    """A box of random area and shape inside the picture (the Inception crop); after ten misses, the whole picture."""
+    height, width = size
+    for _ in range(10):
+        pixels = rng.uniform(*area) * height * width
+        ratio = math.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1])))
+        wide, high = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            return int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1)), high, wide
+    return 0, 0, height, width
+
+
+def _planes(pixels: np.ndarray) -> Tensor:
+    """(h, w, C) → (1, C, h, w), a view: torch's byte kernel is fastest on interleaved channels."""
+    return torch.from_numpy(pixels).permute(2, 0, 1)[None]
+
+
+def _fit_bytes(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
+    if how.resize == "letterbox":
+        return fit(picture.float(), image, how).round().clamp(0, 255).byte()
+    return fit(picture, image, how)
+
+
+def per_channel(values: tuple[float, ...], channels: int) -> Tensor:
+    """(C, 1, 1); where there is not one value for each channel, their average serves all."""
+    if len(values) != channels:
+        values = (sum(values) / len(values),) * channels
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+
+
+def _grown(side: int, crop: float) -> int:
+    return round(side / crop)
+
+
+def _words(values: tuple[float, ...]) -> str:
+    return f"{values[0]:g}" if len(set(values)) == 1 else "(" + ", ".join(f"{value:g}" for value in values) + ")"
