@@ -18,6 +18,8 @@ from vitkit.cli import VERBS, main
 
 # Few flags: a new one is a decision, made here as well.
 OPTIONS = {
+    "check": ["data", "image", "resize", "channels", "sheet", "workers", "json"],
+    "shard": ["data", "folder", "megabytes", "json"],
     "cost": ["models", "image", "classes", "batch", "precision", "images", "epochs", "json"],
     "convert": ["source", "out", "to", "grid", "heads", "lossy", "overwrite", "json"],
 }

@@ -106,7 +106,70 @@ def convert(
         print(f"written  {out} ({to})")
 
 
-VERBS: dict[str, Callable[..., None]] = {"cost": cost, "convert": convert}
+def check(
+    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME or fashion")],
+    image: Annotated[tuple[int, ...], arg(help="image side, or height and width, for the contact sheet",
+                                          metavar="PX")] = (224,),
+    resize: Annotated[Literal["crop", "squash", "letterbox"], arg(help="how pictures will be fitted")] = "crop",
+    channels: Annotated[int, arg(help="3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files")] = 3,
+    sheet: Annotated[Path, arg(help="where the contact sheet of what a model will see goes")] = Path("check.png"),
+    workers: Annotated[int, arg(help="pictures decoded at a time")] = 4,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")] = False,
+) -> None:
+    """A look at all the data before training: bad files, copies, leaks between splits, classes, sizes.
+
+    Exit code 0 when nothing would hurt training, 1 when something would, 2 when the source cannot be read.
+    """
+    from vitkit.data.check import check as check_data
+    from vitkit.data.report import contact_sheet, print_report, report_as_json
+    from vitkit.data.sources.open import open_data
+    from vitkit.progress import progress
+
+    _at_least(1, channels=channels, workers=workers)
+    size = _image(image)
+    opened = open_data(data)
+    report = check_data(opened, channels=channels, workers=workers, watch=progress)
+    picture = contact_sheet(opened, report, size, resize, channels)
+    try:
+        picture.save(sheet)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the contact sheet cannot be written to {sheet}: {error}", try_="--sheet PATH.png") from error
+    if json:
+        _print_json({**report_as_json(report), "sheet": str(sheet)})
+    else:
+        print_report(report)
+        print(f"sheet      {sheet}")
+    if report.problems:
+        sys.exit(1)
+
+
+def shard(
+    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, arrays, hf:NAME or fashion")],
+    folder: Annotated[Positional[Path], arg(metavar="DIR", help="the folder to write")],
+    megabytes: Annotated[int, arg(help="size of a shard")] = 256,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")] = False,
+) -> None:
+    """Pictures into tar files of one size, with an index for random access; webdataset's naming.
+
+    vitkit shard photos/ shards/        then, anywhere: vitkit check shards/
+    """
+    from vitkit.data.shards import write_shards
+    from vitkit.data.sources.open import open_data
+    from vitkit.progress import progress
+
+    _at_least(1, megabytes=megabytes)
+    opened = open_data(data)
+    write_shards(opened, folder, megabytes=megabytes, progress=progress)
+    written = sorted(path.name for path in folder.glob("*.tar"))
+    pictures = {name: len(split) for name, split in opened.splits.items()}
+    if json:
+        _print_json({"data": data, "folder": str(folder), "pictures": pictures, "shards": written})
+    else:
+        print(f"read     {data}: {opened.kind}, " + ", ".join(f"{count:,} {name}" for name, count in pictures.items()))
+        print(f"written  {folder}: {len(written)} shards")
+
+
+VERBS: dict[str, Callable[..., None]] = {"check": check, "shard": shard, "cost": cost, "convert": convert}
 
 
 def main(arguments: list[str] | None = None) -> None:

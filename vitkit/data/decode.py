@@ -48,7 +48,7 @@ def decode(
         raise DecodeError("too large for this machine's memory") from None
     except Exception as error:  # damaged bytes raise whatever a parser hits first
         raise DecodeError(_reason(error)) from error
-    return np.ascontiguousarray(pixels)
+    return np.require(pixels, requirements=["C", "W"])  # Pillow's arrays are read-only, which torch warns of
 
 
 def _decode(content: bytes | np.ndarray, channels: int, background: tuple[int, int, int], limit: int) -> np.ndarray:

@@ -1,0 +1,203 @@
+"""What hurts training is found and named; what does not, is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.data.pictures import bombs, encode, oriented, scene
+from vitkit.cli import main
+from vitkit.data.check import Report, check
+from vitkit.data.duplicates import near
+from vitkit.data.facts import Memory, find_facts
+from vitkit.data.sources.open import open_data
+from vitkit.data.split import stratified
+
+
+def view(seed: int, size: int = 48) -> np.ndarray:
+    """A random smooth picture; two seeds look nothing alike."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    root = tmp_path / "photos"
+    seed = 0
+    for split, count in (("train", 12), ("test", 4)):
+        for name in ("cat", "dog"):
+            (root / split / name).mkdir(parents=True)
+            for index in range(count):
+                (root / split / name / f"{index}.png").write_bytes(encode(view(seed), "PNG"))
+                seed += 1
+    return root
+
+
+def look(root: Path) -> Report:
+    return check(open_data(root), memory=Memory(root.parent / "facts.sqlite"))
+
+
+def test_sound_data_has_nothing_that_hurts(photos: Path):
+    report = look(photos)
+    assert report.problems == []
+    assert report.bad == []
+    assert report.leaks == []
+    assert report.pictures == {"train": 24, "test": 8}
+    assert report.per_class["train"] == {"cat": 12, "dog": 12}
+    assert report.sizes["median"] == [48, 48]
+
+
+def test_bad_files_are_named_with_their_reasons(photos: Path):
+    for name, content in {"empty.jpg": b"", "text.jpg": b"hello", "half.jpg": encode(view(1), "JPEG")[:300],
+                          "bomb.png": bombs()["png"]}.items():
+        (photos / "train" / "cat" / name).write_bytes(content)
+    (photos / "train" / "cat" / "png.jpg").write_bytes(encode(view(999), "PNG"))
+    report = look(photos)
+    reasons = {Path(key).name: reason for key, reason in report.bad}
+    assert reasons.keys() == {"empty.jpg", "text.jpg", "half.jpg", "bomb.png"}
+    assert reasons["empty.jpg"] == "empty file"
+    assert "not a picture" in reasons["text.jpg"]
+    assert "runcated" in reasons["half.jpg"]
+    assert "over the limit" in reasons["bomb.png"]
+    assert report.problems == ["4 of 37 pictures cannot be decoded"]
+
+
+def test_leaks_between_splits_are_found_in_any_coat(photos: Path):
+    original = view(500)
+    (photos / "train" / "cat" / "same.png").write_bytes(encode(original, "PNG"))
+    (photos / "test" / "cat" / "same.bmp").write_bytes(encode(original, "BMP"))
+    (photos / "train" / "dog" / "near.png").write_bytes(encode(view(501), "PNG"))
+    brighter = np.clip(view(501).astype(int) + 6, 0, 255).astype(np.uint8)
+    smaller = Image.fromarray(brighter).resize((40, 40), Image.Resampling.BICUBIC)
+    (photos / "test" / "dog" / "near.jpg").write_bytes(encode(smaller, "JPEG", quality=80))
+    report = look(photos)
+    assert {(Path(one).name, Path(other).name, how) for one, other, how in report.leaks} == {
+        ("same.png", "same.bmp", "identical"), ("near.png", "near.jpg", "nearly identical")}
+    assert any("stand in two splits" in problem for problem in report.problems)
+
+
+def test_one_picture_under_two_classes_is_a_conflict(photos: Path):
+    shutil.copy(photos / "train" / "cat" / "0.png", photos / "train" / "dog" / "copy.png")
+    report = look(photos)
+    assert len(report.conflicts) == 1
+    assert any("under different classes" in problem for problem in report.problems)
+
+
+def test_copies_within_a_split_are_worth_knowing_but_do_not_hurt(photos: Path):
+    shutil.copy(photos / "train" / "cat" / "0.png", photos / "train" / "cat" / "copy.png")
+    report = look(photos)
+    assert report.problems == []
+    assert [tuple(Path(key).name for key in group) for group in report.duplicates] == [("0.png", "copy.png")]
+
+
+def test_odd_storage_is_counted_and_read(photos: Path):
+    folder = photos / "train" / "cat"
+    (folder / "cmyk.jpg").write_bytes(encode(Image.fromarray(scene()).convert("CMYK"), "JPEG"))
+    (folder / "turned.jpg").write_bytes(oriented("JPEG", 6))
+    (folder / "deep.png").write_bytes(encode(np.arange(400, dtype=np.uint16).reshape(20, 20), "PNG"))
+    report = look(photos)
+    assert report.odd == {"CMYK": 1, "16-bit": 1, "turned upright by Exif": 1}
+    assert report.bad == []
+
+
+def test_classes_that_cannot_be_learned_or_are_few_are_named(photos: Path):
+    for split, count in (("test", 2), ("train", 0)):
+        (photos / split / "bird").mkdir()
+        for index in range(count):
+            (photos / split / "bird" / f"{index}.png").write_bytes(encode(view(700 + index), "PNG"))
+    report = look(photos)
+    assert "train has no picture of bird, which cannot be learned" in report.problems
+
+
+def test_imbalance_is_stated(photos: Path):
+    for index in range(12, 140):
+        (photos / "train" / "dog" / f"{index}.png").write_bytes(encode(view(1000 + index, 16), "PNG"))
+    for index in range(1, 12):
+        (photos / "train" / "cat" / f"{index}.png").unlink()
+    remarks = " ".join(look(photos).remarks)
+    assert "the largest class of train has 140 times the pictures of the smallest" in remarks
+    assert "1 classes have fewer than 10 pictures in train: cat" in remarks
+
+
+def test_a_second_look_decodes_nothing(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    first = look(photos)
+    moved = photos.rename(photos.with_name("moved"))  # content counts, not place
+    monkeypatch.setattr("vitkit.data.facts.find_facts", lambda *_: pytest.fail("decoded again"))
+    second = look(moved)
+    assert second.sizes == first.sizes
+
+
+def test_a_memory_that_is_damaged_or_nowhere_costs_only_time(photos: Path, tmp_path: Path):
+    (tmp_path / "bad.sqlite").write_bytes(b"not a database at all, but long enough to be read as one" * 20)
+    for path in (tmp_path / "bad.sqlite", Path("/proc/no/such/place.sqlite")):
+        assert check(open_data(photos), memory=Memory(path)).problems == []
+
+
+def test_different_pictures_are_not_near():
+    facts = [find_facts(encode(view(seed), "PNG"), 3) for seed in range(200)]
+    assert near(facts) == []
+
+
+@pytest.mark.parametrize(("change", "code"), [("nothing", 0), ("a bad file", 1), ("no folder", 2)])
+def test_the_exit_code_says_how_it_stands(photos: Path, change: str, code: int, monkeypatch: pytest.MonkeyPatch,
+                                          capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
+    if change == "a bad file":
+        (photos / "train" / "cat" / "bad.jpg").write_bytes(b"bad")
+    source = photos if change != "no folder" else photos / "nowhere"
+    sheet = photos.parent / "sheet.png"
+    if code:
+        with pytest.raises(SystemExit) as stopped:
+            main(["check", str(source), "--sheet", str(sheet), "--json"])
+        assert stopped.value.code == code
+    else:
+        main(["check", str(source), "--sheet", str(sheet), "--json"])
+    assert sheet.exists() == (code != 2)
+    if code != 2:
+        report = json.loads(capsys.readouterr().out)
+        assert report["pictures"]["test"] == 8
+        assert (report["verdict"] == "fine") == (code == 0)
+
+
+def test_the_report_reads_well_and_the_sheet_shows_each_class(photos: Path, monkeypatch: pytest.MonkeyPatch,
+                                                              capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
+    sheet = photos.parent / "sheet.png"
+    main(["check", str(photos), "--sheet", str(sheet), "--image", "32", "48", "--resize", "letterbox"])
+    text = capsys.readouterr().out
+    assert "24 train, 8 test" in text
+    assert "nothing here would hurt training" in text
+    picture = np.asarray(Image.open(sheet).convert("RGB"))
+    first_tile = Image.open(sheet).convert("RGB").crop((16, 86, 112, 182))
+    assert len(first_tile.getcolors(10_000)) > 200  # a picture is there, not a blank
+    assert picture.shape[1] >= 520
+
+
+@given(counts=st.lists(st.integers(1, 40), min_size=1, max_size=6), share=st.floats(0.05, 0.5), seed=st.integers(0, 3))
+def test_a_stratified_split_takes_each_class_in_proportion(counts: list[int], share: float, seed: int):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    rest, part = stratified(labels, share, seed)
+    assert sorted([*rest, *part]) == list(range(len(labels)))
+    for label, count in enumerate(counts):
+        taken = (labels[part] == label).sum()
+        assert abs(taken - share * count) <= 1
+        assert 1 <= taken <= count - 1 or count == 1
+    again = stratified(labels, share, seed)
+    assert np.array_equal(part, again[1])
+
+
+def test_a_stratified_split_of_multi_labels_keeps_rare_ones_on_both_sides():
+    labels = np.zeros((100, 3), bool)
+    labels[:, 0] = True
+    labels[:10, 1] = True
+    labels[:4, 2] = True
+    rest, part = stratified(labels, 0.25, 0)
+    assert labels[part].sum(axis=0).tolist() == [len(part), labels[part, 1].sum(), 1]
+    assert labels[rest, 2].sum() == 3

@@ -1,0 +1,174 @@
+"""The same batches for any number of workers and processes, from any step on; broken pictures named and passed over."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.pictures import encode, scene
+from vitkit.data.decode import decode
+from vitkit.data.loader import Batch, Loader, Reader, evaluation_batches
+from vitkit.data.order import Order, generator
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.open import open_data
+from vitkit.data.transforms import Exact, Fast
+from vitkit.errors import ConfigError
+
+FAST = Fast(image=(16, 16))
+EXACT = Exact(image=(16, 16), preprocessing=Preprocessing())
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Data:
+    """Thirty pictures in three classes, each of its own size and brightness."""
+    for index in range(30):
+        folder = tmp_path / "photos" / "abc"[index % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.roll(scene(20 + index, 30), index, axis=1)
+        (folder / f"{index:02d}.png").write_bytes(encode(pixels, "PNG"))
+    return open_data(tmp_path / "photos")
+
+
+def loader(data: Data, **options: object) -> Loader:
+    split = next(iter(data.splits.values()))
+    return Loader(Reader(split=split, transform=FAST, seed=7), **{"batch": 8, **options})
+
+
+def take(batches: Loader, count: int) -> list[Batch]:
+    return list(itertools.islice(batches, count))
+
+
+def assert_same(one: Batch, other: Batch) -> None:
+    for name in ("images", "labels", "indices", "epochs"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+
+
+@given(pictures=st.integers(1, 50), batch=st.integers(1, 20), seed=st.integers(0, 5))
+def test_every_epoch_shows_every_picture_once(pictures: int, batch: int, seed: int):
+    order = Order(pictures, seed)
+    samples = [order(sample) for sample in range(3 * pictures)]
+    for epoch in range(3):
+        assert sorted(index for e, index in samples if e == epoch) == list(range(pictures))
+    steps = [pair for step in range(3 * pictures // batch + 1) for pair in order.step(step, batch)]
+    assert steps[:3 * pictures] == samples
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = [tuple(Order(100, seed)(100 * epoch + place)[1] for place in range(100)) for seed in (0, 1) for epoch in (0, 1)]
+    assert len(set(orders)) == 4
+
+
+def test_draws_depend_on_their_address_alone():
+    assert generator(1, 2, 3).random() == generator(1, 2, 3).random()
+    drawn = [generator(seed, epoch, index).random() for seed in range(9) for epoch in range(9) for index in range(9)]
+    assert len(set(drawn)) == 729
+    assert np.mean(drawn) == pytest.approx(0.5, abs=0.04)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_any_number_of_workers_gives_the_same_batches(photos: Data, workers: int):
+    for one, other in zip(take(loader(photos), 9), take(loader(photos, workers=workers), 9), strict=True):
+        assert_same(one, other)
+
+
+def test_two_processes_share_what_one_would_have(photos: Data):
+    alone = take(loader(photos), 6)
+    shares = [take(loader(photos, rank=rank, ranks=2), 6) for rank in (0, 1)]
+    for whole, first, second in zip(alone, *shares, strict=True):
+        assert torch.equal(whole.images, torch.cat([first.images, second.images]))
+        assert torch.equal(whole.indices, torch.cat([first.indices, second.indices]))
+
+
+def test_batch_1234_is_the_same_reached_or_asked_for(photos: Data):
+    batches = loader(photos, batch=2)
+    reached = next(itertools.islice(batches, 1234, None))
+    assert_same(batches.at(1234), reached)
+    assert_same(next(iter(loader(photos, batch=2, start=1234))), reached)
+
+
+def test_another_epoch_sees_a_picture_otherwise(photos: Data):
+    split = photos.splits["all"]
+    reader = Reader(split=split, transform=FAST, seed=7)
+    assert torch.equal(reader(0, 3), reader(0, 3))
+    assert not torch.equal(reader(0, 3), reader(1, 3))
+
+
+def test_labels_belong_to_their_pictures(photos: Data):
+    split = photos.splits["all"]
+    for batch in take(loader(photos), 5):
+        assert batch.images.dtype == torch.uint8
+        for index, label in zip(batch.indices.tolist(), batch.labels.tolist(), strict=True):
+            assert photos.classes[label] == Path(split.keys[index]).parent.name
+
+
+def test_evaluation_sees_every_picture_once_and_in_order(photos: Data):
+    reader = Reader(split=photos.splits["all"], transform=EXACT)
+    batches = list(evaluation_batches(reader, 8, workers=2))
+    assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(30))
+    assert [len(batch.images) for batch in batches] == [8, 8, 8, 6]
+    expected = EXACT(decode(photos.splits["all"].read(17)))
+    assert torch.equal(torch.cat([batch.images for batch in batches])[17], expected)
+    shares = [torch.cat([batch.indices for batch in evaluation_batches(reader, 4, rank=rank, ranks=4)])
+              for rank in range(4)]
+    assert sorted(torch.cat(shares).tolist()) == list(range(30))
+
+
+def break_picture(data: Data, index: int) -> str:
+    split = data.splits["all"]
+    path = Path(data.name) / split.keys[index]
+    path = path if path.exists() else Path(split.keys[index])
+    path.write_bytes(path.read_bytes()[:100])
+    return split.keys[index]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_picture_is_named_and_passed_over(photos: Data, workers: int):
+    break_picture(photos, 4)
+    batches = loader(photos, workers=workers, max_failed=0.1)
+    seen = Counter(index for batch in take(batches, 15) for index in batch.indices.tolist())
+    assert 4 not in seen
+    assert seen.keys() == set(range(30)) - {4}
+    assert list(batches.failures) == [4]
+    assert "truncated" in batches.failures[4] or "damaged" in batches.failures[4]
+
+
+def test_too_many_broken_pictures_stop_the_run(photos: Data):
+    names = [break_picture(photos, index) for index in (1, 5, 9, 20)]
+    with pytest.raises(DataError, match=r"of 30 pictures could not be decoded so far, more than 10\.0%") as error:
+        take(loader(photos, max_failed=0.1), 20)
+    assert any(name in str(error.value) for name in names)
+
+
+def test_evaluation_leaves_broken_pictures_out_and_says_so(photos: Data):
+    break_picture(photos, 4)
+    batches = list(evaluation_batches(Reader(split=photos.splits["all"], transform=EXACT), 8))
+    assert torch.cat([batch.indices for batch in batches]).tolist() == [index for index in range(30) if index != 4]
+    assert [place for batch in batches for place, _ in batch.failures] == [4]
+
+
+def test_three_pictures_in_all_make_batches_of_eight(tmp_path: Path):
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(encode(scene(), "PNG"))
+    batch = loader(open_data(tmp_path)).at(0)
+    assert batch.images.shape == (8, 3, 16, 16)
+    assert batch.epochs.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(photos: Data):
+    with pytest.raises(ConfigError, match="a batch of 8 cannot be shared by 3 processes"):
+        loader(photos, ranks=3)
+
+
+def test_the_wait_for_data_is_measured(photos: Data):
+    batches = loader(photos)
+    take(batches, 3)
+    assert batches.waited > 0

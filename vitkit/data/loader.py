@@ -1,0 +1,191 @@
+"""Pictures → batches: the same ones in the same order for any number of workers, from any step on.
+
+A picture that cannot be decoded is named, and its neighbour in the order takes its place; when too many fail, the run
+stops instead of training on what is left.
+
+Shapes: B this process's share of a batch, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitkit.data.decode import decode
+from vitkit.data.order import Order, generator
+from vitkit.data.sources.base import DataError, Split
+from vitkit.data.transforms import Exact, Fast
+from vitkit.errors import ConfigError, DecodeError
+
+NEIGHBOURS = 100  # how far the order is searched for a picture in place of a broken one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    images: Tensor  # (B, C, height, width): uint8 for training, normalised float32 for evaluation
+    labels: Tensor  # (B,) class indices, -1 where unlabelled; or (B, K) of 0 and 1
+    indices: Tensor  # (B,) which pictures of the split these are
+    epochs: Tensor  # (B,) which pass over the data each belongs to
+    failures: tuple[tuple[int, str], ...] = ()  # pictures that could not be decoded: index, reason
+
+    def to(self, device: torch.device | str) -> Batch:
+        """On the device; from pinned memory the copy runs while the host goes on."""
+        moved = {name: getattr(self, name).to(device, non_blocking=True)
+                 for name in ("images", "labels", "indices", "epochs")}
+        return Batch(failures=self.failures, **moved)
+
+    def pin_memory(self) -> Batch:
+        pinned = {name: getattr(self, name).pin_memory() for name in ("images", "labels", "indices", "epochs")}
+        return Batch(failures=self.failures, **pinned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A picture of a split, decoded and transformed; picklable, so that workers can have it."""
+
+    split: Split
+    transform: Exact | Fast
+    channels: int = 3
+    seed: int = 0
+
+    def __call__(self, epoch: int, index: int) -> Tensor:
+        pixels = decode(self.split.read(index), channels=self.channels)
+        if isinstance(self.transform, Fast):
+            return self.transform(pixels, generator(self.seed, epoch, index))
+        return self.transform(pixels)
+
+
+@dataclass
+class Loader:
+    """Training batches without end, from `start` on; iterate, or ask for one step with `at`."""
+
+    reader: Reader
+    batch: int  # over all processes
+    start: int = 0
+    workers: int = 0
+    rank: int = 0
+    ranks: int = 1
+    shuffle: bool = True
+    pin: bool = False
+    max_failed: float = 0.01  # share of the pictures that may be broken
+    failures: dict[int, str] = field(default_factory=dict)
+    waited: float = 0.0  # seconds in which the consumer waited for data
+
+    def __post_init__(self) -> None:
+        if len(self.reader.split) == 0:
+            raise DataError("there are no pictures to load.")
+        if self.batch < 1 or self.batch % self.ranks:
+            raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.ranks} processes",
+                              try_=f"a multiple of {self.ranks}")
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(DataLoader(
+            _Steps(self), sampler=_CountUp(self.start), batch_size=None, num_workers=self.workers,
+            pin_memory=self.pin, prefetch_factor=4 if self.workers else None,
+        ))
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches)
+            self.waited += time.perf_counter() - asked
+            self._note(batch)
+            yield batch
+
+    def at(self, step: int) -> Batch:
+        """The batch of one step, from its number alone."""
+        batch = _Steps(self)[step]
+        self._note(batch)
+        return batch
+
+    def _note(self, batch: Batch) -> None:
+        self.failures |= dict(batch.failures)
+        pictures = len(self.reader.split)
+        if len(self.failures) > self.max_failed * pictures:
+            shown = [f"{self.reader.split.keys[index]}: {reason}" for index, reason in list(self.failures.items())[:5]]
+            raise DataError(f"{len(self.failures)} of {pictures:,} pictures could not be decoded so far, "
+                            f"more than {self.max_failed:.1%}.", such_as=shown, try_="vitkit check lists all of them")
+
+
+class _CountUp:
+    """Step numbers from `start` on, for ever: all that a worker needs to know of its place in the run."""
+
+    def __init__(self, start: int):
+        self.start = start
+
+    def __iter__(self) -> Iterator[int]:
+        step = self.start
+        while True:
+            yield step
+            step += 1
+
+
+class _Steps(Dataset[Batch]):
+    """Step number → this process's share of its batch."""
+
+    def __init__(self, loader: Loader):
+        self.reader, self.batch, self.max_failed = loader.reader, loader.batch, loader.max_failed
+        self.rank, self.ranks = loader.rank, loader.ranks
+        self.order = Order(len(loader.reader.split), loader.reader.seed, loader.shuffle)
+
+    def __getitem__(self, step: int) -> Batch:
+        failures: list[tuple[int, str]] = []
+        pictures, places = [], []
+        for epoch, index in self.order.step(step, self.batch, self.rank, self.ranks):
+            picture, index = self._first_whole(epoch, index, failures)
+            pictures.append(picture)
+            places.append((epoch, index))
+        return collate(self.reader.split, pictures, places, failures)
+
+    def _first_whole(self, epoch: int, index: int, failures: list[tuple[int, str]]) -> tuple[Tensor, int]:
+        """The picture, or the first whole one that follows it in the split."""
+        count = len(self.reader.split)
+        for offset in range(min(count, NEIGHBOURS)):
+            candidate = (index + offset) % count
+            try:
+                return self.reader(epoch, candidate), candidate
+            except (DecodeError, DataError) as error:
+                failures.append((candidate, str(error).splitlines()[0]))
+        raise DataError(f"{len(failures)} pictures one after another cannot be decoded.",
+                        such_as=[f"{self.reader.split.keys[place]}: {reason}" for place, reason in failures[:5]],
+                        try_="vitkit check lists all of them")
+
+
+def evaluation_batches(reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1,
+                       pin: bool = False) -> Iterator[Batch]:
+    """Every picture of the split once, in order; broken ones are left out of their batch and named in it."""
+    mine = range(rank, len(reader.split), ranks)
+    chunks = [list(mine[first:first + batch]) for first in range(0, len(mine), batch)]
+    yield from DataLoader(_Chunks(reader, chunks), batch_size=None, shuffle=False, num_workers=workers, pin_memory=pin,
+                          prefetch_factor=4 if workers else None)
+
+
+class _Chunks(Dataset[Batch]):
+    def __init__(self, reader: Reader, chunks: list[list[int]]):
+        self.reader, self.chunks = reader, chunks
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __getitem__(self, chunk: int) -> Batch:
+        pictures, places, failures = [], [], []
+        for index in self.chunks[chunk]:
+            try:
+                pictures.append(self.reader(0, index))
+                places.append((0, index))
+            except (DecodeError, DataError) as error:
+                failures.append((index, str(error).splitlines()[0]))
+        return collate(self.reader.split, pictures, places, failures)
+
+
+def collate(split: Split, pictures: list[Tensor], places: list[tuple[int, int]],
+            failures: list[tuple[int, str]]) -> Batch:
+    epochs, indices = np.array(places, dtype=np.int64).reshape(-1, 2).T
+    labels = torch.from_numpy(split.labels[indices])
+    return Batch(images=torch.stack(pictures) if pictures else torch.empty(0),
+                 labels=labels.float() if labels.ndim == 2 else labels, failures=tuple(failures),
+                 indices=torch.from_numpy(indices.copy()), epochs=torch.from_numpy(epochs.copy()))

@@ -1,0 +1,54 @@
+"""A contact sheet: what the model will see, class by class, as one picture to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
+INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
+
+
+def draw_sheet(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> Image.Image:
+    """rows of (name, pictures (height, width, C) uint8), each row one class."""
+    columns = max((len(pictures) for _, pictures in rows), default=1)
+    width = max(2 * MARGIN + columns * (TILE + GAP), 520)
+    height = 2 * MARGIN + 48 + len(rows) * (TILE + LINE + GAP)
+    sheet = Image.new("RGB", (width, height), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    pen.text((MARGIN, MARGIN), title, INK, _font(18))
+    pen.text((MARGIN, MARGIN + 26), _shorten(pen, subtitle, width - 2 * MARGIN), FAINT, _font(12))
+    top = MARGIN + 52
+    for name, pictures in rows:
+        pen.text((MARGIN, top), _shorten(pen, name, width - 2 * MARGIN), INK, _font(12))
+        for column, pixels in enumerate(pictures):
+            sheet.paste(_tile(pixels), (MARGIN + column * (TILE + GAP), top + LINE))
+        top += TILE + LINE + GAP
+    return sheet
+
+
+def _tile(pixels: np.ndarray) -> Image.Image:
+    """Any number of channels: grey and RGB as they are, of more bands the first three."""
+    shown = pixels[:, :, 0] if pixels.shape[2] < 3 else pixels[:, :, :3]
+    picture = Image.fromarray(np.ascontiguousarray(shown)).convert("RGB")
+    picture.thumbnail((TILE, TILE))
+    scale = min(TILE / picture.width, TILE / picture.height)
+    size = max(round(picture.width * scale), 1), max(round(picture.height * scale), 1)
+    tile = Image.new("RGB", (TILE, TILE), (236, 236, 232))
+    tile.paste(picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC),
+               ((TILE - size[0]) // 2, (TILE - size[1]) // 2))
+    return tile
+
+
+def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(size)
+
+
+def _shorten(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
+    if pen.textlength(text, _font(12)) <= width:
+        return text
+    while text and pen.textlength(text + "…", _font(12)) > width:
+        text = text[:-1]
+    return text + "…"
