@@ -107,7 +107,7 @@ def convert(
 
 
 def check(
-    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME or fashion")],
+    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")],
     image: Annotated[tuple[int, ...], arg(help="image side, or height and width, for the contact sheet",
                                           metavar="PX")] = (224,),
     resize: Annotated[Literal["crop", "squash", "letterbox"], arg(help="how pictures will be fitted")] = "crop",
@@ -133,7 +133,7 @@ def check(
     try:
         picture.save(sheet)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the contact sheet cannot be written to {sheet}: {error}", try_="--sheet PATH.png") from error
+        raise ConfigError(f"the contact sheet cannot be written to {sheet}: {error}", try_="--sheet X.png") from error
     if json:
         _print_json({**report_as_json(report), "sheet": str(sheet)})
     else:

@@ -123,7 +123,7 @@ def test_imbalance_is_stated(photos: Path):
         (photos / "train" / "cat" / f"{index}.png").unlink()
     remarks = " ".join(look(photos).remarks)
     assert "the largest class of train has 140 times the pictures of the smallest" in remarks
-    assert "1 classes have fewer than 10 pictures in train: cat" in remarks
+    assert "1 class has fewer than 10 pictures in train: cat" in remarks
 
 
 def test_a_second_look_decodes_nothing(photos: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import resource
+import sys
 import tarfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.conftest import FIXTURES
 from tests.data.pictures import bombs, encode, npy, oriented, png_with_header, scene
 from vitkit.data.decode import decode
 from vitkit.errors import DecodeError
@@ -159,14 +161,22 @@ def test_arrays_whose_scale_cannot_be_told_are_refused(array: np.ndarray, messag
 
 
 def test_heic_is_read_or_names_what_it_needs():
+    content = (FIXTURES / "scene.heic").read_bytes()
     try:
         import pi_heif  # noqa: F401
     except ImportError:
         with pytest.raises(DecodeError, match=r"vitkit\[formats\]"):
-            decode(b"\0\0\0\x18ftypheic" + bytes(40))
+            decode(content)
     else:
+        assert np.abs(decode(content).astype(int) - scene(64, 96)).mean() < 5
         with pytest.raises(DecodeError):
-            decode(b"\0\0\0\x18ftypheic" + bytes(40))
+            decode(content[:200])
+
+
+def test_heic_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    with pytest.raises(DecodeError, match=r"HEIC, which needs: pip install \"vitkit\[formats\]\""):
+        decode((FIXTURES / "scene.heic").read_bytes())
 
 
 @pytest.mark.parametrize(("content", "message"), [

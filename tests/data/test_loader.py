@@ -62,7 +62,8 @@ def test_every_epoch_shows_every_picture_once(pictures: int, batch: int, seed: i
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = [tuple(Order(100, seed)(100 * epoch + place)[1] for place in range(100)) for seed in (0, 1) for epoch in (0, 1)]
+    orders = [tuple(Order(100, seed)(100 * epoch + place)[1] for place in range(100))
+              for seed in (0, 1) for epoch in (0, 1)]
     assert len(set(orders)) == 4
 
 

@@ -83,7 +83,7 @@ def test_deep_pictures_keep_their_depth_on_the_exact_path():
 
 @pytest.mark.parametrize("filter", FILTERS)
 def test_real_photos_are_resized_as_pillow_does(filter: str, shared: Path):
-    """Floats equal Pillow's floats; bytes, bilinear as training has them, stay within a grey level of Pillow's bytes."""
+    """Floats equal Pillow's floats; bytes, bilinear as in training, stay within a grey level of Pillow's bytes."""
     for pixels in photos(shared):
         picture = torch.from_numpy(pixels).permute(2, 0, 1)[None]
         for size in ((96, 96), (128, 160), (224, 224)):

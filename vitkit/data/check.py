@@ -13,6 +13,7 @@ import numpy as np
 from vitkit.data.duplicates import identical, near
 from vitkit.data.facts import Facts, Memory
 from vitkit.data.sources.base import Data, DataError, Split
+from vitkit.data.sources.files import counted, few
 from vitkit.data.sources.splits import fitting_split
 
 IMBALANCE = 10.0  # largest class over smallest from which a remark is made
@@ -61,7 +62,8 @@ def check(data: Data, *, channels: int = 3, workers: int = 4, memory: Memory | N
         try:
             return memory.look_up(data.splits[place.split].read(place.index), channels)
         except DataError as error:
-            return Facts(error=str(error).splitlines()[0])
+            key = data.splits[place.split].keys[place.index]
+            return Facts(error=str(error).splitlines()[0].removeprefix(f"{key} "))
 
     with ThreadPoolExecutor(max(workers, 1)) as pool:  # decoding leaves Python's lock, so threads are enough
         facts = list(watch(pool.map(examine, places), len(places), "decoding"))
@@ -103,9 +105,6 @@ def _judge_classes(report: Report, data: Data) -> None:
     for name, split in data.splits.items():
         per_class = _class_counts(split, len(data.classes)).tolist()
         report.per_class[name] = dict(zip(data.classes, per_class, strict=True))
-        missing = [label for label, count in report.per_class[name].items() if not count]
-        if missing and split.labelled:
-            report.remarks.append(f"{name} has no picture of {_some(missing)}")
     if len(data.classes) == 1:
         report.problems.append("there is only one class: nothing to tell apart")
     try:
@@ -116,10 +115,11 @@ def _judge_classes(report: Report, data: Data) -> None:
     counts = report.per_class[fitted]
     untaught = [label for label, count in counts.items() if not count]
     if untaught:
-        report.problems.append(f"{fitted} has no picture of {_some(untaught)}, which cannot be learned")
-    few = [label for label, count in counts.items() if 0 < count < FEW]
-    if few:
-        report.remarks.append(f"{len(few)} classes have fewer than {FEW} pictures in {fitted}: {_some(few)}")
+        report.problems.append(f"{fitted} has no picture of {few(untaught)}, which cannot be learned")
+    scarce = [label for label, count in counts.items() if 0 < count < FEW]
+    if scarce:
+        report.remarks.append(f"{counted(len(scarce), 'class has', 'classes have')} fewer than {FEW} pictures "
+                              f"in {fitted}: {few(scarce)}")
     taught = [count for count in counts.values() if count]
     if taught and max(taught) >= IMBALANCE * min(taught):
         report.remarks.append(f"the largest class of {fitted} has {max(taught) / min(taught):.0f} times the pictures "
@@ -172,6 +172,3 @@ def _key(data: Data, place: Place) -> str:
 def _size_at(heights: np.ndarray, widths: np.ndarray, index: int) -> list[int]:
     return [int(heights[index]), int(widths[index])]
 
-
-def _some(names: list[str], shown: int = 5) -> str:
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

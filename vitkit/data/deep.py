@@ -7,6 +7,7 @@ of ordinary pictures: Pillow's own conversion would clip a 16-bit scan to white.
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def read_tiff(content: bytes, limit: int) -> np.ndarray:
     except ImportError:
         raise DecodeError('a multi-band TIFF, which needs: pip install "vitkit[formats]"') from None
     with tifffile.TiffFile(io.BytesIO(content)) as file:
-        page = file.pages[0]
+        page: Any = file.pages[0]
         if page.imagelength * page.imagewidth > limit:
             raise DecodeError(f"{page.imagewidth} x {page.imagelength}, over the limit of {limit:,} pixels")
         pixels = page.asarray()

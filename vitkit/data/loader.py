@@ -149,7 +149,7 @@ class _Steps(Dataset[Batch]):
             try:
                 return self.reader(epoch, candidate), candidate
             except (DecodeError, DataError) as error:
-                failures.append((candidate, str(error).splitlines()[0]))
+                failures.append((candidate, _reason(error, self.reader.split.keys[candidate])))
         raise DataError(f"{len(failures)} pictures one after another cannot be decoded.",
                         such_as=[f"{self.reader.split.keys[place]}: {reason}" for place, reason in failures[:5]],
                         try_="vitkit check lists all of them")
@@ -178,8 +178,13 @@ class _Chunks(Dataset[Batch]):
                 pictures.append(self.reader(0, index))
                 places.append((0, index))
             except (DecodeError, DataError) as error:
-                failures.append((index, str(error).splitlines()[0]))
+                failures.append((index, _reason(error, self.reader.split.keys[index])))
         return collate(self.reader.split, pictures, places, failures)
+
+
+def _reason(error: Exception, key: str) -> str:
+    """In one line, without the picture's name, which stands beside it."""
+    return str(error).splitlines()[0].removeprefix(f"{key} ")
 
 
 def collate(split: Split, pictures: list[Tensor], places: list[tuple[int, int]],

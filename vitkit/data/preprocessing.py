@@ -35,6 +35,8 @@ class Preprocessing:
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
         """The inverse of dataclasses.asdict, after a trip through JSON."""
         try:
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
+            fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                      for name, value in record.items()}
+            return cls(**fields)
         except (TypeError, AttributeError) as error:
             raise ConfigError(f"this record of preprocessing cannot be used: {error}") from error

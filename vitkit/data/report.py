@@ -55,8 +55,8 @@ def contact_sheet(data: Data, report: Report, image: tuple[int, int], resize: Re
     rows = []
     for name, members in _classes(data, split):
         chosen = members[np.linspace(0, len(members) - 1, min(COLUMNS, len(members))).astype(int)]
-        rows.append((f"{name}  ({len(members):,})", [view for index in chosen
-                                                     if (view := _view(split, int(index), exact, channels)) is not None]))
+        views = [_view(split, int(index), exact, channels) for index in chosen]
+        rows.append((f"{name}  ({len(members):,})", [view for view in views if view is not None]))
     shown = f"the first {ROWS} of {len(data.classes)} classes, " if len(data.classes) > ROWS else ""
     return draw_sheet(f"{report.name}: what the model will see", f"{shown}{'; '.join(exact.describe()[:1])}", rows)
 

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.sources.made import lay_out, png
+from vitkit.data.sources.base import DataError
+from vitkit.data.sources.open import open_data
+
+names = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"), min_size=1, max_size=12)
+labels = names.map(str.strip).filter(bool)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return lay_out(tmp_path, {f"{name}.png": png(seed) for seed, name in enumerate("abc")})
+
+
+def listed(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_text(text, encoding=encoding, newline="")
+    return path
+
+
+def error_of(path: Path, **options: str) -> str:
+    with pytest.raises(DataError) as error:
+        open_data(path, **options)
+    return str(error.value)
+
+
+@given(rows=st.lists(st.tuples(names, labels, st.sampled_from(["train", "Valid", "TEST"])),
+                     min_size=1, max_size=8, unique_by=lambda row: row[0]),
+       delimiter=st.sampled_from(",;\t"), lines=st.sampled_from(["\n", "\r\n"]),
+       encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
+def test_any_paths_and_labels_come_back_from_csv(tmp_path_factory, rows, delimiter: str, lines: str, encoding: str):
+    root = tmp_path_factory.mktemp("csv")
+    rows = [(f"p/{name}.png", label, split) for name, label, split in rows]
+    lay_out(root, {path: png(seed) for seed, (path, _, _) in enumerate(rows)})
+    with (root / "list.csv").open("w", newline="", encoding=encoding) as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator=lines)
+        writer.writerows([("Path", "Label", "split", "remark"), *((*row, "") for row in rows)])
+    check(root / "list.csv", rows)
+
+
+@given(rows=st.lists(st.tuples(names, labels | st.integers(-5, 5), st.sampled_from(["training", "dev", "Test"])),
+                     min_size=1, max_size=8, unique_by=lambda row: row[0]), ascii=st.booleans())
+def test_any_paths_and_labels_come_back_from_jsonl(tmp_path_factory, rows, ascii: bool):
+    root = tmp_path_factory.mktemp("jsonl")
+    rows = [(f"p/{name}.png", label, split) for name, label, split in rows]
+    lay_out(root, {path: png(seed) for seed, (path, _, _) in enumerate(rows)})
+    (root / "list.jsonl").write_text("\n".join(
+        json.dumps({"file_name": path, "category": label, "split": split, "other": [1]}, ensure_ascii=ascii)
+        for path, label, split in rows), encoding="utf-8")
+    check(root / "list.jsonl", rows)
+
+
+def check(manifest: Path, rows: list[tuple[str, str | int, str]]) -> None:
+    data = open_data(manifest)
+    assert data.kind == "manifest"
+    assert set(data.classes) == {str(label) for _, label, _ in rows}
+    content = {path: png(seed) for seed, (path, _, _) in enumerate(rows)}
+    found = {(part.keys[index], data.classes[part.labels[index]], split[:2], part.read(index))
+             for split, part in data.splits.items() for index in range(len(part))}
+    usual = {"dev": "val", "Valid": "val"}
+    assert found == {(path, str(label), usual.get(split, split).lower()[:2], content[path])
+                     for path, label, split in rows}
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("list.csv", "image,labels\na.png,red|big\nb.png,\nc.png,big;old\n"),
+    ("list.csv", 'image;tags\na.png;"red;big"\nb.png;""\nc.png;big|old\n'),
+    ("list.jsonl", '{"image": "a.png", "labels": ["red", "big"]}\n{"image": "b.png", "labels": []}\n'
+                   '{"image": "c.png", "labels": ["big", "old"]}\n'),
+])
+def test_several_labels_become_a_table(name: str, text: str, folder: Path):
+    data = open_data(listed(folder / name, text))
+    assert (data.multilabel, data.classes) == (True, ("big", "old", "red"))
+    assert data.splits["all"].labels.tolist() == [[True, False, True], [False, False, False], [True, True, False]]
+
+
+def test_an_empty_cell_is_an_unlabelled_picture(folder: Path):
+    data = open_data(listed(folder / "list.csv", "path,label\na.png,x\nb.png,\nc.png,y\n"))
+    assert data.splits["all"].labels.tolist() == [0, -1, 1]
+    assert "all has 1 picture without a label" in data.notes
+
+
+def test_a_manifest_without_labels_is_unlabelled(folder: Path):
+    data = open_data(listed(folder / "list.csv", "filename\na.png\nb.png\na.png\n"))
+    assert (data.classes, data.splits["all"].labels.tolist()) == ((), [-1, -1, -1])
+    assert "1 line repeats a path that stands above" in data.notes
+
+
+def test_paths_are_relative_to_the_manifest_or_absolute(folder: Path, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "x.png").write_bytes(png(7))
+    data = open_data(listed(folder / "list.csv", f"path,label\n./a.png,x\n{elsewhere}/x.png,y\n"))
+    assert [data.splits["all"].read(index) for index in (0, 1)] == [png(0), png(7)]
+
+
+@pytest.mark.parametrize(("name", "text", "told"), [
+    ("list.csv", "", "lists no pictures"),
+    ("list.csv", "path,label\n", "nothing below the line of column names"),
+    ("list.csv", "a.png,x\nb.png,y\n", "a first line that names the columns"),
+    ("list.csv", "path,label\na.png,x\nb.png,y,z\n", "line 3: 3 cells under 2 columns"),
+    ("list.csv", "path,label\na.png,x\nb.png\n", "line 3: 1 cell under 2 columns"),
+    ("list.csv", "path,label\na.png,x\n,y\n", "line 3: no path in the column path"),
+    ("list.csv", "path,label,split\na.png,x,train\nb.png,y,holdout\n", "line 3: 'holdout' is no split"),
+    ("list.csv", "path,path\na.png,x\n", "names a column twice"),
+    ("list.csv", "path,label,class\na.png,x,y\n", "more than one column of labels: label, class"),
+    ("list.csv", 'path,label\n"a.png"z,x\n', "line 2: not CSV"),
+    ("list.jsonl", '{"path": "a.png", "label": "x"}\n{"path": \n', "line 2: not JSON"),
+    ("list.jsonl", '["a.png"]\n', "line 1: a JSON list, not an object"),
+    ("list.jsonl", '{"path": "a.png", "label": 0.5}\n', "line 1: 0.5 is no label"),
+    ("list.jsonl", '{"path": "a.png", "labels": null}\n', "line 1: None is no list of labels"),
+    ("list.jsonl", '{"path": 3, "label": "x"}\n', "line 1: no path in the column path: 3"),
+    ("list.jsonl", "[" * 100_000, "line 1: not JSON"),
+])
+def test_a_mistake_is_told_with_its_line(name: str, text: str, told: str, folder: Path):
+    assert told in error_of(listed(folder / name, text))
+
+
+def test_text_that_is_not_utf8_is_told_with_its_line(folder: Path):
+    (folder / "list.csv").write_bytes("path,label\na.png,x\nb.png,café\n".encode("latin-1"))
+    assert "line 3: not UTF-8 text" in error_of(folder / "list.csv")
+
+
+def test_missing_files_are_listed_with_their_lines(folder: Path):
+    rows = "".join(f"no{number}.png,x\n" for number in range(9))
+    message = error_of(listed(folder / "list.csv", "path,label\na.png,x\n" + rows))
+    assert "9 of 10 pictures are not where the manifest says" in message
+    assert "line 3: no0.png" in message
+    assert "and 4 more" in message
+    assert "write / instead of" in error_of(listed(folder / "list.csv", "path,label\nx\\a.png,x\n"))
+
+
+def test_a_column_of_labels_can_be_named(folder: Path):
+    path = listed(folder / "list.csv", "path,label,class\na.png,1,cat\nb.png,2,dog\n")
+    assert open_data(path, label="class").classes == ("cat", "dog")
+    assert "did you mean class?" in error_of(path, label="clas")
+    assert "has no columns" in error_of(folder, label="class")

@@ -1,0 +1,76 @@
+"""The same pictures from every kind of source: the same bytes or pixels, labels and classes, here and in a worker."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.sources.made import Pictures, as_csv, as_jsonl, as_npz, lay_out, pixels_of, some
+from vitkit.data.shards import write_shards
+from vitkit.data.sources.base import Data, Split
+from vitkit.data.sources.open import open_data
+
+KINDS = ("folders", "csv", "jsonl", "npz", "compressed npz", "shards", "shards of arrays", "hf")
+
+
+def opened(kind: str, root: Path, pictures: Pictures) -> Data:
+    folder = lay_out(root / "photos", pictures)
+    if kind in ("csv", "jsonl"):
+        return open_data({"csv": as_csv, "jsonl": as_jsonl}[kind](folder, pictures))
+    if kind.endswith("npz"):
+        return open_data(as_npz(root / "a.npz", pictures, compressed=kind != "npz"))
+    if kind.startswith("shards"):
+        write_shards(open_data(folder if kind == "shards" else as_npz(root / "a.npz", pictures)), root / "shards")
+        return open_data(root / "shards")
+    if kind == "hf":
+        datasets = pytest.importorskip("datasets", reason="needs the extra hub")
+        datasets.disable_progress_bars()
+        for split in ("train", "test"):
+            chosen = {path: pictures[path] for path in sorted(pictures) if path.startswith(split)}
+            columns = {"image": [{"bytes": content, "path": None} for content in chosen.values()],
+                       "label": [("übung", "dog", "cat").index(path.split("/")[1]) for path in chosen]}
+            features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["übung", "dog", "cat"])}
+            table = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+            (root / "hf").mkdir(exist_ok=True)
+            table.to_parquet(root / "hf" / f"{split}.parquet")
+        before = datasets.config.HF_DATASETS_CACHE
+        datasets.config.HF_DATASETS_CACHE = root / "cache"
+        try:
+            return open_data(f"hf:{root / 'hf'}")
+        finally:
+            datasets.config.HF_DATASETS_CACHE = before
+    return open_data(folder)
+
+
+def content(split: Split) -> list[bytes | np.ndarray]:
+    return [split.read(index) for index in range(len(split))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_the_same_pictures_and_labels(kind: str, tmp_path: Path):
+    pictures = some()
+    data = opened(kind, tmp_path, pictures)
+    assert data.classes == ("cat", "dog", "übung")
+    assert list(data.splits) == ["train", "test"]
+    for name, split in data.splits.items():
+        expected = {path: pictures[path] for path in sorted(pictures) if path.startswith(name)}
+        assert [data.classes[label] for label in split.labels] == [path.split("/")[1] for path in expected]
+        assert split.labels.dtype == np.int64
+        for found, path in zip(content(split), expected, strict=True):
+            np.testing.assert_array_equal(pixels_of(found), pixels_of(pictures[path]))
+            assert isinstance(found, np.ndarray) or found == pictures[path]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_every_kind_is_read_in_another_process(start: str, tmp_path: Path):
+    splits = [opened(kind, tmp_path / kind, some()).splits["test"].select([2, 0]) for kind in KINDS]
+    splits.append(open_data("fashion").splits["test"].select([500, 3]))
+    here = [content(split) for split in splits]  # files are open, arrays are loaded
+    with multiprocessing.get_context(start).Pool(2) as pool:
+        there = pool.map(content, splits, chunksize=3)
+    for ours, theirs in zip(here, there, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(pixels_of(one), pixels_of(other))

@@ -1,0 +1,199 @@
+"""What write_shards writes, as Python's own tarfile sees it, and as it is read back."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.sources.made import lay_out, png, some
+from vitkit.data.shards import write_shards
+from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.open import open_data
+from vitkit.data.sources.tars import open_tars
+from vitkit.progress import progress
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Data:
+    return open_data(lay_out(tmp_path / "photos", some()))
+
+
+def error_of(source: object) -> str:
+    with pytest.raises(DataError) as error:
+        open_data(source)
+    return str(error.value)
+
+
+def test_tarfile_reads_what_was_written_where_the_index_says(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "index.json", "index.npz", "test-000000.tar", "train-000000.tar"]
+    shards = open_data(tmp_path / "out")
+    for split, part in folders.splits.items():
+        with tarfile.open(tmp_path / "out" / f"{split}-000000.tar") as tar:
+            for index in range(len(part)):
+                picture, label = tar.getmember(f"{index:09d}.png"), tar.extractfile(f"{index:09d}.cls")
+                assert tar.extractfile(picture).read() == part.read(index) == shards.splits[split].read(index)
+                assert int(label.read()) == part.labels[index]
+                assert picture.offset_data == shards.splits[split].pictures.offset[index]
+
+
+def test_data_comes_back_as_it_was(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    shards = open_data(tmp_path / "out")
+    assert (shards.kind, shards.classes, shards.multilabel) == ("shards", folders.classes, False)
+    assert list(shards.splits) == list(folders.splits)
+    for split, part in folders.splits.items():
+        assert list(shards.splits[split].keys) == list(part.keys)
+        np.testing.assert_array_equal(shards.splits[split].labels, part.labels)
+        chosen = shards.splits[split].select([len(part) - 1, 0])
+        assert [chosen.read(0), chosen.read(1)] == [part.read(len(part) - 1), part.read(0)]
+
+
+def test_shards_are_cut_at_the_stated_size_and_more_files_than_handles_are_read(tmp_path: Path):
+    photos = lay_out(tmp_path / "photos", {f"{number % 2}/{number}.png": png(number, (8, 8)) for number in range(70)})
+    data = open_data(photos)
+    write_shards(data, tmp_path / "out", megabytes=0, progress=progress)
+    assert len(list((tmp_path / "out").glob("all-*.tar"))) == 70
+    part = open_data(tmp_path / "out").splits["all"]
+    for index in (*range(70), *range(70)):
+        assert part.read(index) == data.splits["all"].read(index)
+    assert len(part.pictures.mine.files) <= 64
+
+
+def test_pixels_and_tables_of_labels_come_back(tmp_path: Path):
+    pixels = np.random.default_rng(0).normal(size=(3, 4, 5, 2)).astype(np.float32)
+    table = np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1]], dtype=bool)
+    np.savez(tmp_path / "a.npz", x=pixels, y=table, classes=["x", "y", "z"])
+    write_shards(open_data(tmp_path / "a.npz"), tmp_path / "out")
+    data = open_data(tmp_path / "out")
+    assert (data.multilabel, data.classes) == (True, ("x", "y", "z"))
+    np.testing.assert_array_equal(data.splits["all"].labels, table)
+    for index in range(3):
+        np.testing.assert_array_equal(data.splits["all"].read(index), pixels[index])
+    with tarfile.open(tmp_path / "out" / "all-000000.tar") as tar:
+        np.testing.assert_array_equal(np.load(io.BytesIO(tar.extractfile("000000001.npy").read())), pixels[1])
+        assert json.load(tar.extractfile("000000000.json")) == {"labels": ["x", "y"]}
+
+
+def test_unlabelled_pictures_and_odd_keys_come_back(tmp_path: Path):
+    names = ["a.b.c.png", "ümläut 🐈.png", "n" * 250 + ".png"]
+    photos = lay_out(tmp_path / "photos", {name: png(seed) for seed, name in enumerate(names)})
+    write_shards(open_data(photos), tmp_path / "out")
+    part = open_data(tmp_path / "out").splits["all"]
+    assert {part.keys[index]: part.read(index) for index in range(3)} == {
+        name: png(seed) for seed, name in enumerate(names)}
+    assert part.labels.tolist() == [-1] * 3
+
+
+def test_the_same_data_gives_the_same_files(folders: Data, tmp_path: Path):
+    for name in "ab":
+        write_shards(folders, tmp_path / name)
+    for path in (tmp_path / "a").glob("*.tar"):
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_many_threads_read_right(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    part, truth = open_data(tmp_path / "out").splits["train"], folders.splits["train"]
+    wrong: list[int] = []
+
+    def read() -> None:
+        wrong.extend(index for index in [*range(len(part))] * 30 if part.read(index) != truth.read(index))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_an_interrupted_writing_leaves_nothing(folders: Data, tmp_path: Path):
+    def interrupt(items: Iterable[int], total: int, what: str) -> Iterator[int]:
+        for item in items:
+            if item == total - 2:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(folders, tmp_path / "out", progress=interrupt)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_killed_writing_is_told_and_can_be_repeated(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    (tmp_path / "out" / "index.json").rename(tmp_path / "out" / "index.json.partial")  # killed before the last step
+    assert "writing was interrupted" in error_of(tmp_path / "out")
+    write_shards(folders, tmp_path / "out")
+    assert open_data(tmp_path / "out").classes == folders.classes
+
+
+def test_nothing_is_overwritten(folders: Data, tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("")
+    with pytest.raises(DataError, match="is not empty"):
+        write_shards(folders, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_truncated_missing_and_swapped_shards_are_told(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    shard = tmp_path / "out" / "train-000000.tar"
+    content = shard.read_bytes()
+    part = open_data(tmp_path / "out").splits["train"]
+    shard.write_bytes(content[:600])
+    assert "train-000000.tar is not whole" in error_of(tmp_path / "out")
+    with pytest.raises(DataError, match=r"train/übung/1.png cannot be read: train-000000.tar ends before"):
+        part.read(len(part) - 1)
+    shard.unlink()
+    assert "train-000000.tar is missing" in error_of(tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", [
+    lambda index: index.update(version=2),
+    lambda index: index.update(splits=3),
+    lambda index: index.update(classes=["cat"]),
+    lambda index: index["splits"]["train"].update(count=2),
+    lambda index: index["splits"]["train"]["shards"][0].update(name="../secret.tar"),
+    lambda index: index["splits"].update(holdout=index["splits"].pop("test")),
+    lambda index: index.pop("multilabel"),
+])
+def test_a_damaged_index_is_told(change, folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    path = tmp_path / "out" / "index.json"
+    index = json.loads(path.read_text())
+    change(index)
+    path.write_text(json.dumps(index))
+    assert str(tmp_path) in error_of(tmp_path / "out")
+
+
+@pytest.mark.parametrize("lost", ["index.json", "index.npz"])
+def test_half_an_index_is_told_and_classes_do_not_become_numbers(lost: str, folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    (tmp_path / "out" / lost).unlink()
+    assert "the index of these shards is damaged" in error_of(tmp_path / "out")
+
+
+def test_a_split_travels_without_its_open_files(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    part = open_data(tmp_path / "out").splits["train"]
+    part.read(0)
+    assert pickle.loads(pickle.dumps(part)).read(3) == part.read(3)
+
+
+def test_shards_without_their_index_still_read_by_number(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    data = open_tars("out", sorted((tmp_path / "out").glob("*.tar")))
+    for split, part in folders.splits.items():
+        found = data.splits[split]
+        assert [found.read(index) for index in range(len(part))] == [part.read(index) for index in range(len(part))]
+        assert [data.classes[label] for label in found.labels] == [str(label) for label in part.labels]

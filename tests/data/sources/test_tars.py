@@ -1,0 +1,154 @@
+"""Tar files that others wrote: Python's tarfile here, webdataset's conventions."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.sources.made import lay_out, png
+from vitkit.data.sources.base import DataError
+from vitkit.data.sources.open import open_data
+
+
+def packed(path: Path, members: dict[str, bytes], mode: str = "w", **options: int) -> Path:
+    with tarfile.open(path, mode, **options) as tar:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def error_of(source: object) -> str:
+    with pytest.raises(DataError) as error:
+        open_data(source)
+    return str(error.value)
+
+
+def beside(ending: str, labels: list[str]) -> dict[str, bytes]:
+    members: dict[str, bytes] = {}
+    for number, label in enumerate(labels):
+        members |= {f"k{number}.png": png(number), f"k{number}.{ending}": label.encode()}
+    return members
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize(("ending", "labels", "classes"), [
+    ("cls", ["1", "10", "2", "1"], ("1", "2", "10")),
+    ("cls", ["dog", "cat\n", "dog", "ant"], ("ant", "cat", "dog")),
+    ("json", ['{"label": "dog"}', '{"label": 7}', '{"cls": "cat"}', '{"label": null, "cls": 3}'],
+     ("3", "7", "cat", "dog")),
+    ("txt", ["dog", "cat", "dog", "cat"], ("cat", "dog")),
+])
+def test_labels_stand_beside_pictures(ending: str, labels: list[str], classes: tuple, format: int, tmp_path: Path):
+    data = open_data(packed(tmp_path / "a.tar", beside(ending, labels), format=format))
+    part = data.splits["all"]
+    assert (data.kind, data.classes) == ("shards", classes)
+    named = [str(next(filter(None, json.loads(label).values()))) if ending == "json" else label.strip()
+             for label in labels]
+    assert [data.classes[label] for label in part.labels] == named
+    assert [part.read(index) for index in range(4)] == [png(number) for number in range(4)]
+    assert part.keys[1] == "a.tar/k1.png"
+
+
+def test_captions_are_not_taken_for_classes(tmp_path: Path):
+    data = open_data(packed(tmp_path / "a.tar", beside("txt", ["a cat on a mat", "a dog", "two birds"])))
+    assert data.classes == ()
+    assert any("captions, not classes" in note for note in data.notes)
+
+
+def test_file_names_tell_the_splits(tmp_path: Path):
+    packed(tmp_path / "pets-train-0001.tar", beside("cls", ["cat", "dog"]))
+    packed(tmp_path / "pets-train-0000.tar", beside("cls", ["dog", "dog"]))
+    packed(tmp_path / "pets-val-0000.tar", beside("cls", ["cat"]))
+    data = open_data(tmp_path)
+    assert {name: part.labels.tolist() for name, part in data.splits.items()} == {"train": [1, 1, 0, 1], "val": [0]}
+
+
+def test_folders_inside_a_tar_file_read_like_folders(tmp_path: Path):
+    long = "n" * 200
+    data = open_data(packed(tmp_path / "pets.tar", {
+        "./test/dog/1.png": png(1), "./trainval/dog/2.png": png(2), f"./trainval/cat/{long}.png": png(3),
+        "./trainval/cat/._x.png": b"", "./readme.md": b""}))
+    assert data.classes == ("cat", "dog")
+    assert {name: list(part.keys) for name, part in data.splits.items()} == {
+        "trainval": [f"pets.tar/trainval/cat/{long}.png", "pets.tar/trainval/dog/2.png"],
+        "test": ["pets.tar/test/dog/1.png"]}
+    assert data.splits["trainval"].read(0) == png(3)
+    assert "not pictures, left out: 1 .md file" in data.notes
+
+
+def test_an_archive_beside_the_pictures_that_came_in_it_is_left_alone(tmp_path: Path):
+    packed(tmp_path / "pets.tar", beside("cls", ["1", "2"]))
+    lay_out(tmp_path, {"cat/1.png": png(1), "dog/1.png": png(2)})
+    data = open_data(tmp_path)
+    assert (data.kind, data.classes) == ("class folders", ("cat", "dog"))
+    assert "not pictures, left out: 1 .tar file" in data.notes
+
+
+def test_links_are_left_out_and_told(tmp_path: Path):
+    packed(tmp_path / "a.tar", {"a/1.png": png(1), "b/1.png": png(2)})
+    with tarfile.open(tmp_path / "a.tar", "a") as tar:
+        entry = tarfile.TarInfo("b/passwd.png")
+        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(entry)
+    data = open_data(tmp_path / "a.tar")
+    assert len(data.splits["all"]) == 2
+    assert any("b/passwd.png is a link" in note for note in data.notes)
+
+
+@pytest.mark.parametrize(("members", "told"), [
+    ({"a.bin": b"1"}, "1 .bin file"),
+    ({}, "no files"),
+    ({"a.png": b"", "a.json": b"{"}, "a.json is not JSON"),
+    ({"a.png": b"", "a.json": b'{"label": [1]}'}, "no word and no whole number"),
+    ({"a.left.png": b"", "a.right.png": b"", "a.cls": b"1"}, "more than one picture"),
+])
+def test_what_cannot_be_used_is_told(members: dict[str, bytes], told: str, tmp_path: Path):
+    assert told in error_of(packed(tmp_path / "a.tar", members))
+
+
+def test_compressed_tar_files_are_told_to_be_unpacked(tmp_path: Path):
+    assert "is compressed" in error_of(packed(tmp_path / "a.tar.gz", beside("cls", ["1"]), "w:gz"))
+    assert "is compressed" in error_of(packed(tmp_path / "a.tar", beside("cls", ["1"]), "w:xz"))
+
+
+def test_no_tar_file_at_all_is_told(tmp_path: Path):
+    for content in (b"", b"hello", bytes(100), b"x" * 2_000):
+        (tmp_path / "a.tar").write_bytes(content)
+        assert str(tmp_path) in error_of(tmp_path / "a.tar")
+
+
+@given(share=st.floats(0.01, 0.99))
+def test_a_truncated_file_is_refused_or_told(tmp_path_factory, share: float):
+    folder = tmp_path_factory.mktemp("cut")
+    content = packed(folder / "a.tar", beside("cls", ["cat", "dog", "cat"]), format=tarfile.USTAR_FORMAT).read_bytes()
+    whole = content.rstrip(b"\0")
+    (folder / "a.tar").write_bytes(whole[:int(len(whole) * share)])
+    try:
+        told = " ".join(open_data(folder / "a.tar").notes)
+    except DataError as error:
+        told = str(error)
+    assert "not a whole one" in told or "is damaged" in told or "it may have been cut off" in told
+
+
+def test_a_damaged_header_in_the_middle_is_not_the_end(tmp_path: Path):
+    path = packed(tmp_path / "a.tar", beside("cls", ["cat", "dog", "cat"]), format=tarfile.USTAR_FORMAT)
+    content = bytearray(path.read_bytes())
+    with tarfile.open(path) as tar:
+        start = tar.getmember("k1.png").offset
+    content[start + 150] ^= 0xFF  # in the checksum
+    path.write_bytes(content)
+    assert f"is damaged {start:,} bytes from its start" in error_of(path)
+
+
+def test_the_pets_open_without_unpacking(shared: Path):
+    data = open_data(shared / "data" / "pets160.tar")
+    assert len(data.classes) == 37
+    assert {name: len(part) for name, part in data.splits.items()} == {"trainval": 3680, "test": 3669}

@@ -1,0 +1,1 @@
+"""Where pictures come from: folders, manifests, arrays, shards, Hugging Face datasets, the small set inside."""

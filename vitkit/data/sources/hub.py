@@ -1,0 +1,142 @@
+"""`hf:NAME`: a dataset of the Hugging Face Hub, or a local folder of one, through the `datasets` library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitkit.data.sources.assemble import Part, assemble
+from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.files import few
+from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
+
+PREFIX = "hf:"
+IMAGES = ("image", "img", "picture", "pixel_values")
+LABELS = ("label", "labels", "class", "target", "category", "fine_label")
+
+
+class HubPictures:
+    def __init__(self, dataset: Any, column: str) -> None:
+        self.dataset, self.column = dataset, column  # pickled as references to memory-mapped files
+
+    def read(self, row: int) -> bytes:
+        cell = self.dataset[row][self.column]
+        if cell is None or (cell["bytes"] is None and cell["path"] is None):
+            raise DataError("the cell is empty")
+        if cell["bytes"] is not None:
+            return cell["bytes"]
+        with open(cell["path"], "rb") as file:
+            return file.read()
+
+
+def open_hub(name: str, *, label: str | None = None) -> Data:
+    """`hf:OWNER/NAME`, `hf:OWNER/NAME:CONFIG`, `hf:OWNER/NAME@REVISION`, `hf:FOLDER`."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"{name} needs the datasets library.", try_='pip install "vitkit[hub]"') from error
+    splits = _load(datasets, name)
+    features = next(iter(splits.values())).features
+    image = _image_column(datasets, name, features)
+    chosen = _label_column(datasets, name, features, label)
+    known = {split: canonical(split) for split in splits}
+    notes = []
+    if any(known.values()):
+        refuse_two_spellings(name, [split for split, usual in known.items() if usual])
+        left = [f"{split} ({len(splits[split]):,})" for split, usual in known.items() if not usual]
+        notes += [f"splits of no usual name, left out: {few(left)}"] if left else []
+    elif len(splits) == 1:
+        known = dict.fromkeys(splits, WHOLE)
+    else:
+        raise DataError(f"{name} has no split that I know.", looked_for="train, val, test and their usual spellings",
+                        found=few(list(splits)))
+    multilabel = chosen is not None and _is_list(datasets, features[chosen])
+    parts = {}
+    for split, usual in known.items():
+        if usual:
+            rows = splits[split].cast_column(image, datasets.Image(decode=False))
+            parts[usual] = Part([f"{split}[{row}]" for row in range(len(rows))],
+                                HubPictures(rows.select_columns([image]), image),
+                                _labels(datasets, name, rows, chosen, multilabel))
+    return assemble(name, "Hugging Face dataset", parts, notes=notes, multilabel=multilabel)
+
+
+def _load(datasets: Any, name: str) -> dict[str, Any]:
+    place = name.removeprefix(PREFIX)
+    folder = Path(place).expanduser()
+    try:
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+            found = datasets.load_from_disk(os.fspath(folder))
+        elif folder.is_dir():
+            found = datasets.load_dataset(os.fspath(folder))
+        else:
+            repository, _, revision = place.partition("@")
+            repository, _, config = repository.partition(":")
+            found = datasets.load_dataset(repository, config or None, revision=revision or None)
+    except Exception as error:  # the library, its network and its parsers raise whatever they like
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{name} cannot be loaded by the datasets library.", because=first[:300],
+                        expected="hf:OWNER/NAME, hf:OWNER/NAME:CONFIG, hf:OWNER/NAME@REVISION or hf:FOLDER") from error
+    return dict(found) if isinstance(found, dict) else {str(found.split or WHOLE): found}
+
+
+def _image_column(datasets: Any, name: str, features: Any) -> str:
+    images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
+    if len(images) == 1:
+        return images[0]
+    for word in IMAGES:
+        if word in images:
+            return word
+    raise DataError(f"{name} has {'more than one column' if images else 'no column'} of pictures.",
+                    found=_described(features))
+
+
+def _label_column(datasets: Any, name: str, features: Any, label: str | None) -> str | None:
+    if label is not None:
+        if label not in features:
+            raise DataError(f"{name} has no column {label!r}.", found=_described(features))
+        return label
+    named = [column for column, feature in features.items() if _class_names(datasets, feature) is not None]
+    candidates = named or [column for column in features if column in LABELS]
+    if len(candidates) <= 1:
+        return candidates[0] if candidates else None
+    for word in LABELS:
+        if word in candidates:
+            return word
+    raise DataError(f"{name} has more than one column of labels: {', '.join(candidates)}.",
+                    found=_described(features), try_="name the one to use")
+
+
+def _is_list(datasets: Any, feature: Any) -> bool:
+    return isinstance(feature, datasets.List | datasets.Sequence | list)
+
+
+def _class_names(datasets: Any, feature: Any) -> list[str] | None:
+    inner = feature.feature if isinstance(feature, datasets.List) else feature
+    return list(inner.names) if isinstance(inner, datasets.ClassLabel) and inner.names else None
+
+
+def _labels(
+    datasets: Any, name: str, rows: Any, column: str | None, multilabel: bool
+) -> Sequence[str | None] | Sequence[Sequence[str]]:
+    if column is None:
+        return [None] * len(rows)
+    values = rows.select_columns([column]).with_format("arrow")[:][column].to_pylist()
+    names = _class_names(datasets, rows.features[column])
+
+    def named(value: Any) -> str | None:
+        if value is None or value == "" or (names is not None and value == -1):  # -1: a competition's test set
+            return None
+        if not isinstance(value, str | int):
+            raise DataError(f"{name}: {value!r} in the column {column} is no label; a word or a whole number is.")
+        return names[int(value)] if names is not None else str(value)
+
+    if multilabel:
+        return [[word for value in found or () if (word := named(value)) is not None] for found in values]
+    return [named(value) for value in values]
+
+
+def _described(features: Any) -> list[str]:
+    return [f"{column}: {type(feature).__name__}" for column, feature in features.items()][:8]

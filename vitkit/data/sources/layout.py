@@ -1,0 +1,103 @@
+"""Paths → splits and classes: CLASS/**/a.jpg, SPLIT/CLASS/**/a.jpg, SPLIT/a.jpg or just a.jpg.
+
+Paths are relative and sorted, with "/" between; folders on disk and folders inside a tar file read the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from vitkit.data.sources.files import counted, few, printable
+from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
+
+
+@dataclass
+class Layout:
+    rows: dict[str, list[int]] = field(default_factory=dict)             # split → which of the paths
+    labels: dict[str, list[str | None]] = field(default_factory=dict)    # split → their classes
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def labelled(self) -> bool:
+        return any(label is not None for labels in self.labels.values() for label in labels)
+
+
+def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = ()) -> Layout:
+    """`folders` are those that exist, so that classes without pictures can be named."""
+    layout = Layout()
+    prefix = _wrapper(paths)
+    if prefix:
+        layout.notes.append(f"splits found in the folder {printable(prefix.rstrip('/'))}")
+    inner = [path.removeprefix(prefix).split("/") for path in paths]
+    exist = [folder.removeprefix(prefix).split("/") for folder in folders if folder.startswith(prefix)]
+    tops = {parts[0] for parts in inner if len(parts) > 1}
+    splits = _split_folders(source, tops, layout)
+    if not splits:
+        _add(layout, WHOLE, "", list(range(len(inner))), inner, [parts[0] for parts in exist])
+        return layout
+    outside = [row for row, parts in enumerate(inner) if len(parts) == 1]
+    if outside:
+        layout.notes.append(f"beside the folders of splits, left out: {counted(len(outside), 'picture')}: "
+                            + few([printable(paths[row]) for row in outside]))
+    for folder in sorted(splits):
+        rows = [row for row, parts in enumerate(inner) if len(parts) > 1 and parts[0] == folder]
+        _add(layout, splits[folder], f"{folder}/", rows, [inner[row][1:] for row in rows],
+             [parts[1] for parts in exist if len(parts) > 1 and parts[0] == folder])
+    if layout.labelled:
+        for split, labels in layout.labels.items():
+            if labels and all(label is None for label in labels):
+                layout.notes.append(f"{split} has no folders of classes: its {counted(len(labels), 'picture')} "
+                                    f"{'is' if len(labels) == 1 else 'are'} unlabelled")
+    return layout
+
+
+def _wrapper(paths: Sequence[str]) -> str:
+    """"photos/" where everything lies in photos/train/ and photos/test/, as archives often unpack."""
+    starts = {tuple(path.split("/")[:2]) for path in paths if path.count("/") >= 2}
+    tops = {path.split("/")[0] for path in paths}
+    if len(tops) != 1 or any(path.count("/") < 2 for path in paths):
+        return ""
+    (top,) = tops
+    return f"{top}/" if not canonical(top) and all(canonical(second) for _, second in starts) else ""
+
+
+def _split_folders(source: str, tops: set[str], layout: Layout) -> dict[str, str]:
+    """Folder → split. One folder called `train` among others is a class: trains are things to take pictures of."""
+    splits = {top: split for top in tops if (split := canonical(top))}
+    others = sorted(tops - splits.keys())
+    if not splits:
+        return {}
+    if others and len(set(splits.values())) < 2:
+        layout.notes.append(f"{few(sorted(splits))} is taken as a class, since {few(others)} "
+                            f"{'lies' if len(others) == 1 else 'lie'} beside it")
+        return {}
+    refuse_two_spellings(source, splits)
+    if others:
+        layout.notes.append(f"folders beside the splits, left out: {few([*map(printable, others)])}")
+    return splits
+
+
+def _add(layout: Layout, split: str, where: str, rows: list[int], inner: Sequence[list[str]], exist: list[str]) -> None:
+    """One split: `inner` are the parts of its paths below it, `exist` the folders that stand right below it."""
+    loose = [row for row, parts in zip(rows, inner, strict=True) if len(parts) == 1]
+    counts = Counter(parts[0] for parts in inner if len(parts) > 1)
+    if len(loose) > counts.total():  # mostly loose pictures: the few folders are no classes
+        layout.rows[split], layout.labels[split] = rows, [None] * len(rows)
+        if counts:
+            layout.notes.append(f"{counted(len(loose), 'picture')} outside folders and {counts.total():,} inside "
+                                f"{few([where + printable(name) for name in sorted(counts)])}: taken as unlabelled")
+        return
+    if loose:
+        layout.notes.append(f"beside the folders of classes{f' in {where}' if where else ''}, left out: "
+                            + counted(len(loose), "picture"))
+    empty = sorted({where + name for name in exist} - {where + name for name in counts})
+    if empty and counts:
+        layout.notes.append(f"folders without pictures, no classes of their own: {few([*map(printable, empty)])}")
+    kept = [(row, parts[0]) for row, parts in zip(rows, inner, strict=True) if len(parts) > 1]
+    if any(canonical(parts[1]) for parts in inner if len(parts) > 2):
+        layout.notes.append(f"folders named like splits inside classes{f' of {where}' if where else ''}: "
+                            "taken as part of their class; SPLIT/CLASS is read, CLASS/SPLIT is not")
+    layout.rows[split] = [row for row, _ in kept]
+    layout.labels[split] = [name for _, name in kept]
