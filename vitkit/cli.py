@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,9 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"vitkit {verb}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # the reader has seen enough: vitkit check … | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
 
 
 def _help() -> str:

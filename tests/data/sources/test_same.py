@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.data.sources.made import Pictures, as_csv, as_jsonl, as_npz, lay_out, pixels_of, some
+from vitkit.data.loader import Loader, Reader
 from vitkit.data.shards import write_shards
 from vitkit.data.sources.base import Data, Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.transforms import Fast
 
 KINDS = ("folders", "csv", "jsonl", "npz", "compressed npz", "shards", "shards of arrays", "hf")
 
@@ -74,3 +77,13 @@ def test_every_kind_is_read_in_another_process(start: str, tmp_path: Path):
     for ours, theirs in zip(here, there, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(pixels_of(one), pixels_of(other))
+
+
+def test_every_kind_gives_the_same_training_batches(tmp_path: Path):
+    splits = [opened(kind, tmp_path / kind, some()).splits["train"] for kind in KINDS]
+    loaders = [Loader(Reader(split=split, transform=Fast(image=(16, 16))), batch=4) for split in splits]
+    for step in (0, 1, 7, 1234):
+        first, *others = [loader.at(step) for loader in loaders]
+        for other in others:
+            assert torch.equal(first.images, other.images)
+            assert torch.equal(first.labels, other.labels)
