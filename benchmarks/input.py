@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import platform
 import statistics
@@ -22,7 +23,6 @@ import torch
 from PIL import Image
 
 from vitkit.data.decode import decode
-from vitkit.data.order import generator
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import Exact, Fast
 
@@ -54,13 +54,14 @@ def ways() -> dict[str, Way]:
     cropped = Fast(image=(SIDE, SIDE))
     exact = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bilinear"))
     bicubic = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bicubic"))
-    rng = generator(0)
+    count = itertools.count()
     return {
         "Pillow, bilinear": lambda content: pillow(content, Image.Resampling.BILINEAR),
         "Pillow, bicubic": lambda content: pillow(content, Image.Resampling.BICUBIC),
         "vitkit: decode alone": decode,
-        "vitkit: uint8, bilinear (training)": lambda content: whole(decode(content), rng),
-        "vitkit: uint8, random crop and flip (training)": lambda content: cropped(decode(content), rng),
+        "vitkit: uint8, bilinear (training)": lambda content: whole(decode(content), seed=0, epoch=0, index=0),
+        "vitkit: uint8, random crop and flip (training)":
+            lambda content: cropped(decode(content), seed=0, epoch=0, index=next(count)),
         "vitkit: float32, bilinear (exact)": lambda content: exact(decode(content)),
         "vitkit: float32, bicubic (exact)": lambda content: bicubic(decode(content)),
     }

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.pictures import scene
+from vitkit.data.boxes import draw_boxes
 from vitkit.data.decode import decode
-from vitkit.data.order import generator
+from vitkit.data.draws import uniform
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.resize import resize
-from vitkit.data.transforms import Exact, Fast, random_box
+from vitkit.data.transforms import Exact, Fast, whole_pixels
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 sides = st.integers(1, 70)
@@ -78,7 +79,7 @@ def test_deep_pictures_keep_their_depth_on_the_exact_path():
     deep = np.full((8, 8, 3), 100.25, np.float32)
     exact = Exact(image=(8, 8), preprocessing=Preprocessing(resize="squash"))
     torch.testing.assert_close(exact.frame(deep), torch.full((3, 8, 8), 100.25))
-    assert Fast(image=(8, 8), crop=None, flip=False)(deep, generator(0)).dtype == torch.uint8
+    assert Fast(image=(8, 8), crop=None, flip=False)(deep, seed=0, epoch=0, index=0).dtype == torch.uint8
 
 
 @pytest.mark.parametrize("filter", FILTERS)
@@ -106,32 +107,34 @@ def photos(shared: Path) -> list[np.ndarray]:
 def test_the_fast_chain_without_chance_is_pillows_resize():
     fast = Fast(image=(20, 30), crop=None, flip=False, resize="squash")
     theirs = np.asarray(Image.fromarray(scene(50, 80)).resize((30, 20), Image.Resampling.BILINEAR)).astype(int)
-    ours = fast(scene(50, 80), generator(0)).permute(1, 2, 0).numpy()
+    ours = fast(scene(50, 80), seed=0, epoch=0, index=0).permute(1, 2, 0).numpy()
     assert np.abs(ours - theirs).max() <= 1
 
 
-def test_random_boxes_have_the_areas_and_shapes_asked_for():
-    boxes = [random_box((400, 500), (0.05, 1.0), (3 / 4, 4 / 3), generator(1, index)) for index in range(4000)]
-    tops, lefts, heights, widths = np.array(boxes).T
-    assert (tops >= 0).all()
-    assert (lefts >= 0).all()
-    assert (tops + heights <= 400).all()
-    assert (lefts + widths <= 500).all()
-    areas = heights * widths / 200_000
-    assert areas.min() >= 0.045
-    inside = areas[(areas > 0.1) & (areas < 0.5)]  # where no shape is refused, areas are uniform
-    assert np.histogram(inside, bins=4, range=(0.1, 0.5))[0] == pytest.approx(len(inside) / 4, rel=0.15)
-    ratios = (widths / heights)[areas < 0.5]
-    assert ratios.min() >= 0.73
-    assert ratios.max() <= 1.37
-    assert np.log(ratios).mean() == pytest.approx(0, abs=0.02)
+@given(size=st.tuples(sides, sides), seed=st.integers(0, 99))
+def test_crops_lie_inside_the_picture_and_are_never_empty(size: tuple[int, int], seed: int):
+    for box in draw_boxes(uniform(seed, 0, range(20), "view", 4), size, area=(0.01, 1.0), aspect=(3 / 4, 4 / 3)):
+        left, top, right, bottom = whole_pixels(box)
+        assert 0 <= left < right <= size[1]
+        assert 0 <= top < bottom <= size[0]
+
+
+def test_a_crop_is_the_box_that_was_drawn():
+    fast = Fast(image=(24, 40), flip=False)
+    for index in range(20):
+        draws = uniform(5, 2, [index], "view", 5)
+        box = draw_boxes(draws[:, 1:], (50, 80), area=fast.crop, aspect=fast.aspect)[0]
+        piece = Image.fromarray(scene(50, 80)).crop(tuple(whole_pixels(box)))
+        theirs = np.asarray(piece.resize((40, 24), Image.Resampling.BILINEAR)).astype(int)
+        ours = fast(scene(50, 80), seed=5, epoch=2, index=index).permute(1, 2, 0).numpy()
+        assert np.abs(ours - theirs).max() <= 1
 
 
 def test_half_of_the_pictures_are_flipped():
     fast = Fast(image=(24, 40), crop=None)
     upright = torch.from_numpy(scene()).permute(2, 0, 1)
     mirrored = upright.flip(-1)
-    views = [fast(scene(), generator(0, index)) for index in range(1000)]
+    views = [fast(scene(), seed=0, epoch=0, index=index) for index in range(1000)]
     share = np.mean([torch.equal(view, mirrored) for view in views])
     assert share == pytest.approx(0.5, abs=0.05)
     assert all(torch.equal(view, mirrored) or torch.equal(view, upright) for view in views)

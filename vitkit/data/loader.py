@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitkit.data.decode import decode
-from vitkit.data.order import Order, generator
+from vitkit.data.order import Order
 from vitkit.data.sources.base import DataError, Split
 from vitkit.data.transforms import Exact, Fast
 from vitkit.errors import ConfigError, DecodeError
@@ -35,14 +35,15 @@ class Batch:
     failures: tuple[tuple[int, str], ...] = ()  # pictures that could not be decoded: index, reason
 
     def to(self, device: torch.device | str) -> Batch:
-        """On the device; from pinned memory the copy runs while the host goes on."""
-        moved = {name: getattr(self, name).to(device, non_blocking=True)
-                 for name in ("images", "labels", "indices", "epochs")}
-        return Batch(failures=self.failures, **moved)
+        """On the device; from pinned memory the copy runs while the host goes on.
+
+        Indices and epochs stay on the host, where augmentation draws from them.
+        """
+        return replace(self, images=self.images.to(device, non_blocking=True),
+                       labels=self.labels.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        pinned = {name: getattr(self, name).pin_memory() for name in ("images", "labels", "indices", "epochs")}
-        return Batch(failures=self.failures, **pinned)
+        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class Reader:
     def __call__(self, epoch: int, index: int) -> Tensor:
         pixels = decode(self.split.read(index), channels=self.channels)
         if isinstance(self.transform, Fast):
-            return self.transform(pixels, generator(self.seed, epoch, index))
+            return self.transform(pixels, seed=self.seed, epoch=epoch, index=index)
         return self.transform(pixels)
 
 

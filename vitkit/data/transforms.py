@@ -8,18 +8,18 @@ Shapes: C channels, (height, width) of the model's image.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.data.boxes import draw_boxes
+from vitkit.data.draws import uniform
 from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.resize import resize
 
 Size = tuple[int, int]  # height, width
-Box = tuple[int, int, int, int]  # top, left, height, width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,37 +93,35 @@ class Fast:
     """The training chain on the CPU, in bytes; what remains (RandAugment, mixing, scaling) happens in batches."""
 
     image: Size
-    crop: tuple[float, float] | None = (0.05, 1.0)  # share of the picture's area, Google's Inception crop
+    crop: tuple[float, float] | None = (0.05, 1.0)  # share of the picture's area, as in Inception's crop
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     resize: Resize = "crop"  # without a random crop: how the whole picture is fitted
 
-    def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> Tensor:
-        """(h, w, C) → (C, height, width) uint8."""
+    def __call__(self, pixels: np.ndarray, *, seed: int, epoch: int, index: int) -> Tensor:
+        """(h, w, C) → (C, height, width) uint8; what is drawn depends on (seed, epoch, index) alone."""
         if pixels.dtype != np.uint8:
             pixels = pixels.round().astype(np.uint8)
-        height, width = pixels.shape[:2]
-        flipped = self.flip and rng.random() < 0.5
+        draws = uniform(seed, epoch, [index], "view", 5)
+        flipped = self.flip and draws[0, 0] < 0.5
         if self.crop is not None:
-            top, left, high, wide = random_box((height, width), self.crop, self.aspect, rng)
-            pixels = pixels[top:top + high, left:left + wide]
-            picture = resize(_planes(pixels), self.image, "bilinear")[0]
+            box = draw_boxes(draws[:, 1:], pixels.shape[:2], area=self.crop, aspect=self.aspect)[0]
+            left, top, right, bottom = whole_pixels(box)
+            picture = resize(_planes(pixels[top:bottom, left:right]), self.image, "bilinear")[0]
         else:
             how = Preprocessing(resize=self.resize, interpolation="bilinear")
             picture = _fit_bytes(_planes(pixels)[0], self.image, how)
         return picture.flip(-1) if flipped else picture
 
 
-def random_box(size: Size, area: tuple[float, float], aspect: tuple[float, float], rng: np.random.Generator) -> Box:
-    """A box of random area and shape inside the picture (the Inception crop); after ten misses, the whole picture."""
-    height, width = size
-    for _ in range(10):
-        pixels = rng.uniform(*area) * height * width
-        ratio = math.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1])))
-        wide, high = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
-        if 0 < wide <= width and 0 < high <= height:
-            return int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1)), high, wide
-    return 0, 0, height, width
+def whole_pixels(box: np.ndarray) -> list[int]:
+    """Edges on pixel borders, at least one pixel apart."""
+    left, top, right, bottom = box.round().astype(int).tolist()
+    if right == left:
+        left, right = int(box[0]), int(box[0]) + 1
+    if bottom == top:
+        top, bottom = int(box[1]), int(box[1]) + 1
+    return [left, top, right, bottom]
 
 
 def _planes(pixels: np.ndarray) -> Tensor:
