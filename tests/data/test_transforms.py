@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.pictures import scene
-from vitkit.data.boxes import draw_boxes
+from vitkit.data.boxes import draw_box, draw_boxes
 from vitkit.data.decode import decode
 from vitkit.data.draws import uniform
 from vitkit.data.preprocessing import Preprocessing
@@ -21,6 +21,7 @@ from vitkit.data.resize import resize
 from vitkit.data.transforms import Exact, Fast, whole_pixels
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+DRAWS = Fast.draw(0, 0, range(1000))
 sides = st.integers(1, 70)
 
 
@@ -79,7 +80,7 @@ def test_deep_pictures_keep_their_depth_on_the_exact_path():
     deep = np.full((8, 8, 3), 100.25, np.float32)
     exact = Exact(image=(8, 8), preprocessing=Preprocessing(resize="squash"))
     torch.testing.assert_close(exact.frame(deep), torch.full((3, 8, 8), 100.25))
-    assert Fast(image=(8, 8), crop=None, flip=False)(deep, seed=0, epoch=0, index=0).dtype == torch.uint8
+    assert Fast(image=(8, 8), crop=None, flip=False)(deep, DRAWS[0]).dtype == torch.uint8
 
 
 @pytest.mark.parametrize("filter", FILTERS)
@@ -107,13 +108,16 @@ def photos(shared: Path) -> list[np.ndarray]:
 def test_the_fast_chain_without_chance_is_pillows_resize():
     fast = Fast(image=(20, 30), crop=None, flip=False, resize="squash")
     theirs = np.asarray(Image.fromarray(scene(50, 80)).resize((30, 20), Image.Resampling.BILINEAR)).astype(int)
-    ours = fast(scene(50, 80), seed=0, epoch=0, index=0).permute(1, 2, 0).numpy()
+    ours = fast(scene(50, 80), DRAWS[0]).permute(1, 2, 0).numpy()
     assert np.abs(ours - theirs).max() <= 1
 
 
 @given(size=st.tuples(sides, sides), seed=st.integers(0, 99))
 def test_crops_lie_inside_the_picture_and_are_never_empty(size: tuple[int, int], seed: int):
-    for box in draw_boxes(uniform(seed, 0, range(20), "view", 4), size, area=(0.01, 1.0), aspect=(3 / 4, 4 / 3)):
+    draws = uniform(seed, 0, range(20), "view", 4)
+    boxes = draw_boxes(draws, size, area=(0.01, 1.0), aspect=(3 / 4, 4 / 3))
+    for box, own in zip(boxes, draws.tolist(), strict=True):
+        np.testing.assert_allclose(draw_box(own, size, area=(0.01, 1.0), aspect=(3 / 4, 4 / 3)), box, atol=1e-9)
         left, top, right, bottom = whole_pixels(box)
         assert 0 <= left < right <= size[1]
         assert 0 <= top < bottom <= size[0]
@@ -122,11 +126,11 @@ def test_crops_lie_inside_the_picture_and_are_never_empty(size: tuple[int, int],
 def test_a_crop_is_the_box_that_was_drawn():
     fast = Fast(image=(24, 40), flip=False)
     for index in range(20):
-        draws = uniform(5, 2, [index], "view", 5)
-        box = draw_boxes(draws[:, 1:], (50, 80), area=fast.crop, aspect=fast.aspect)[0]
+        draws = Fast.draw(5, 2, [index])
+        box = draw_boxes(np.array(draws)[:, 1:], (50, 80), area=fast.crop, aspect=fast.aspect)[0]
         piece = Image.fromarray(scene(50, 80)).crop(tuple(whole_pixels(box)))
         theirs = np.asarray(piece.resize((40, 24), Image.Resampling.BILINEAR)).astype(int)
-        ours = fast(scene(50, 80), seed=5, epoch=2, index=index).permute(1, 2, 0).numpy()
+        ours = fast(scene(50, 80), draws[0]).permute(1, 2, 0).numpy()
         assert np.abs(ours - theirs).max() <= 1
 
 
@@ -134,7 +138,7 @@ def test_half_of_the_pictures_are_flipped():
     fast = Fast(image=(24, 40), crop=None)
     upright = torch.from_numpy(scene()).permute(2, 0, 1)
     mirrored = upright.flip(-1)
-    views = [fast(scene(), seed=0, epoch=0, index=index) for index in range(1000)]
+    views = [fast(scene(), DRAWS[index]) for index in range(1000)]
     share = np.mean([torch.equal(view, mirrored) for view in views])
     assert share == pytest.approx(0.5, abs=0.05)
     assert all(torch.equal(view, mirrored) or torch.equal(view, upright) for view in views)

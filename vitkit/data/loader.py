@@ -9,7 +9,7 @@ Shapes: B this process's share of a batch, C channels, K classes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -55,10 +55,11 @@ class Reader:
     channels: int = 3
     seed: int = 0
 
-    def __call__(self, epoch: int, index: int) -> Tensor:
+    def __call__(self, epoch: int, index: int, draws: Sequence[float] | None = None) -> Tensor:
+        """`draws` are Fast.draw's for this picture, where they are at hand already."""
         pixels = decode(self.split.read(index), channels=self.channels)
         if isinstance(self.transform, Fast):
-            return self.transform(pixels, seed=self.seed, epoch=epoch, index=index)
+            return self.transform(pixels, draws or Fast.draw(self.seed, epoch, [index])[0])
         return self.transform(pixels)
 
 
@@ -136,19 +137,22 @@ class _Steps(Dataset[Batch]):
     def __getitem__(self, step: int) -> Batch:
         failures: list[tuple[int, str]] = []
         pictures, places = [], []
-        for epoch, index in self.order.step(step, self.batch, self.rank, self.ranks):
-            picture, index = self._first_whole(epoch, index, failures)
+        asked = self.order.step(step, self.batch, self.rank, self.ranks)
+        epochs, indices = zip(*asked, strict=True)
+        for (epoch, index), draws in zip(asked, Fast.draw(self.reader.seed, epochs, indices), strict=True):
+            picture, place = self._first_whole(epoch, index, draws, failures)
             pictures.append(picture)
-            places.append((epoch, index))
+            places.append((epoch, place))
         return collate(self.reader.split, pictures, places, failures)
 
-    def _first_whole(self, epoch: int, index: int, failures: list[tuple[int, str]]) -> tuple[Tensor, int]:
+    def _first_whole(self, epoch: int, index: int, draws: Sequence[float],
+                     failures: list[tuple[int, str]]) -> tuple[Tensor, int]:
         """The picture, or the first whole one that follows it in the split."""
         count = len(self.reader.split)
         for offset in range(min(count, NEIGHBOURS)):
             candidate = (index + offset) % count
             try:
-                return self.reader(epoch, candidate), candidate
+                return self.reader(epoch, candidate, draws if offset == 0 else None), candidate
             except (DecodeError, DataError) as error:
                 failures.append((candidate, _reason(error, self.reader.split.keys[candidate])))
         raise DataError(f"{len(failures)} pictures one after another cannot be decoded.",

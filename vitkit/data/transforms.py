@@ -8,13 +8,15 @@ Shapes: C channels, (height, width) of the model's image.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from vitkit.data.boxes import draw_boxes
+from vitkit.data.boxes import draw_box
 from vitkit.data.draws import uniform
 from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.resize import resize
@@ -98,14 +100,18 @@ class Fast:
     flip: bool = True
     resize: Resize = "crop"  # without a random crop: how the whole picture is fitted
 
-    def __call__(self, pixels: np.ndarray, *, seed: int, epoch: int, index: int) -> Tensor:
-        """(h, w, C) → (C, height, width) uint8; what is drawn depends on (seed, epoch, index) alone."""
+    @staticmethod
+    def draw(seed: int, epochs: ArrayLike, indices: ArrayLike) -> list[list[float]]:
+        """The random numbers of some pictures, a row for each; all at once, because numpy is slow on single ones."""
+        return uniform(seed, epochs, indices, "view", 5).tolist()
+
+    def __call__(self, pixels: np.ndarray, draws: Sequence[float]) -> Tensor:
+        """(h, w, C) → (C, height, width) uint8."""
         if pixels.dtype != np.uint8:
             pixels = pixels.round().astype(np.uint8)
-        draws = uniform(seed, epoch, [index], "view", 5)
-        flipped = self.flip and draws[0, 0] < 0.5
+        flipped = self.flip and draws[0] < 0.5
         if self.crop is not None:
-            box = draw_boxes(draws[:, 1:], pixels.shape[:2], area=self.crop, aspect=self.aspect)[0]
+            box = draw_box(draws[1:], pixels.shape[:2], area=self.crop, aspect=self.aspect)
             left, top, right, bottom = whole_pixels(box)
             picture = resize(_planes(pixels[top:bottom, left:right]), self.image, "bilinear")[0]
         else:
@@ -114,9 +120,9 @@ class Fast:
         return picture.flip(-1) if flipped else picture
 
 
-def whole_pixels(box: np.ndarray) -> list[int]:
+def whole_pixels(box: Sequence[float]) -> list[int]:
     """Edges on pixel borders, at least one pixel apart."""
-    left, top, right, bottom = box.round().astype(int).tolist()
+    left, top, right, bottom = map(round, box)
     if right == left:
         left, right = int(box[0]), int(box[0]) + 1
     if bottom == top:
