@@ -28,3 +28,12 @@ def test_the_cost_command_prints_what_the_readme_shows(capsys: pytest.CaptureFix
     shown = README.split("```\n224 x 224 px")[1].split("```")[0].splitlines()[1:]
     for line in shown:
         assert " ".join(line.split()) in printed
+
+
+def test_the_check_command_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    main(["check", "fashion"])
+    shown = README.split("```\ndata ")[1].split("```")[0]
+    assert capsys.readouterr().out == f"data {shown}"
