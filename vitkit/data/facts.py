@@ -6,11 +6,13 @@ data, wherever it has been moved, decodes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
 import sqlite3
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,38 +76,41 @@ class Memory:
     """Facts by content hash, in a file that any number of runs may share; without a place to keep it, in none."""
 
     def __init__(self, path: Path | None = None):
-        self.known: dict[str, Facts] = {}
         self.new: dict[str, Facts] = {}
-        self.path = path or default_place()
+        self.lock = threading.Lock()
+        self.table: sqlite3.Connection | None = None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._open() as table:
-                for key, record in table.execute("SELECT key, record FROM facts"):
-                    self.known[key] = Facts(**json.loads(record))
-        except (OSError, sqlite3.Error, ValueError, TypeError):
-            self.path = Path(os.devnull)
+            path = path or default_place()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.table = sqlite3.connect(path, timeout=10, check_same_thread=False)
+            self.table.execute("CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, record TEXT)")
+        except (OSError, sqlite3.Error):
+            self.table = None  # a memory that cannot be kept costs time, not answers
 
     def look_up(self, content: bytes | np.ndarray, channels: int) -> Facts:
         key = f"{VERSION}:{channels}:{content_hash(content)}"
-        facts = self.known.get(key)
+        facts = self._recall(key)
         if facts is None:
             facts = self.new[key] = find_facts(content, channels)
         return facts
 
     def save(self) -> None:
-        if self.path == Path(os.devnull) or not self.new:
+        if self.table is None:
             return
         rows = [(key, json.dumps(asdict(facts))) for key, facts in self.new.items()]
-        try:
-            with self._open() as table:
-                table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
-        except sqlite3.Error:
-            return  # a memory that cannot be written costs time, not answers
+        with contextlib.suppress(sqlite3.Error), self.lock, self.table:
+            self.table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
+        self.new.clear()
 
-    def _open(self) -> sqlite3.Connection:
-        table = sqlite3.connect(self.path, timeout=10)
-        table.execute("CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, record TEXT)")
-        return table
+    def _recall(self, key: str) -> Facts | None:
+        if key in self.new or self.table is None:
+            return self.new.get(key)
+        try:
+            with self.lock:
+                row = self.table.execute("SELECT record FROM facts WHERE key = ?", (key,)).fetchone()
+            return Facts(**json.loads(row[0])) if row else None
+        except (sqlite3.Error, ValueError, TypeError):
+            return None
 
 
 def default_place() -> Path:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
+# of many scripts, under the names that Linux, macOS and Windows have them
+WIDE_FONTS = ("NotoSansCJK-Regular.ttc", "NotoSansCJKkr-Regular.otf", "NanumGothic.ttf", "AppleSDGothicNeo.ttc",
+              "Arial Unicode.ttf", "malgun.ttf", "msyh.ttc", "DejaVuSans.ttf")
 INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
 
 
@@ -18,11 +22,11 @@ def draw_sheet(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[np.
     height = 2 * MARGIN + 48 + len(rows) * (TILE + LINE + GAP)
     sheet = Image.new("RGB", (width, height), PAPER)
     pen = ImageDraw.Draw(sheet)
-    pen.text((MARGIN, MARGIN), title, INK, _font(18))
-    pen.text((MARGIN, MARGIN + 26), _shorten(pen, subtitle, width - 2 * MARGIN), FAINT, _font(12))
+    pen.text((MARGIN, MARGIN), title, INK, _font(18, title))
+    pen.text((MARGIN, MARGIN + 26), _shorten(pen, subtitle, width - 2 * MARGIN), FAINT, _font(12, subtitle))
     top = MARGIN + 52
     for name, pictures in rows:
-        pen.text((MARGIN, top), _shorten(pen, name, width - 2 * MARGIN), INK, _font(12))
+        pen.text((MARGIN, top), _shorten(pen, name, width - 2 * MARGIN), INK, _font(12, name))
         for column, pixels in enumerate(pictures):
             sheet.paste(_tile(pixels), (MARGIN + column * (TILE + GAP), top + LINE))
         top += TILE + LINE + GAP
@@ -42,13 +46,19 @@ def _tile(pixels: np.ndarray) -> Image.Image:
     return tile
 
 
-def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+def _font(size: int, text: str) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    """Pillow's own font; where a name is written in another script, one of the system's that has it."""
+    if any(ord(letter) > 0x2FF and not letter.isspace() and letter not in "…–—" for letter in text):
+        for name in WIDE_FONTS:
+            with contextlib.suppress(OSError):
+                return ImageFont.truetype(name, size)
     return ImageFont.load_default(size)
 
 
 def _shorten(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
-    if pen.textlength(text, _font(12)) <= width:
+    font = _font(12, text)
+    if pen.textlength(text, font) <= width:
         return text
-    while text and pen.textlength(text + "…", _font(12)) > width:
+    while text and pen.textlength(text + "…", font) > width:
         text = text[:-1]
     return text + "…"
