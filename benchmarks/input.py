@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def ways() -> dict[str, Way]:
-    whole = Fast(image=(SIDE, SIDE), crop=None, flip=False, resize="squash")
+    whole = Fast(image=(SIDE, SIDE), crop=None, flip=False, whole=Preprocessing(resize="squash"))
     cropped = Fast(image=(SIDE, SIDE))
     exact = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bilinear"))
     bicubic = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bicubic"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.conftest import FIXTURES
 from tests.data.pictures import bombs, encode, oriented, scene
 from vitkit.cli import main
 from vitkit.data.check import Report, check
 from vitkit.data.duplicates import near
-from vitkit.data.facts import Memory, find_facts
+from vitkit.data.facts import Facts, Memory, find_facts
 from vitkit.data.sources.open import open_data
 from vitkit.data.split import stratified
 
@@ -142,7 +144,45 @@ def test_a_memory_that_is_damaged_or_nowhere_costs_only_time(photos: Path, tmp_p
 
 def test_different_pictures_are_not_near():
     facts = [find_facts(encode(view(seed), "PNG"), 3) for seed in range(200)]
-    assert near(facts) == []
+    assert near(facts, ["train", "test"] * 100) == []
+
+
+def test_thousands_of_alike_pictures_are_matched_once_each():
+    rng = np.random.default_rng(0)
+    base = np.asarray(Image.fromarray(view(5)).convert("L").resize((16, 16))).astype(int)
+    frames = [np.clip(base + rng.integers(-1, 2, base.shape), 0, 255).astype(np.uint8) for _ in range(3000)]
+    facts = [Facts(pixels=str(index), thumbnail=frame.tobytes().hex()) for index, frame in enumerate(frames)]
+    pairs = near(facts, ["train"] * 1500 + ["test"] * 1500)
+    assert len(pairs) > 1400
+    assert len({one for one, _ in pairs}) == len(pairs)
+    assert near(facts, ["train"] * 3000) == []
+
+
+def test_an_interrupted_look_keeps_what_it_learned(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vitkit.data.check.STRETCH", 10)
+    memory = Memory(photos.parent / "facts.sqlite")
+
+    def interrupted(items, total, what):
+        for count, item in enumerate(items):
+            if count == 15:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        check(open_data(photos), memory=memory, watch=interrupted)
+    decoded = []
+    monkeypatch.setattr("vitkit.data.facts.find_facts", lambda *given: decoded.append(1) or find_facts(*given))
+    look(photos)
+    assert len(decoded) <= 32 - 10
+
+
+def test_a_picture_that_failed_is_tried_again(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    (photos / "train" / "cat" / "phone.heic").write_bytes((FIXTURES / "scene.heic").read_bytes())
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    assert "vitkit[formats]" in look(photos).bad[0][1]
+    monkeypatch.undo()
+    pytest.importorskip("pi_heif")
+    assert look(photos).bad == []
 
 
 @pytest.mark.parametrize(("change", "code"), [("nothing", 0), ("a bad file", 1), ("no folder", 2)])

@@ -17,6 +17,7 @@ from vitkit.data.sources.files import counted, few
 from vitkit.data.sources.splits import fitting_split
 
 IMBALANCE = 10.0  # largest class over smallest from which a remark is made
+STRETCH = 2_000  # pictures between savings of what was learned
 FEW = 10  # pictures of a class under which a remark is made
 
 # How pictures are stored that ordinary tools get wrong; here they are merely worth knowing of.
@@ -65,15 +66,25 @@ def check(data: Data, *, channels: int = 3, workers: int = 4, memory: Memory | N
             key = data.splits[place.split].keys[place.index]
             return Facts(error=str(error).splitlines()[0].removeprefix(f"{key} "))
 
-    with ThreadPoolExecutor(max(workers, 1)) as pool:  # decoding leaves Python's lock, so threads are enough
-        facts = list(watch(pool.map(examine, places), len(places), "decoding"))
-    memory.save()
+    facts = list(watch(_in_parallel(examine, places, workers, memory), len(places), "decoding"))
     report = Report(name=data.name, kind=data.kind, classes=data.classes, remarks=list(data.notes),
                     pictures={name: len(split) for name, split in data.splits.items()})
     _judge_files(report, data, places, facts)
     _judge_classes(report, data)
     _judge_copies(report, data, places, facts)
     return report
+
+
+def _in_parallel(
+    examine: Callable[[Place], Facts], places: list[Place], workers: int, memory: Memory
+) -> Iterator[Facts]:
+    """In order, a stretch at a time; what a stretch has taught is kept even if the next is interrupted."""
+    with ThreadPoolExecutor(max(workers, 1)) as pool:  # decoding leaves Python's lock, so threads are enough
+        for first in range(0, len(places), STRETCH):
+            try:
+                yield from pool.map(examine, places[first:first + STRETCH])
+            finally:
+                memory.save()
 
 
 def _judge_files(report: Report, data: Data, places: list[Place], facts: list[Facts]) -> None:
@@ -138,9 +149,8 @@ def _judge_copies(report: Report, data: Data, places: list[Place], facts: list[F
         odd_one = next((one for one in members if not _same_label(data, members[0], one)), None)
         if odd_one:
             report.conflicts.append((_key(data, members[0]), _key(data, odd_one)))
-    for one, other in near(facts):
-        if places[one].split != places[other].split:
-            report.leaks.append((_key(data, places[one]), _key(data, places[other]), "nearly identical"))
+    for one, other in near(facts, [place.split for place in places]):
+        report.leaks.append((_key(data, places[one]), _key(data, places[other]), "nearly identical"))
     exact = sum(how == "identical" for *_, how in report.leaks)
     if exact:
         report.problems.append(f"{exact:,} pictures stand in two splits: scores on them mean nothing")

@@ -1,7 +1,8 @@
 """The one decoder: bytes → pixels, for training, evaluation, prediction and serving alike.
 
-What comes out is (height, width, channels), upright, uint8; sources deeper than 8 bits come out as float32 on the same
-0 to 255 scale, so that nothing is clipped or rounded away. What cannot be decoded whole is an error with a reason.
+What comes out is (height, width, channels), upright, uint8; grey, array and TIFF sources deeper than 8 bits come out as
+float32 on the same 0 to 255 scale, so that nothing is clipped or rounded away (16-bit colour PNGs reach us as 8 bits,
+which is all that Pillow reads of them). What cannot be decoded whole is an error with a reason.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ PIXEL_LIMIT = 200_000_000
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels: a white page
 
 _EXIF_ORIENTATION = 0x0112
+_TIFF_PHOTOMETRIC = 262
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the latter two are BigTIFF
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 _GREY, _COLOUR = 1, 3
 _open_lock = threading.Lock()
@@ -62,13 +65,24 @@ def _decode(content: bytes | np.ndarray, channels: int, background: tuple[int, i
             return pixels
     if content[:6] == b"\x93NUMPY":
         return _fit_channels(deepen(read_npy(content, limit)), channels)
-    if content[:4] in (b"II*\0", b"MM\0*") and channels not in (_GREY, _COLOUR):
+    if content[:4] in _TIFF_STARTS and not _pillow_can(content, channels):
         return _fit_channels(deepen(read_tiff(content, limit)), channels)
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"{channels} channels are wanted, which only .npy and TIFF files can hold")
     with _open(content) as picture:
         _check_size(picture.size, limit)
         return _from_pillow(picture, channels, background)
+
+
+def _pillow_can(content: bytes, channels: int) -> bool:
+    """Of TIFFs: not more bands than RGB, nor colours as floats."""
+    if channels not in (_GREY, _COLOUR):
+        return False
+    try:
+        with _open(content):
+            return True
+    except UnidentifiedImageError:
+        return False
 
 
 def _decode_jpeg(content: bytes, channels: int, limit: int) -> np.ndarray | None:
@@ -111,11 +125,21 @@ def _from_pillow(picture: Image.Image, channels: int, background: tuple[int, int
     picture.load()
     orientation = picture.getexif().get(_EXIF_ORIENTATION, 1)
     if picture.mode.startswith("I") or picture.mode == "F":
-        return turn_upright(_fit_channels(deepen(np.asarray(picture)), channels), orientation)
+        return turn_upright(_fit_channels(deepen(_deep_values(picture)), channels), orientation)
     if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
         over = Image.new("RGBA", picture.size, (*background, 255))
         picture = Image.alpha_composite(over, picture.convert("RGBA"))
     return turn_upright(_as_array(picture.convert("L" if channels == _GREY else "RGB")), orientation)
+
+
+def _deep_values(picture: Image.Image) -> np.ndarray:
+    values = np.asarray(picture)
+    if picture.mode == "I" and picture.format in ("PNG", "PPM"):
+        values = values.astype(np.uint16)  # formats that have no more than 16 bits, in Pillow's 32-bit mode
+    tags = getattr(picture, "tag_v2", {})
+    if tags.get(_TIFF_PHOTOMETRIC) == 0 and values.dtype.newbyteorder("=") == np.uint16:
+        values = np.uint16(65535) - values  # white is zero; Pillow turns 8 bits round, but not 16
+    return values
 
 
 def _as_array(picture: Image.Image) -> np.ndarray:

@@ -22,11 +22,11 @@ def deepen(pixels: np.ndarray) -> np.ndarray:
         return pixels
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
-    if np.issubdtype(pixels.dtype, np.integer):
-        low, high = int(pixels.min()), int(pixels.max())
-        if low < 0 or high > 65535:
-            raise DecodeError(f"{pixels.dtype} values from {low} to {high}; 0 to 65535 is the widest range scaled")
+    if pixels.dtype.newbyteorder("=") == np.uint16:
         return pixels.astype(np.float32) * np.float32(255 / 65535)
+    if np.issubdtype(pixels.dtype, np.integer):
+        # values of 0 to 255 would come out black if they were taken for 16 bits, so nothing is guessed
+        raise DecodeError(f"{pixels.dtype} values, whose range nothing tells; uint8 and uint16 are read")
     if np.issubdtype(pixels.dtype, np.floating):
         darkest, brightest = float(pixels.min()), float(pixels.max())
         if not (darkest >= 0 and brightest <= 1):  # catches NaN too

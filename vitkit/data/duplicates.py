@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from vitkit.data.facts import THUMBNAIL, Facts
 
 HASH_DISTANCE = 3  # bits; with four bands of 16 bits, such a pair shares at least one band whole
 GREY_DISTANCE = 4.0  # mean over the thumbnail, after brightness is levelled
+CANDIDATES = 64  # looked at closely for a picture; among video frames thousands would do
 FLAT = 8.0  # deviation under which a picture has too little in it to be told from another
 
 
@@ -23,23 +25,47 @@ def identical(facts: Sequence[Facts]) -> list[list[int]]:
     return _groups((facts[index].pixels, index) for index in range(len(facts)) if facts[index].pixels)
 
 
-def near(facts: Sequence[Facts]) -> list[tuple[int, int]]:
-    """Pairs that are nearly the same, identical ones left out."""
-    chosen = [index for index, one in enumerate(facts) if one.thumbnail]
-    if not chosen:
+def near(facts: Sequence[Facts], splits: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs from two splits that are nearly the same; one for each picture, the identical left out."""
+    # one of each kind of picture per split: a thousand copies are no thousand finds
+    chosen = list({(one.pixels, split): index for index, (one, split) in enumerate(zip(facts, splits, strict=True))
+                   if one.thumbnail}.values())
+    if len(set(splits)) < 2 or not chosen:
         return []
     levels = np.frombuffer(bytes.fromhex("".join(facts[index].thumbnail for index in chosen)), np.uint8)
     thumbnails = levels.astype(np.float32).reshape(-1, THUMBNAIL, THUMBNAIL)
-    level = thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True)
     textured = thumbnails.std(axis=(1, 2)) >= FLAT
-    hashes = fingerprints(thumbnails)
-    pairs: set[tuple[int, int]] = set()
+    search = _Search(hashes=fingerprints(thumbnails), level=thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True),
+                     split=np.unique([splits[index] for index in chosen], return_inverse=True)[1],
+                     pixels=np.unique([facts[index].pixels for index in chosen], return_inverse=True)[1])
     for band in range(4):
-        keys = (hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
+        keys = (search.hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
         for group in _groups((int(key), place) for place, key in enumerate(keys) if textured[place]):
-            pairs |= _close_pairs(np.array(group), hashes, level)
-    found = [(chosen[one], chosen[other]) for one, other in sorted(pairs)]
-    return [(one, other) for one, other in found if facts[one].pixels != facts[other].pixels]
+            search.pair_up(np.array(group))
+    return sorted((chosen[one], chosen[other]) for one, other in search.found.items())
+
+
+@dataclass
+class _Search:
+    hashes: np.ndarray  # (n,) fingerprints
+    level: np.ndarray  # (n, 16, 16) grey levels about their mean
+    split: np.ndarray  # (n,) numbers of the splits
+    pixels: np.ndarray  # (n,) numbers of identical pictures
+    found: dict[int, int] = field(default_factory=dict)
+
+    def pair_up(self, group: np.ndarray) -> None:
+        """Within pictures that share a band: each with the likest of the later ones in another split."""
+        for place, one in enumerate(group[:-1].tolist()):
+            if one in self.found:
+                continue
+            others = group[place + 1:]
+            others = others[(self.split[others] != self.split[one]) & (self.pixels[others] != self.pixels[one])]
+            apart = np.bitwise_count(self.hashes[others] ^ self.hashes[one])
+            others = others[apart <= HASH_DISTANCE][:CANDIDATES]
+            if len(others):
+                distance = np.abs(self.level[others] - self.level[one]).mean(axis=(1, 2))
+                if distance.min() <= GREY_DISTANCE:
+                    self.found[one] = int(others[distance.argmin()])
 
 
 def fingerprints(thumbnails: np.ndarray) -> np.ndarray:
@@ -48,18 +74,6 @@ def fingerprints(thumbnails: np.ndarray) -> np.ndarray:
     steps = cells[:, :, 1::2] > cells[:, :, 0::2]                        # (n, 8, 8)
     weights = np.uint64(1) << np.arange(64, dtype=np.uint64)
     return (steps.reshape(len(steps), 64) * weights).sum(axis=1, dtype=np.uint64)
-
-
-def _close_pairs(group: np.ndarray, hashes: np.ndarray, level: np.ndarray) -> set[tuple[int, int]]:
-    """Within a group that shares a band: all against all, a row at a time."""
-    pairs = set()
-    for place, one in enumerate(group[:-1]):
-        others = group[place + 1:]
-        distance = np.bitwise_count(hashes[others] ^ hashes[one])
-        others = others[distance <= HASH_DISTANCE]
-        apart = np.abs(level[others] - level[one]).mean(axis=(1, 2))
-        pairs |= {(int(one), int(other)) for other in others[apart <= GREY_DISTANCE]}
-    return pairs
 
 
 def _groups(keyed: Iterable[tuple[object, int]]) -> list[list[int]]:

@@ -97,7 +97,8 @@ class Memory:
     def save(self) -> None:
         if self.table is None:
             return
-        rows = [(key, json.dumps(asdict(facts))) for key, facts in self.new.items()]
+        # failures are not remembered: a reader that is installed later, or more memory, may mend them
+        rows = [(key, json.dumps(asdict(facts))) for key, facts in self.new.items() if not facts.error]
         with contextlib.suppress(sqlite3.Error), self.lock, self.table:
             self.table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
         self.new.clear()

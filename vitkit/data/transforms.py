@@ -8,8 +8,9 @@ Shapes: C channels, (height, width) of the model's image.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,10 +19,14 @@ from torch import Tensor
 
 from vitkit.data.boxes import draw_box
 from vitkit.data.draws import uniform
-from vitkit.data.preprocessing import Preprocessing, Resize
+from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.resize import resize
+from vitkit.errors import ConfigError
 
 Size = tuple[int, int]  # height, width
+
+LONG = 4.0  # times the crop, from which a picture's ends are cut off before resizing
+MARGIN = 4  # pixels around the crop that the widest filter may look at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +68,33 @@ def fit(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
     if how.resize == "letterbox":
         return _letterbox(picture, image, how)
     grown = _grown(image[0], how.crop), _grown(image[1], how.crop)
+    if how.resize == "crop":
+        picture = _without_ends(picture, grown)
     size = grown if how.resize == "squash" else _covering((picture.shape[-2], picture.shape[-1]), grown)
-    return centre_crop(resize(picture[None], size, how.interpolation)[0], image)
+    resized = resize(picture[None], size, how.interpolation)[0]
+    # bicubic overshoots at hard edges, past what a picture can hold; Pillow's bytes stop there too
+    return centre_crop(resized, image).clamp(0, 255)
 
 
 def centre_crop(picture: Tensor, image: Size) -> Tensor:
     top, left = ((side - wanted) // 2 for side, wanted in zip(picture.shape[-2:], image, strict=True))
     return picture[:, top:top + image[0], left:left + image[1]]
+
+
+def _without_ends(picture: Tensor, grown: Size) -> Tensor:
+    """Very long pictures lose the ends that the crop would cut off anyway, before they are enlarged with the rest.
+
+    A line of 1 x 60,000 pixels would otherwise become 224 x 13,440,000 for the sake of its middle.
+    """
+    sides = picture.shape[-2:]
+    scale = max(wanted / side for side, wanted in zip(sides, grown, strict=True))
+    kept = []
+    for side, wanted in zip(sides, grown, strict=True):
+        needed = math.ceil(wanted / scale) + 2 * MARGIN
+        # the same middle: as many pixels go on one side as on the other
+        kept.append(side if side * scale <= LONG * wanted or side <= needed else needed + (side - needed) % 2)
+    top, left = ((side - keep) // 2 for side, keep in zip(sides, kept, strict=True))
+    return picture[:, top:top + kept[0], left:left + kept[1]]
 
 
 def _covering(size: Size, target: Size) -> Size:
@@ -98,7 +123,22 @@ class Fast:
     crop: tuple[float, float] | None = (0.05, 1.0)  # share of the picture's area, as in Inception's crop
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
-    resize: Resize = "crop"  # without a random crop: how the whole picture is fitted
+    whole: Preprocessing = field(default_factory=Preprocessing)  # without a random crop: how all of it is fitted
+
+    def __post_init__(self) -> None:
+        for name, range_ in (("crop", self.crop), ("aspect", self.aspect)):
+            if range_ is not None and not (0 < range_[0] <= range_[1] and (name == "aspect" or range_[1] <= 1)):
+                raise ConfigError(f"{name}={range_} is not a range", try_="(least, greatest), above 0")
+
+    def describe(self) -> list[str]:
+        height, width = self.image
+        if self.crop is not None:
+            low, high = (f"{share:.0%}" for share in self.crop)
+            views = [f"a random crop of {low} to {high} of the area, resized to {height} x {width} (bilinear, bytes)"]
+        else:
+            exact = replace(self.whole, interpolation="bilinear")
+            views = [Exact(image=self.image, preprocessing=exact).describe()[0].replace("float32", "bytes")]
+        return views + ["mirrored for half of the pictures"] * self.flip
 
     @staticmethod
     def draw(seed: int, epochs: ArrayLike, indices: ArrayLike) -> list[list[float]]:
@@ -115,8 +155,7 @@ class Fast:
             left, top, right, bottom = whole_pixels(box)
             picture = resize(_planes(pixels[top:bottom, left:right]), self.image, "bilinear")[0]
         else:
-            how = Preprocessing(resize=self.resize, interpolation="bilinear")
-            picture = _fit_bytes(_planes(pixels)[0], self.image, how)
+            picture = _fit_bytes(_planes(pixels)[0], self.image, replace(self.whole, interpolation="bilinear"))
         return picture.flip(-1) if flipped else picture
 
 
