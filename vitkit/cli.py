@@ -113,7 +113,8 @@ def check(
                                           metavar="PX")] = (224,),
     resize: Annotated[Literal["crop", "squash", "letterbox"], arg(help="how pictures will be fitted")] = "crop",
     channels: Annotated[int, arg(help="3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files")] = 3,
-    sheet: Annotated[Path, arg(help="where the contact sheet of what a model will see goes")] = Path("check.png"),
+    sheet: Annotated[Path | None, arg(help="where the contact sheet of what a model will see goes; check.png, outside "
+                                           "of the data, unless said")] = None,
     workers: Annotated[int, arg(help="pictures decoded at a time")] = 4,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")] = False,
 ) -> None:
@@ -129,17 +130,18 @@ def check(
     _at_least(1, channels=channels, workers=workers)
     size = _image(image)
     opened = open_data(data)
+    target = _outside(Path(data), Path("check.png")) if sheet is None else sheet
     report = check_data(opened, channels=channels, workers=workers, watch=progress)
-    picture = contact_sheet(opened, report, size, resize, channels)
     try:
-        picture.save(sheet)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the contact sheet cannot be written to {sheet}: {error}", try_="--sheet X.png") from error
+        contact_sheet(opened, report, size, resize, channels).save(target)
+        drawn = str(target)
+    except (OSError, ValueError) as error:  # the report does not depend on it
+        drawn = f"could not be written to {target}: {error}"
     if json:
-        _print_json({**report_as_json(report), "sheet": str(sheet)})
+        _print_json({**report_as_json(report), "sheet": drawn})
     else:
         print_report(report)
-        print(f"sheet      {sheet}")
+        print(f"sheet      {drawn}")
     if report.problems:
         sys.exit(1)
 
@@ -212,9 +214,17 @@ def _fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
+def _outside(data: Path, file: Path) -> Path:
+    """A picture written into a folder of pictures would be one of them at the next look."""
+    folder = data.resolve()
+    return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
+
+
 def _image(sides: tuple[int, ...]) -> tuple[int, int]:
     if len(sides) not in (1, 2):
         raise ConfigError(f"--image takes a side, or height and width; found {len(sides)} numbers")
+    if min(sides) < 1:
+        raise ConfigError(f"--image {' '.join(map(str, sides))}: 1 or more is needed")
     return sides[0], sides[-1]
 
 

@@ -206,6 +206,20 @@ def test_the_exit_code_says_how_it_stands(photos: Path, change: str, code: int, 
         assert (report["verdict"] == "fine") == (code == 0)
 
 
+def test_the_sheet_never_joins_the_data_and_never_costs_the_report(photos: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                   capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
+    monkeypatch.chdir(photos)
+    main(["check", "."])
+    assert (photos.parent / "check.png").exists()
+    assert not (photos / "check.png").exists()
+    capsys.readouterr()
+    main(["check", ".", "--sheet", "/proc/no/such/sheet.png"])
+    text = capsys.readouterr().out
+    assert "24 train, 8 test" in text
+    assert "could not be written" in text
+
+
 def test_the_report_reads_well_and_the_sheet_shows_each_class(photos: Path, monkeypatch: pytest.MonkeyPatch,
                                                               capsys: pytest.CaptureFixture[str]):
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))

@@ -148,11 +148,42 @@ def test_too_many_broken_pictures_stop_the_run(photos: Data):
     assert any(name in str(error.value) for name in names)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_nothing_but_broken_pictures_is_one_clear_error(tmp_path: Path, workers: int):
+    for index in range(6):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{index}.jpg").write_bytes(b"text")
+    data = open_data(tmp_path)
+    with pytest.raises(DataError) as error:
+        take(loader(data, workers=workers), 1)
+    assert "Traceback" not in str(error.value)
+    assert "vitkit check" in str(error.value)
+    with pytest.raises(DataError, match="of 6 pictures could not be decoded"):
+        list(evaluation_batches(Reader(split=data.splits["all"], transform=EXACT), 4, workers=workers))
+
+
+def test_a_broken_picture_is_logged_once(photos: Data, caplog: pytest.LogCaptureFixture):
+    name = break_picture(photos, 4)
+    take(loader(photos), 15)
+    assert caplog.text.count(name) == 1
+
+
+def test_labels_are_matched_to_a_models_classes_by_name(photos: Data):
+    matched, missing, extra = photos.with_classes(("zebra", "c", "a"))
+    assert (missing, extra) == (("zebra",), ("b",))
+    split = matched.splits["all"]
+    for index in range(30):
+        folder = Path(split.keys[index]).parent.name
+        assert split.labels[index] == {"a": 2, "b": -1, "c": 1}[folder]
+
+
 def test_evaluation_leaves_broken_pictures_out_and_says_so(photos: Data):
     break_picture(photos, 4)
     batches = list(evaluation_batches(Reader(split=photos.splits["all"], transform=EXACT), 8))
     assert torch.cat([batch.indices for batch in batches]).tolist() == [index for index in range(30) if index != 4]
     assert [place for batch in batches for place, _ in batch.failures] == [4]
+    alone = list(evaluation_batches(Reader(split=photos.splits["all"].select([4]), transform=EXACT), 8))
+    assert alone[0].images.shape == (0, 3, 16, 16)
 
 
 def test_three_pictures_in_all_make_batches_of_eight(tmp_path: Path):

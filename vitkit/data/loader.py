@@ -1,13 +1,15 @@
 """Pictures → batches: the same ones in the same order for any number of workers, from any step on.
 
-A picture that cannot be decoded is named, and its neighbour in the order takes its place; when too many fail, the run
-stops instead of training on what is left.
+A picture that cannot be decoded is named, and the next whole one of the split takes its place; when too many fail, the
+run stops instead of training on what is left. Each process counts what it sees: under torchrun the training loop adds
+the counts up.
 
 Shapes: B this process's share of a batch, C channels, K classes.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +25,10 @@ from vitkit.data.sources.base import DataError, Split
 from vitkit.data.transforms import Exact, Fast
 from vitkit.errors import ConfigError, DecodeError
 
+ALWAYS_FORGIVEN = 1  # broken pictures, in sets so small that one is more than the share allowed
 NEIGHBOURS = 100  # how far the order is searched for a picture in place of a broken one
+
+log = logging.getLogger("vitkit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,22 +100,19 @@ class Loader:
             asked = time.perf_counter()
             batch = next(batches)
             self.waited += time.perf_counter() - asked
-            self._note(batch)
-            yield batch
+            yield self._noted(batch)
 
     def at(self, step: int) -> Batch:
         """The batch of one step, from its number alone."""
-        batch = _Steps(self)[step]
-        self._note(batch)
-        return batch
+        return self._noted(_Steps(self)[step])
 
-    def _note(self, batch: Batch) -> None:
-        self.failures |= dict(batch.failures)
-        pictures = len(self.reader.split)
-        if len(self.failures) > self.max_failed * pictures:
-            shown = [f"{self.reader.split.keys[index]}: {reason}" for index, reason in list(self.failures.items())[:5]]
-            raise DataError(f"{len(self.failures)} of {pictures:,} pictures could not be decoded so far, "
-                            f"more than {self.max_failed:.1%}.", such_as=shown, try_="vitkit check lists all of them")
+    def _noted(self, batch: Batch | None) -> Batch:
+        """The batch, its failures counted and named once. None is a step in which no whole picture was found."""
+        if batch is None:
+            raise DataError(f"{NEIGHBOURS} pictures one after another cannot be decoded, or all there are.",
+                            try_="vitkit check lists all of them")
+        note_failures(self.failures, batch, self.reader.split, self.max_failed)
+        return batch
 
 
 class _CountUp:
@@ -126,27 +128,32 @@ class _CountUp:
             step += 1
 
 
-class _Steps(Dataset[Batch]):
-    """Step number → this process's share of its batch."""
+class _Steps(Dataset[Batch | None]):
+    """Step number → this process's share of its batch.
+
+    Runs in workers, where an error would come back as a traceback; so what is wrong comes back as a value.
+    """
 
     def __init__(self, loader: Loader):
         self.reader, self.batch, self.max_failed = loader.reader, loader.batch, loader.max_failed
         self.rank, self.ranks = loader.rank, loader.ranks
         self.order = Order(len(loader.reader.split), loader.reader.seed, loader.shuffle)
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> Batch | None:
         failures: list[tuple[int, str]] = []
         pictures, places = [], []
         asked = self.order.step(step, self.batch, self.rank, self.ranks)
         epochs, indices = zip(*asked, strict=True)
         for (epoch, index), draws in zip(asked, Fast.draw(self.reader.seed, epochs, indices), strict=True):
-            picture, place = self._first_whole(epoch, index, draws, failures)
-            pictures.append(picture)
-            places.append((epoch, place))
-        return collate(self.reader.split, pictures, places, failures)
+            found = self._first_whole(epoch, index, draws, failures)
+            if found is None:
+                return None
+            pictures.append(found[0])
+            places.append((epoch, found[1]))
+        return collate(self.reader, pictures, places, failures)
 
     def _first_whole(self, epoch: int, index: int, draws: Sequence[float],
-                     failures: list[tuple[int, str]]) -> tuple[Tensor, int]:
+                     failures: list[tuple[int, str]]) -> tuple[Tensor, int] | None:
         """The picture, or the first whole one that follows it in the split."""
         count = len(self.reader.split)
         for offset in range(min(count, NEIGHBOURS)):
@@ -155,18 +162,34 @@ class _Steps(Dataset[Batch]):
                 return self.reader(epoch, candidate, draws if offset == 0 else None), candidate
             except (DecodeError, DataError) as error:
                 failures.append((candidate, _reason(error, self.reader.split.keys[candidate])))
-        raise DataError(f"{len(failures)} pictures one after another cannot be decoded.",
-                        such_as=[f"{self.reader.split.keys[place]}: {reason}" for place, reason in failures[:5]],
-                        try_="vitkit check lists all of them")
+        return None
 
 
 def evaluation_batches(reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1,
-                       pin: bool = False) -> Iterator[Batch]:
-    """Every picture of the split once, in order; broken ones are left out of their batch and named in it."""
+                       pin: bool = False, max_failed: float = 0.01) -> Iterator[Batch]:
+    """Every picture of the split once, in order; broken ones are left out of their batch and named in it.
+
+    A batch may be empty; a score over what is left, when more than `max_failed` is broken, is an error instead.
+    """
     mine = range(rank, len(reader.split), ranks)
     chunks = [list(mine[first:first + batch]) for first in range(0, len(mine), batch)]
-    yield from DataLoader(_Chunks(reader, chunks), batch_size=None, shuffle=False, num_workers=workers, pin_memory=pin,
-                          prefetch_factor=4 if workers else None)
+    failures: dict[int, str] = {}
+    for loaded in DataLoader(_Chunks(reader, chunks), batch_size=None, shuffle=False, num_workers=workers,
+                             pin_memory=pin, prefetch_factor=4 if workers else None):
+        note_failures(failures, loaded, reader.split, max_failed)
+        yield loaded
+
+
+def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed: float) -> None:
+    """Adds the batch's failures to the known ones; each is named once, and too many are an error."""
+    for index, reason in batch.failures:
+        if index not in known:
+            known[index] = reason
+            log.warning("left out: %s: %s", split.keys[index], reason)
+    if len(known) > max(max_failed * len(split), ALWAYS_FORGIVEN):
+        shown = [f"{split.keys[index]}: {reason}" for index, reason in list(known.items())[:5]]
+        raise DataError(f"{len(known)} of {len(split):,} pictures could not be decoded so far, more than "
+                        f"{max_failed:.1%}.", such_as=shown, try_="vitkit check lists all of them")
 
 
 class _Chunks(Dataset[Batch]):
@@ -184,7 +207,7 @@ class _Chunks(Dataset[Batch]):
                 places.append((0, index))
             except (DecodeError, DataError) as error:
                 failures.append((index, _reason(error, self.reader.split.keys[index])))
-        return collate(self.reader.split, pictures, places, failures)
+        return collate(self.reader, pictures, places, failures)
 
 
 def _reason(error: Exception, key: str) -> str:
@@ -192,10 +215,10 @@ def _reason(error: Exception, key: str) -> str:
     return str(error).splitlines()[0].removeprefix(f"{key} ")
 
 
-def collate(split: Split, pictures: list[Tensor], places: list[tuple[int, int]],
+def collate(reader: Reader, pictures: list[Tensor], places: list[tuple[int, int]],
             failures: list[tuple[int, str]]) -> Batch:
     epochs, indices = np.array(places, dtype=np.int64).reshape(-1, 2).T
-    labels = torch.from_numpy(split.labels[indices])
-    return Batch(images=torch.stack(pictures) if pictures else torch.empty(0),
+    labels = torch.from_numpy(reader.split.labels[indices])
+    return Batch(images=torch.stack(pictures) if pictures else torch.empty(0, reader.channels, *reader.transform.image),
                  labels=labels.float() if labels.ndim == 2 else labels, failures=tuple(failures),
                  indices=torch.from_numpy(indices.copy()), epochs=torch.from_numpy(epochs.copy()))

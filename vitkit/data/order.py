@@ -13,7 +13,7 @@ import numpy as np
 
 def generator(seed: int, *counters: int) -> np.random.Generator:
     """Random numbers that depend on their address alone: (seed, epoch, index, …), in any order, on any machine."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, *counters))))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, *counters))))
 
 
 @dataclass

@@ -32,8 +32,9 @@ def print_report(report: Report) -> None:
         _line("stored", ", ".join(f"{count:,} {what}" for what, count in report.odd.items()) + "; all are read rightly")
     for name, counts in report.per_class.items():
         present = [count for count in counts.values() if count] or [0]
+        absent = f", {len(counts) - len(present):,} classes absent" if len(present) < len(counts) else ""
         _line("classes" if name == next(iter(report.per_class)) else "",
-              f"{name}: {min(present):,} to {max(present):,} pictures each")
+              f"{name}: {min(present):,} to {max(present):,} pictures each{absent}")
     _list("bad", [f"{key}: {reason}" for key, reason in report.bad])
     _list("conflicts", [f"{one} = {other}" for one, other in report.conflicts])
     _list("leaks", [f"{one} = {other} ({how})" for one, other, how in report.leaks])

@@ -7,6 +7,8 @@ import numpy as np
 from vitkit.data.order import generator
 from vitkit.errors import ConfigError
 
+SPLITTING = 0x5711  # sets these draws apart from the orders of epochs, which have the same seed
+
 
 def stratified(labels: np.ndarray, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Indices of (the rest, the part set aside), sorted.
@@ -22,7 +24,7 @@ def stratified(labels: np.ndarray, share: float, seed: int = 0) -> tuple[np.ndar
         members = np.flatnonzero(strata == stratum)
         count = min(max(round(share * len(members)), 1), len(members) - 1)
         # a generator of its own for each class: another class's size does not change who is chosen here
-        aside.append(generator(seed, int(stratum) + 1).permutation(members)[:count])
+        aside.append(generator(seed, SPLITTING, int(stratum) + 1).permutation(members)[:count])
     part = np.sort(np.concatenate(aside)) if aside else np.empty(0, np.int64)
     rest = np.setdiff1d(np.arange(len(labels)), part, assume_unique=True)
     return rest, part

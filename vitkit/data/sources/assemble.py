@@ -41,7 +41,7 @@ def assemble(
         splits[split] = Split(_shown(part.keys), labels, part.pictures, np.arange(len(part.keys)))
     shown = tuple(map(printable, classes))
     left_out = (f"{split} is empty, left out" for split in empty)
-    return Data(name, kind, shown, splits, (*notes, *left_out, *_oddities(shown, splits, multilabel)), multilabel)
+    return Data(name, kind, shown, splits, (*notes, *left_out, *oddities(shown, splits, multilabel)), multilabel)
 
 
 def _shown(keys: Sequence[str]) -> Names:
@@ -73,7 +73,7 @@ def _table(labels: Sequence[Any], place: Mapping[str, int]) -> NDArray[np.bool_]
     return table
 
 
-def _oddities(classes: tuple[str, ...], splits: Mapping[str, Split], multilabel: bool) -> Iterable[str]:
+def oddities(classes: tuple[str, ...], splits: Mapping[str, Split], multilabel: bool) -> Iterable[str]:
     if len(classes) == 1:
         yield f"one class only: {classes[0]}"
     alike: dict[str, list[str]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -98,3 +98,23 @@ class Data:
     splits: dict[str, Split]   # among train, trainval, val, test; a source without splits has the single one "all"
     notes: tuple[str, ...]     # what was left out or looks odd, in words
     multilabel: bool = False
+
+    def with_classes(self, classes: Sequence[str]) -> tuple[Data, tuple[str, ...], tuple[str, ...]]:
+        """The same pictures with labels that count in `classes`, a model's: matched by name, never by place.
+
+        Also the names that only the model has, and those that only the data have. Pictures of the latter become
+        unlabelled (-1), or lose that label.
+        """
+        place = {name: index for index, name in enumerate(classes)}
+        target = np.array([place.get(name, -1) for name in self.classes], dtype=np.int64)
+        splits = {}
+        for split_name, split in self.splits.items():
+            if split.labels.ndim == 2:
+                labels = np.zeros((len(split), len(classes)), dtype=bool)
+                labels[:, target[target >= 0]] = split.labels[:, target >= 0]
+            else:
+                labels = np.append(target, -1)[split.labels]  # the last place is that of -1
+            splits[split_name] = replace(split, labels=labels)
+        missing = tuple(name for name in classes if name not in self.classes)
+        extra = tuple(name for name in self.classes if name not in place)
+        return replace(self, classes=tuple(classes), splits=splits), missing, extra

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from vitkit.data.sources.base import DataError
 from vitkit.data.sources.files import counted, few, printable
 from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
 
@@ -33,7 +34,8 @@ def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = ()) -> L
     inner = [path.removeprefix(prefix).split("/") for path in paths]
     exist = [folder.removeprefix(prefix).split("/") for folder in folders if folder.startswith(prefix)]
     tops = {parts[0] for parts in inner if len(parts) > 1}
-    splits = _split_folders(source, tops, layout)
+    deep = {parts[0] for parts in inner if len(parts) > 2}  # folders that hold folders of pictures
+    splits = _split_folders(source, tops, deep, layout)
     if not splits:
         _add(layout, WHOLE, "", list(range(len(inner))), inner, [parts[0] for parts in exist])
         return layout
@@ -63,13 +65,20 @@ def _wrapper(paths: Sequence[str]) -> str:
     return f"{top}/" if not canonical(top) and all(canonical(second) for _, second in starts) else ""
 
 
-def _split_folders(source: str, tops: set[str], layout: Layout) -> dict[str, str]:
-    """Folder → split. One folder called `train` among others is a class: trains are things to take pictures of."""
+def _split_folders(source: str, tops: set[str], deep: set[str], layout: Layout) -> dict[str, str]:
+    """Folder → split. One folder called `train` among others is a class (trains are things to take pictures of), unless
+    it alone holds folders of its own: then those are the classes, and what lies beside it is something else.
+    """
     splits = {top: split for top in tops if (split := canonical(top))}
     others = sorted(tops - splits.keys())
     if not splits:
         return {}
-    if others and len(set(splits.values())) < 2:
+    lonely = others and len(set(splits.values())) < 2
+    if lonely and deep & splits.keys() and deep & set(others):
+        raise DataError(f"{source} can be read in two ways: {few(sorted(splits))} as a split, or as a class beside "
+                        f"{few([*map(printable, others)])}.", found="folders of pictures inside both",
+                        try_="the split's own folder, or rename it if it is a class")
+    if lonely and not deep & splits.keys():
         layout.notes.append(f"{few(sorted(splits))} is taken as a class, since {few(others)} "
                             f"{'lies' if len(others) == 1 else 'lie'} beside it")
         return {}

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.sources.assemble import oddities
 from vitkit.data.sources.base import Data, DataError, Names, Picture, Split
 from vitkit.data.sources.splits import SPLITS
 
@@ -95,7 +96,7 @@ def open_shards(name: str, folder: Path) -> Data:
     except Exception as error:  # an index that was edited or damaged fails wherever it is first wrong
         raise DataError(f"{name}: the index of these shards is damaged: {type(error).__name__}: {error}",
                         try_="write the shards again with vitkit shard") from error
-    return Data(name, "shards", classes, splits, (), multilabel)
+    return Data(name, "shards", classes, splits, tuple(oddities(classes, splits, multilabel)), multilabel)
 
 
 def _split(
