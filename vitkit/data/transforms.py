@@ -72,8 +72,9 @@ def fit(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
         picture = _without_ends(picture, grown)
     size = grown if how.resize == "squash" else _covering((picture.shape[-2], picture.shape[-1]), grown)
     resized = resize(picture[None], size, how.interpolation)[0]
-    # bicubic overshoots at hard edges, past what a picture can hold; Pillow's bytes stop there too
-    return centre_crop(resized, image).clamp(0, 255)
+    framed = centre_crop(resized, image)
+    # bicubic overshoots at hard edges, past what a picture can hold; bytes stop there by themselves
+    return framed.clamp(0, 255) if framed.is_floating_point() else framed
 
 
 def centre_crop(picture: Tensor, image: Size) -> Tensor:
