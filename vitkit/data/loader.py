@@ -135,7 +135,7 @@ class _Steps(Dataset[Batch | None]):
     """
 
     def __init__(self, loader: Loader):
-        self.reader, self.batch, self.max_failed = loader.reader, loader.batch, loader.max_failed
+        self.reader, self.batch = loader.reader, loader.batch
         self.rank, self.ranks = loader.rank, loader.ranks
         self.order = Order(len(loader.reader.split), loader.reader.seed, loader.shuffle)
 

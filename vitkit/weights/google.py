@@ -24,10 +24,10 @@ from vitkit.weights.formats import (
     Content,
     Losses,
     epsilon_loss,
-    find_image,
     training_losses,
 )
 from vitkit.weights.mapping import Rule, batched, read, same, write
+from vitkit.weights.untold import find_image
 
 # attention, second LayerNorm, MLP inside an encoder block. The published files carry the older names, of the time
 # before flax.linen; its own code and timm read those, so they are what is written unless a file came with the newer.

@@ -17,7 +17,7 @@ from vitkit.errors import WeightsError
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
-from vitkit.weights.formats import Checkpoint, Content, Losses, find_heads, find_image, training_losses
+from vitkit.weights.formats import Checkpoint, Content, Losses, training_losses
 from vitkit.weights.mapping import (
     Rule,
     batched,
@@ -28,6 +28,7 @@ from vitkit.weights.mapping import (
     write,
     zero_biases,
 )
+from vitkit.weights.untold import find_heads, find_image
 
 _GELU: dict[str, Gelu] = {"gelu": "exact", "gelu_python": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh",
                           "gelu_fast": "tanh"}

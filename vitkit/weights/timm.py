@@ -26,11 +26,10 @@ from vitkit.weights.formats import (
     Content,
     Losses,
     epsilon_loss,
-    find_heads,
-    find_image,
     training_losses,
 )
 from vitkit.weights.mapping import Rule, batched, parameters, patch_convolution, read, write, zero_biases
+from vitkit.weights.untold import find_heads, find_image
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
@@ -280,8 +279,11 @@ def _image(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
     default = Preprocessing()
+    mode = arguments.get("crop_mode", "center")
+    if mode not in _CROP:
+        log.warning("timm's crop mode %r is not known here; pictures will be cropped from the centre", mode)
     return Preprocessing(
-        resize=_CROP.get(arguments.get("crop_mode", "center"), default.resize),
+        resize=_CROP.get(mode, default.resize),
         crop=arguments.get("crop_pct") or default.crop,
         interpolation="bilinear" if arguments.get("interpolation") == "bilinear" else "bicubic",
         mean=tuple(arguments.get("mean", default.mean)), std=tuple(arguments.get("std", default.std)),
