@@ -1,0 +1,175 @@
+"""A run as plain data: every setting of fit and pretrain, checked on the way in and written out resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vitkit.errors import ConfigError
+
+Objective = Literal["labels", "masked-patch"]
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _share("optimizer.momentum", self.momentum)
+        _positive("optimizer.weight_decay", self.weight_decay, zero=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Weight decay is added to the gradient, as Kingma and Ba's Adam would see it."""
+
+    betas: Range = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for beta in self.betas:
+            _share("optimizer.betas", beta)
+        _positive("optimizer.eps", self.eps)
+        _positive("optimizer.weight_decay", self.weight_decay, zero=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """Weight decay is apart from the gradient and multiplied by the learning rate (Loshchilov and Hutter)."""
+
+
+Optimizer = SGD | Adam | AdamW
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Of the learning rate: a linear rise, then a decay to nothing, or none."""
+
+    kind: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
+    warmup: int = 0         # steps
+    timescale: int = 10_000  # rsqrt: steps after which the rate has fallen to 1 / sqrt(2)
+    cooldown: int = 0       # rsqrt: the last steps, linearly to nothing
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "cooldown"):
+            _positive(f"schedule.{name}", getattr(self, name), zero=True)
+        _positive("schedule.timescale", self.timescale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What training does to its pictures; the defaults are the paper's random crop and flip."""
+
+    crop: Range | None = (0.05, 1.0)               # share of the area that a random crop keeps; false: all of it
+    aspect: Range = (3 / 4, 4 / 3)                 # its width / height
+    flip: bool = True
+    randaugment: tuple[int, float] | None = None   # operations and magnitude
+    erase: float = 0.0                             # share of pictures with a box painted over
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """Masked patch prediction (B.1.2)."""
+
+    rate: float = 0.5                              # share of patches corrupted
+    target: Literal["colour", "pixels"] = "colour"  # 3-bit mean colour as a class; or all pixels, L2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise ConfigError(f"masked.rate = {self.rate} is the share of patches to corrupt: above 0, under 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """One training run. `vitkit fit --set KEY=VALUE` and `--config FILE.toml` reach every field by its name."""
+
+    data: str = ""
+    label: str | None = None                       # which column of a manifest or hf: set holds the classes
+    out: str = ""
+    objective: Objective = "labels"
+    recipe: str = ""                               # whose settings these are
+    seed: int = 0
+
+    model: str = "Ti/16"
+    options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, where training starts from nothing
+    weights: str = "default"                       # the variant's public ones; hf:…, a path, or none
+    image: tuple[int, int] = (224, 224)
+    channels: int = 3
+    resize: Literal["crop", "squash", "letterbox"] | None = None  # how pictures are fitted; else as the weights do
+    dropout: float | None = None                   # else as the weights have it
+    stochastic_depth: float | None = None
+    freeze: int = 0                                # blocks that stay as they are, with all below; -1: all but the head
+
+    batch: int = 512                               # pictures per step, over all processes
+    micro: int | None = None                       # pictures per pass and process; the rest is accumulated
+    steps: int | None = None
+    epochs: float | None = None                    # instead of steps
+    lr: float = 0.01
+    lr_candidates: tuple[float, ...] = ()          # the best on a dev split is taken, as the paper does
+    optimizer: Optimizer = field(default_factory=SGD)
+    schedule: Schedule = field(default_factory=Schedule)
+    clip: float = 1.0                              # global norm of the gradient; 0: not clipped
+    layer_decay: float = 1.0                       # learning rate of a layer over that of the one above it
+    average: float = 0.0                           # Polyak averaging: decay per step, such as 0.9999; 0: none
+    label_smoothing: float = 0.0
+    balance: float = 0.0                           # rare classes weigh (mean count / count) ** balance; 1: all the same
+    augment: Augmentation = field(default_factory=Augmentation)
+    masked: Masked = field(default_factory=Masked)
+
+    test: float = 0.2                              # share set aside for scoring where the data have no test or val
+    dev: float = 0.0                               # share of the training pictures set aside for choosing, without val
+    score_every: int | None = None                 # steps between looks at the dev pictures; else 20 in the run
+    patience: int = 0                              # looks without improvement after which to stop; 0: never
+    save_every: int | None = None                  # steps between checkpoints; else 10 in the run
+    max_failed: float = 0.01                       # share of pictures that may be broken
+
+    device: str = "auto"                           # cuda, cuda:1, cpu, mps
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    compile: Literal["auto", "yes", "no"] = "auto"
+    workers: int | None = None                     # processes that read pictures; else by cores
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "micro", "channels", "score_every", "save_every"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        for name in ("clip", "balance", "patience", "workers"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name), zero=True)
+        for name in ("dropout", "stochastic_depth", "average", "label_smoothing", "dev"):
+            if getattr(self, name) is not None:
+                _share(name, getattr(self, name))
+        for rate in (self.lr, *self.lr_candidates):
+            _positive("lr", rate)
+        if not 0 < self.test < 1:
+            raise ConfigError(f"test = {self.test} is the share set aside for scoring: above 0, under 1")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay = {self.layer_decay} must be above 0 and at most 1")
+        if self.freeze < -1:
+            raise ConfigError(f"freeze = {self.freeze}: blocks to freeze, or -1 for all but the head")
+        self._check_length()
+
+    def _check_length(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise ConfigError(f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length",
+                              try_="one of them")
+        for name in ("steps", "epochs"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+
+
+def _positive(name: str, value: float, *, zero: bool = False) -> None:
+    if not (value >= 0 if zero else value > 0) or value == float("inf"):
+        raise ConfigError(f"{name} = {value}: {'0 or more' if zero else 'more than 0'} is needed")
+
+
+def _share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name} = {value}: 0 or more and under 1 is needed")

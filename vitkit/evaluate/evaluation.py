@@ -1,0 +1,96 @@
+"""What an evaluation found, as plain data: evaluation.json of a run folder, and what reports are drawn from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A score and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScore:
+    name: str
+    pictures: int
+    recall: float | None               # None: the class has no picture here
+    precision: float | None            # None: it was never answered
+    f1: float | None
+    average_precision: float | None = None  # of multi-label evaluations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """Of the reliability diagram: answers given with a confidence in [low, high)."""
+
+    low: float
+    high: float
+    pictures: int
+    confidence: float  # mean
+    accuracy: float    # share of them that were right
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    key: str
+    index: int          # in the split
+    truth: str
+    answer: str
+    confidence: float   # in the answer
+    of_truth: float     # probability given to the truth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    data: str
+    split: str
+    pictures: int                       # scored
+    classes: tuple[str, ...]            # of the model
+    multilabel: bool
+    left_out: Mapping[str, str]         # pictures that could not be decoded, and why
+    unlabelled: int                     # pictures of the split that have no class of the model
+    missing: tuple[str, ...]            # classes that only the model has
+    extra: tuple[str, ...]              # classes that only the data have
+    loss: float                         # mean cross-entropy
+    top1: Estimate | None = None        # single label from here
+    top5: Estimate | None = None        # None with five classes or fewer
+    macro_f1: Estimate | None = None
+    balanced_accuracy: Estimate | None = None
+    calibration_error: float | None = None
+    mean_average_precision: Estimate | None = None  # multi-label
+    real: Estimate | None = None        # ImageNet-ReaL
+    reliability: tuple[Bin, ...] = ()
+    per_class: tuple[ClassScore, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()  # rows: truth, columns: answer
+    mistakes: tuple[Mistake, ...] = ()  # the most confident ones first
+
+    @property
+    def headline(self) -> Estimate:
+        chosen = self.mean_average_precision if self.multilabel else self.top1
+        if chosen is None:
+            raise ValueError("an evaluation without its main score")
+        return chosen
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Evaluation:
+        record: dict[str, Any] = json.loads(text)
+        for name in ("top1", "top5", "macro_f1", "balanced_accuracy", "mean_average_precision", "real"):
+            if record[name] is not None:
+                record[name] = Estimate(**record[name])
+        for name, kind in (("reliability", Bin), ("per_class", ClassScore), ("mistakes", Mistake)):
+            record[name] = tuple(kind(**row) for row in record[name])
+        record["confusion"] = tuple(tuple(row) for row in record["confusion"])
+        for name in ("classes", "missing", "extra"):
+            record[name] = tuple(record[name])
+        return cls(**record)

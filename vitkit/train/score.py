@@ -1,0 +1,66 @@
+"""A model's answers to every picture of a split, in exact preprocessing: what choosing and scoring start from.
+
+Shapes: n pictures, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitkit.data.loader import Reader, evaluation_batches
+from vitkit.data.sources.base import Split
+from vitkit.data.transforms import Exact
+from vitkit.model.build import Model
+
+Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.progress, or nothing
+
+
+@dataclass(frozen=True)
+class Answers:
+    logits: Tensor    # (n, K) float32, on the host
+    labels: Tensor    # (n,) class indices, -1 where unlabelled; or (n, K) of 0 and 1
+    indices: Tensor   # (n,) which pictures of the split
+    failures: dict[int, str]  # index → why it could not be decoded
+
+
+def answers(
+    model: Model,
+    split: Split,
+    *,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+    batch: int = 64,
+    workers: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    max_failed: float = 0.01,
+    watch: Watch = lambda items, total, what: iter(items),
+) -> Answers:
+    """The model, already on the device, asked in evaluation mode; it is left in the mode it was in."""
+    device = torch.device(device)
+    exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    reader = Reader(split=split, transform=exact, channels=model.config.channels)
+    batches = evaluation_batches(reader, batch, workers=workers, rank=rank, ranks=ranks, pin=device.type == "cuda",
+                                 max_failed=max_failed)
+    mine = -(-(len(split) - rank) // ranks)
+    logits, labels, indices, failures = [], [], [], {}
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            for loaded in watch(batches, -(-mine // batch), "evaluating"):
+                failures.update(loaded.failures)
+                if len(loaded.images):
+                    logits.append(model(loaded.images.to(device, non_blocking=True)).float().cpu())
+                    labels.append(loaded.labels)
+                    indices.append(loaded.indices)
+    finally:
+        model.train(training)
+    empty = torch.empty(0, model.config.classes)
+    return Answers(torch.cat(logits) if logits else empty, torch.cat(labels) if labels else torch.empty(0).long(),
+                   torch.cat(indices) if indices else torch.empty(0).long(), failures)
