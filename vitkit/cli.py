@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import tyro
 from tyro.conf import Positional, arg
 
-from vitkit.errors import ConfigError, VitkitError, did_you_mean
+from vitkit.errors import ConfigError, Interrupted, VitkitError, did_you_mean
 
 if TYPE_CHECKING:
     from vitkit.model.config import ModelConfig
@@ -107,6 +107,61 @@ def convert(
         print(f"written  {out} ({to})")
 
 
+def evaluate(
+    run: Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file or hf:OWNER/NAME")],
+    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")],
+    split: Annotated[str | None, arg(help="test where there is one, else val, unless said", metavar="NAME")] = None,
+    labels: Annotated[Path | None, arg(help="class names of weights that carry none: one on each line, in the order of "
+                                            "the logits", metavar="FILE")] = None,
+    label: Annotated[str | None, arg(help="the column of labels, where data have several", metavar="COLUMN")] = None,
+    real: Annotated[Path | None, arg(help="ImageNet-ReaL's real.json, to score against it too", metavar="FILE")] = None,
+    image: Annotated[tuple[int, ...] | None, arg(help="image side, or height and width; the model's own unless said",
+                                                 metavar="PX")] = None,
+    batch: Annotated[int, arg(help="pictures at a time")] = 64,
+    device: Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    precision: Annotated[Literal["fp32", "bf16"], arg(help="of the forward pass")] = "fp32",
+    workers: Annotated[int | None, arg(help="processes that decode pictures; as many as the device is worth, "
+                                            "unless said", metavar="N")] = None,
+    out: Annotated[Path | None, arg(help="write the findings here as well", metavar="FILE.json")] = None,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")] = False,
+) -> None:
+    """How good a model is on data: accuracy with intervals, class by class, calibration, the worst mistakes.
+
+    vitkit evaluate runs/pets photos/        vitkit evaluate hf:google/vit-base-patch16-224 imagenet/ --real real.json
+    """
+    _at_least(1, batch=batch)
+    _at_least(0, workers=workers)
+    if out is not None and (out.suffix != ".json" or not out.parent.is_dir()):
+        raise ConfigError(f"--out {out}: the name of a .json file in a folder that exists is needed")
+    size = None if image is None else _image(image)
+
+    from dataclasses import replace
+
+    from vitkit.atomic import write_text
+    from vitkit.data.sources.open import open_data
+    from vitkit.evaluate.classify import evaluate as evaluate_model
+    from vitkit.evaluate.matching import read_labels
+    from vitkit.evaluate.show import print_evaluation
+    from vitkit.evaluate.unseen import unseen
+    from vitkit.progress import progress
+    from vitkit.train.devices import pick_device, pick_readers
+    from vitkit.weights.load import load
+
+    chosen = pick_device(device)
+    opened = unseen(run, open_data(data, label=label), split)
+    model = load(run, image=size)
+    if labels is not None:
+        model.metadata = replace(model.metadata, labels=read_labels(labels, model.config.classes))
+    found = evaluate_model(model, opened, split, device=chosen, precision=precision, batch=batch,
+                           workers=pick_readers(workers, chosen, 1), real=real, watch=progress)
+    if out is not None:
+        write_text(out, found.to_json() + "\n", ConfigError)
+    if json:
+        print(found.to_json())
+    else:
+        print_evaluation(found)
+
+
 def check(
     data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")],
     image: Annotated[tuple[int, ...], arg(help="image side, or height and width, for the contact sheet",
@@ -172,7 +227,127 @@ def shard(
         print(f"written  {folder}: {len(written)} shards")
 
 
-VERBS: dict[str, Callable[..., None]] = {"check": check, "shard": shard, "cost": cost, "convert": convert}
+_Data = Annotated[Positional[str | None],
+                  arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")]
+_Model = Annotated[str | None, arg(help="its name, such as Ti/16, B/16, R50+B/16, R50x1")]
+_Image = Annotated[tuple[int, ...] | None, arg(help="image side, or height and width", metavar="PX")]
+_Steps = Annotated[int | None, arg(help="length of the run")]
+_Epochs = Annotated[float | None, arg(help="length of the run in passes over the pictures")]
+_Batch = Annotated[int | None, arg(help="pictures per step, over all processes")]
+_Rate = Annotated[str | None, arg(help="learning rate; auto: the best of the recipe's on a dev split")]
+_Recipe = Annotated[str | None, arg(help="settings by name, such as pets_transfer; else by the data's size")]
+_Out = Annotated[Path | None, arg(help="the run folder to make")]
+_File = Annotated[Path | None, arg(help="settings in TOML, as in a run's config.toml", metavar="FILE")]
+_Set = Annotated[tuple[str, ...], arg(name="set", help="any other setting, such as schedule.warmup=100",
+                                      metavar="KEY=VALUE")]
+_Label = Annotated[str | None, arg(help="the column that holds the classes, in a manifest or hf: set")]
+_Seed = Annotated[int | None, arg(help="of everything random")]
+_Device = Annotated[str | None, arg(help="auto, cuda, cuda:1, cpu, mps")]
+_Precision = Annotated[Literal["auto", "bf16", "fp32"] | None, arg(help="of the arithmetic")]
+_Workers = Annotated[int | None, arg(help="processes that read pictures")]
+_Track = Annotated[tuple[Literal["tensorboard", "wandb"], ...], arg(help="also log there")]
+_Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]
+
+
+def fit(
+    data: _Data = None, *, model: _Model = None,
+    weights: Annotated[str | None, arg(help="where to start: hf:OWNER/NAME, a file or run folder, none; "
+                                            "else the model's public weights")] = None,
+    image: _Image = None, steps: _Steps = None, epochs: _Epochs = None, batch: _Batch = None, lr: _Rate = None,
+    recipe: _Recipe = None, out: _Out = None, config: _File = None, set_: _Set = (), label: _Label = None,
+    seed: _Seed = None, device: _Device = None, precision: _Precision = None, workers: _Workers = None,
+    track: _Track = (), json: _Json = False,
+) -> None:
+    """A classifier of your pictures: trained, scored on pictures it has not seen, with a report.
+
+    vitkit fit photos/        vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
+    torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
+    """
+    _begin({"data": data, "model": model, "weights": weights, "image": image, "steps": steps, "epochs": epochs,
+            "batch": batch, "recipe": recipe, "out": out and str(out), "label": label, "seed": seed, "device": device,
+            "precision": precision, "workers": workers, "track": list(track) or None, **_rate(lr)}, config, set_, json)
+
+
+def pretrain(
+    data: _Data = None, *,
+    objective: Annotated[Literal["labels", "masked-patch"] | None, arg(
+        help="learn from labels, or from the pictures alone; masked-patch unless the recipe says otherwise")] = None,
+    model: _Model = None,
+    weights: Annotated[str | None, arg(help="where to start; from nothing unless said")] = None,
+    image: _Image = None, steps: _Steps = None, epochs: _Epochs = None, batch: _Batch = None, lr: _Rate = None,
+    recipe: _Recipe = None, out: _Out = None, config: _File = None, set_: _Set = (), label: _Label = None,
+    seed: _Seed = None, device: _Device = None, precision: _Precision = None, workers: _Workers = None,
+    track: _Track = (), json: _Json = False,
+) -> None:
+    """A model from nothing, to fine-tune later: from labels, or by masked patch prediction on any folder of pictures.
+
+    vitkit pretrain photos/ --out runs/pre        then: vitkit fit labelled/ --weights runs/pre
+    """
+    if objective is None and recipe is None and config is None:
+        objective = "masked-patch"
+    _begin({"data": data, "objective": objective, "model": model, "weights": weights, "image": image, "steps": steps,
+            "epochs": epochs, "batch": batch, "recipe": recipe, "out": out and str(out), "label": label, "seed": seed,
+            "device": device, "precision": precision, "workers": workers, "track": list(track) or None, **_rate(lr)},
+           config, set_, json, below={"weights": "none"})
+
+
+def resume(
+    run: Annotated[Positional[Path], arg(metavar="RUN", help="the folder of a run that was stopped")],
+    device: _Device = None, workers: _Workers = None, json: _Json = False,
+) -> None:
+    """A run that was stopped, killed or cut off goes on from its last checkpoint, exactly as it would have.
+
+    vitkit resume runs/photos
+    """
+    from vitkit.fit import resume as resume_run
+
+    talk = sys.stderr if json else sys.stdout
+    _finished(resume_run(run, talk, device=device, workers=workers), json)
+
+
+def _begin(flags: dict[str, Any], file: Path | None, words: tuple[str, ...], json: bool,
+           below: dict[str, Any] | None = None) -> None:
+    """The file under the flags, the flags under --set: the later word counts."""
+    from vitkit import fit as runs
+    from vitkit import settings
+
+    given = {name: list(value) if isinstance(value, tuple) else value
+             for name, value in flags.items() if value is not None}
+    if flags["image"]:
+        given["image"] = list(_image(flags["image"]))
+    over = below or {}
+    if file is not None:
+        over = settings.merge(over, settings.read(file))
+    over = settings.merge(settings.merge(over, given), settings.assignments(words))
+    config, data, reason = runs.resolve(over)
+    _finished(runs.begin(config, data, reason, sys.stderr if json else sys.stdout), json)
+
+
+def _rate(lr: str | None) -> dict[str, Any]:
+    if lr is None:
+        return {}
+    if lr == "auto":
+        return {"choose_lr": True}
+    try:
+        return {"lr": float(lr), "choose_lr": False}
+    except ValueError:
+        raise ConfigError(f"--lr {lr} is no learning rate", try_="a number, or auto") from None
+
+
+def _finished(run: Path, as_json: bool) -> None:
+    from vitkit.train.folder import EVALUATION
+
+    if not as_json or os.environ.get("RANK", "0") != "0":
+        return
+    scored = run / EVALUATION
+    _print_json({"run": str(run), "report": str(run / "report.html"),
+                 "evaluation": json.loads(scored.read_text(encoding="utf-8")) if scored.is_file() else None})
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "check": check, "fit": fit, "pretrain": pretrain, "resume": resume, "evaluate": evaluate, "shard": shard,
+    "cost": cost, "convert": convert,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -196,6 +371,9 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"vitkit {verb}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except Interrupted as stopped:
+        print(f"vitkit {verb}: {stopped}", file=sys.stderr)
+        sys.exit(stopped.code)
     except BrokenPipeError:  # the reader has seen enough: vitkit check … | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

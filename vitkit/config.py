@@ -50,7 +50,7 @@ class Schedule:
     """Of the learning rate: a linear rise, then a decay to nothing, or none."""
 
     kind: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
-    warmup: int = 0         # steps
+    warmup: float = 0       # steps, or a share of the run where it is under 1
     timescale: int = 10_000  # rsqrt: steps after which the rate has fallen to 1 / sqrt(2)
     cooldown: int = 0       # rsqrt: the last steps, linearly to nothing
 
@@ -96,7 +96,7 @@ class Fit:
     recipe: str = ""                               # whose settings these are
     seed: int = 0
 
-    model: str = "Ti/16"
+    model: str = ""                                # its name; else that of the weights
     options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, where training starts from nothing
     weights: str = "default"                       # the variant's public ones; hf:…, a path, or none
     image: tuple[int, int] = (224, 224)
@@ -111,7 +111,8 @@ class Fit:
     steps: int | None = None
     epochs: float | None = None                    # instead of steps
     lr: float = 0.01
-    lr_candidates: tuple[float, ...] = ()          # the best on a dev split is taken, as the paper does
+    choose_lr: bool = False                        # take the best of lr_candidates on a dev split, as the paper does
+    lr_candidates: tuple[float, ...] = ()
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Schedule)
     clip: float = 1.0                              # global norm of the gradient; 0: not clipped

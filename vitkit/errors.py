@@ -36,6 +36,14 @@ class DecodeError(VitkitError):
     """A picture that cannot be used, and why, in one line."""
 
 
+class Interrupted(Exception):
+    """Work that was asked to stop, and did, with nothing lost."""
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """"; did you mean B/16 or B/32?": the known names nearest to a mistyped word, or nothing; case is forgiven."""
     by_lower = {name.lower(): name for name in known}

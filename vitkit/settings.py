@@ -171,7 +171,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Mapping and isinstance(value, Mapping):
         return dict(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool) == isinstance(value, bool):
         return value
     raise ConfigError(f"{where} = {value!r} should be {_WORDS.get(hint, 'a table')}")

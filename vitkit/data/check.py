@@ -12,7 +12,7 @@ import numpy as np
 
 from vitkit.data.duplicates import identical, near
 from vitkit.data.facts import Facts, Memory
-from vitkit.data.sources.base import Data, DataError, Split
+from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.files import counted, few
 from vitkit.data.sources.splits import fitting_split
 
@@ -114,7 +114,7 @@ def _judge_classes(report: Report, data: Data) -> None:
         report.remarks.append("unlabelled: good for pre-training, not for fitting a classifier")
         return
     for name, split in data.splits.items():
-        per_class = _class_counts(split, len(data.classes)).tolist()
+        per_class = split.per_class(len(data.classes)).tolist()
         report.per_class[name] = dict(zip(data.classes, per_class, strict=True))
     if len(data.classes) == 1:
         report.problems.append("there is only one class: nothing to tell apart")
@@ -161,12 +161,6 @@ def _judge_copies(report: Report, data: Data, places: list[Place], facts: list[F
     if report.duplicates:
         extra = sum(len(group) - 1 for group in report.duplicates)
         report.remarks.append(f"{extra:,} pictures are there more than once within a split")
-
-
-def _class_counts(split: Split, classes: int) -> np.ndarray:
-    if split.labels.ndim == 2:
-        return split.labels.sum(axis=0)
-    return np.bincount(split.labels[split.labels >= 0], minlength=classes)
 
 
 def _same_label(data: Data, one: Place, other: Place) -> bool:

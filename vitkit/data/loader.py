@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -91,7 +91,7 @@ class Loader:
             raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.ranks} processes",
                               try_=f"a multiple of {self.ranks}")
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         batches = iter(DataLoader(
             _Steps(self), sampler=_CountUp(self.start), batch_size=None, num_workers=self.workers,
             pin_memory=self.pin, prefetch_factor=4 if self.workers else None,

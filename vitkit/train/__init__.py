@@ -1,0 +1,1 @@
+"""batch → loss → run folder. Knows nothing of evaluate, inspect or serve."""

@@ -52,7 +52,7 @@ def answers(
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             for loaded in watch(batches, -(-mine // batch), "evaluating"):
                 failures.update(loaded.failures)
                 if len(loaded.images):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +13,7 @@ import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitkit.atomic import replacing
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
 from vitkit.weights import google, huggingface, native, timm
@@ -56,7 +55,7 @@ def _save_google(model: Model, path: Path) -> None:
     if path.suffix != ".npz":
         raise WeightsError(f"Google's format is one .npz file; {path} is named otherwise.", try_=f"{path}.npz")
     arrays = {name: tensor.float().numpy() for name, tensor in google.tensors_of(model).items()}
-    with _replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(path, WeightsError) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -104,38 +103,10 @@ def _prepare_folder(path: Path, format: str) -> None:
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, Tensor], header: dict[str, str]) -> None:
-    with _replacing(path) as temporary:
+    with replacing(path, WeightsError) as temporary:
         save_file(dict(tensors), temporary, metadata=header)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with _replacing(path) as temporary:
+    with replacing(path, WeightsError) as temporary:
         temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place once written: a full disk or a kill loses nothing."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be written: {error.strerror}.") from error
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """mkstemp makes private files; weights should have the permissions that any new file has."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

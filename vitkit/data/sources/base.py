@@ -85,6 +85,12 @@ class Split:
         chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
         return Split(self.keys.select(chosen), self.labels[chosen], self.pictures, self.rows[chosen])
 
+    def per_class(self, classes: int) -> NDArray[np.int64]:
+        """(classes,) pictures of each."""
+        if self.labels.ndim == 2:
+            return self.labels.sum(axis=0)
+        return np.bincount(self.labels[self.labels >= 0], minlength=classes)
+
     @property
     def labelled(self) -> bool:
         return self.labels.ndim == 2 or bool((self.labels >= 0).any())

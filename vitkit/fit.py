@@ -1,0 +1,201 @@
+"""The main job from end to end: settings → a run folder with a trained model, its score and its report."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+import vitkit
+from vitkit import settings
+from vitkit.atomic import write_text
+from vitkit.config import Fit
+from vitkit.data.sources.base import Data
+from vitkit.data.sources.open import open_data
+from vitkit.data.sources.splits import fitting_split
+from vitkit.errors import ConfigError
+from vitkit.evaluate.classify import evaluate
+from vitkit.evaluate.evaluation import Evaluation
+from vitkit.progress import progress
+from vitkit.recipes import pick_recipe, recipe
+from vitkit.report.card import write_card
+from vitkit.report.page import write_report
+from vitkit.train.choose import choose_rate
+from vitkit.train.devices import describe_machine, pick_device, pick_readers
+from vitkit.train.display import duration
+from vitkit.train.division import Division, fingerprint
+from vitkit.train.folder import EVALUATION, RunError, RunFolder
+from vitkit.train.parallel import Processes, joined
+from vitkit.train.run import Say, train
+from vitkit.train.start import resolve_weights
+from vitkit.weights.load import load
+
+FEW = 100_000  # pictures below which training from nothing is worth a warning
+
+
+def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
+    """What the user said, over the recipe that was named or that fits the data; and why that recipe."""
+    if not over.get("data"):
+        raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
+    data = open_data(over["data"], label=over.get("label"))
+    named = over.get("recipe", "")
+    nothing = over.get("weights", "default") == "none"
+    pictures = len(data.splits[fitting_split(data)])
+    name, reason = (named, "as asked") if named else pick_recipe(
+        pictures, objective=over.get("objective", "labels"), from_nothing=nothing)
+    chosen = settings.to_tables(recipe(name, over.get("model") or None))
+    if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
+        chosen["model"] = ""  # the weights say which
+    config = settings.from_tables(settings.merge(chosen, over))
+    if Path(config.data).exists():  # a run is resumed from anywhere
+        config = replace(config, data=str(Path(config.data).absolute()))
+    return resolve_weights(config), data, f"{name}: {reason}"
+
+
+def begin(config: Fit, data: Data, reason: str, talk: TextIO) -> Path:
+    """A new run folder, and everything that belongs into it; what is decided and found is said on `talk`."""
+    device = pick_device(config.device)
+    with joined(device) as processes:
+        say = _teller(processes, talk)
+        place = Path(processes.told(config.out or _free_name(config)))
+        config = replace(config, out=str(place))
+        folder = RunFolder.create(place) if processes.first else RunFolder(place)
+        if processes.first:
+            folder.write_config(config)
+            folder.add_to_record(command=_command(), started=_now(), recipe_reason=reason, data=_describe(data),
+                                 versions=_versions(), machine=describe_machine())
+        processes.barrier()
+        division = _carry_out(config, data, folder, processes, say, reason)
+    if processes.first:
+        _finish(config, data, division, folder, say)
+    folder.close()
+    return folder.path
+
+
+def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int | None = None) -> Path:
+    """A run that was stopped goes on from its last checkpoint, exactly as it would have."""
+    config = RunFolder(path).config() if (path / "config.toml").is_file() else Fit()
+    config = replace(config, device=device or config.device, workers=config.workers if workers is None else workers,
+                     out=str(path))
+    with joined(pick_device(config.device)) as processes:
+        say = _teller(processes, talk)
+        folder = RunFolder.open(path) if processes.first else RunFolder(path)
+        processes.barrier()
+        if folder.finished and "finished" in folder.record():
+            raise RunError(f"{path} is finished; there is nothing to resume.",
+                           report=str(path / "report.html"), more=f"vitkit fit DATA --weights {path}")
+        data = open_data(config.data, label=config.label)
+        _check_data(data, folder)
+        division = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
+    if processes.first:
+        _finish(config, data, division, folder, say)
+    folder.close()
+    return path
+
+
+def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say, reason: str) -> Division:
+    began = time.monotonic()
+    decisions: list[tuple[str, str]] = []
+
+    def note(name: str, text: str) -> None:
+        decisions.append((name, text))
+        say(name, text)
+
+    note("why", reason)
+    _warn(config, data, note)
+    if config.choose_lr:
+        config = choose_rate(config, data, folder, processes, note)
+    division = train(config, data, folder, processes, note)
+    if processes.first:
+        before = folder.record().get("seconds", 0.0)
+        folder.add_to_record(decisions=decisions, seconds=round(before + time.monotonic() - began, 1))
+    return division
+
+
+def _warn(config: Fit, data: Data, note: Say) -> None:
+    pictures = len(data.splits[fitting_split(data)])
+    if config.weights == "none" and config.objective == "labels" and pictures < FEW:
+        note("warning", f"{pictures:,} pictures are few to train from nothing; without --weights none, fitting starts "
+                        "from public weights")
+
+
+def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
+    """The score, on pictures that training has not seen, and the report."""
+    if division.test is not None:
+        device = pick_device(config.device)
+        model = load(folder.path).to(device)
+        scored = replace(data, splits={"test": division.test})
+        evaluation = evaluate(model, scored, "test", device=device, max_failed=config.max_failed,
+                              workers=pick_readers(config.workers, device, 1), watch=progress)
+        write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
+        say("score", _score(evaluation))
+    folder.add_to_record(finished=_now())
+    report = write_report(folder.path, division.test)
+    write_card(folder.path)
+    say("took", duration(folder.record()["seconds"]))
+    say("report", str(report))
+    say("next", f"vitkit evaluate {folder.path} DATA" if division.test is not None else
+        f"vitkit fit DATA --weights {folder.path}")
+
+
+def _score(evaluation: Evaluation) -> str:
+    best = evaluation.headline
+    name = "mean average precision" if evaluation.multilabel else "top-1"
+    macro = f"; macro-F1 {evaluation.macro_f1.value:.1%}" if evaluation.macro_f1 else ""
+    return (f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}) on {evaluation.pictures:,} pictures "
+            f"that training has not seen{macro}")
+
+
+def _check_data(data: Data, folder: RunFolder) -> None:
+    began = folder.record().get("data", {}).get("fingerprint")
+    if began is not None and began != fingerprint(data, fitting_split(data)):
+        raise RunError(f"{data.name} is not what {folder.path} was begun with: pictures or classes have changed.",
+                       try_="bring the data back as they were, or start a new run")
+
+
+def _teller(processes: Processes, talk: TextIO) -> Say:
+    def say(name: str, text: str) -> None:
+        if processes.first:
+            print(f"{name:<9} {text}", file=talk, flush=True)
+
+    return say
+
+
+def _describe(data: Data) -> dict[str, Any]:
+    return {
+        "name": data.name, "kind": data.kind, "classes": len(data.classes), "notes": list(data.notes),
+        "pictures": {name: len(split) for name, split in data.splits.items()},
+        "fingerprint": fingerprint(data, fitting_split(data)),
+        "counts": {name: dict(zip(data.classes, split.per_class(len(data.classes)).tolist(), strict=True))
+                   for name, split in data.splits.items() if data.classes},
+    }
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "pillow", "simplejpeg", "safetensors")
+    return {"vitkit": vitkit.__version__, "python": platform.python_version(),
+            **{package: version(package) for package in packages}}
+
+
+def _command() -> str:
+    return shlex.join(["vitkit", *sys.argv[1:]])
+
+
+def _free_name(config: Fit) -> str:
+    stem = f"runs/{Path(config.data).stem or 'data'}-{config.model.replace('/', '-') or 'model'}"
+    number, name = 1, stem
+    while Path(name).exists():
+        number += 1
+        name = f"{stem}-{number}"
+    return name
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

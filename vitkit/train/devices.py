@@ -1,0 +1,80 @@
+"""Where a run computes, in which numbers, with how many readers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Literal
+
+import torch
+
+from vitkit.errors import ConfigError
+
+Precision = Literal["bf16", "fp32"]
+
+MOST_READERS = 16
+
+
+def pick_device(name: str) -> torch.device:
+    """"auto" is the GPU where there is one; under torchrun, each process takes its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device = {name!r} is not known", try_="auto, cuda, cuda:1, cpu or mps") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            built = "" if torch.version.cuda else ", built without CUDA"
+            raise ConfigError("device = cuda: no CUDA device can be used here",
+                              found=f"torch {torch.__version__}{built}", try_="--device cpu")
+        index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
+        if index >= torch.cuda.device_count():
+            raise ConfigError(f"device = cuda:{index}: there are {torch.cuda.device_count()} CUDA devices here")
+        device = torch.device("cuda", index)
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device = mps: there is no Apple GPU here", try_="--device cpu")
+    elif device.type not in ("cuda", "mps", "cpu"):
+        raise ConfigError(f"device = {name} is not supported", try_="auto, cuda, cuda:1, cpu or mps")
+    return device
+
+
+def pick_precision(asked: str, device: torch.device) -> Precision:
+    """bf16 where the device multiplies it natively; a CPU is asked for it by name, for it costs exactness there."""
+    if asked != "auto":
+        return "bf16" if asked == "bf16" else "fp32"
+    return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+
+
+def pick_readers(asked: int | None, device: torch.device, processes: int) -> int:
+    """Processes that decode pictures: all cores feed a GPU; beside training on the CPU, one of them is enough."""
+    if asked is not None:
+        return asked
+    share = cores() // processes
+    return max(1, min(share - 1, MOST_READERS)) if device.type != "cpu" else 1
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe_device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device} {torch.cuda.get_device_name(device)}"
+    if device.type == "mps":
+        return "mps, an Apple GPU (allowed, but not tested by us)"
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+def describe_machine() -> str:
+    return f"{cores()} CPU cores, {platform.machine()}, {platform.system()}"
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a run may hope for."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 4 * 2**30

@@ -1,0 +1,60 @@
+"""A run while it runs: a line that moves on a terminal, plain lines elsewhere; rate, time left, waiting for data."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Display:
+    def __init__(self, *, step: int, steps: int, batch: int, shown: bool):
+        self.first, self.steps, self.batch, self.shown = step, steps, batch, shown
+        self.terminal = sys.stderr.isatty()
+        self.started = self.said = time.perf_counter()
+        self.aside = 0.0  # seconds spent on other things than steps: scoring, saving
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self.shown and self.terminal:
+            print(file=sys.stderr)
+
+    def rate(self, step: int) -> float:
+        """Pictures per second of this process's steps so far."""
+        seconds = time.perf_counter() - self.started - self.aside
+        return (step - self.first) * self.batch / seconds if seconds > 0 else 0.0
+
+    def update(self, step: int, loss: float, measures: dict[str, float], wait: float) -> None:
+        now = time.perf_counter()
+        last = step >= self.steps
+        if not self.shown or (now - self.said < (0.2 if self.terminal else SECONDS_BETWEEN_LINES) and not last):
+            return
+        self.said = now
+        rate = self.rate(step)
+        left = (self.steps - step) * self.batch / rate if rate else 0.0
+        values = "".join(f"  {name} {value:.3f}" for name, value in measures.items())
+        text = (f"step {step:,}/{self.steps:,}  loss {loss:.4f}{values}  {rate:,.0f} pictures/s  "
+                f"waiting for data {wait:.0%}  {duration(left)} left")
+        if self.terminal:
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.shown:
+            print(f"\r\x1b[2K{text}" if self.terminal else text, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -1,0 +1,151 @@
+"""A run folder: the artefact and the record. One process at a time writes it; whatever it holds is whole.
+
+    model.safetensors, model.json   the trained model            config.toml     every resolved setting
+    metrics.jsonl                   what happened, line by line   run.json        command, versions, data, decisions
+    evaluation.json, report.html, README.md                      checkpoints/    states to resume from
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from vitkit import settings
+from vitkit.atomic import write_text
+from vitkit.config import Fit
+from vitkit.errors import ConfigError, VitkitError
+
+CONFIG, RECORD, METRICS, EVALUATION, MODEL = "config.toml", "run.json", "metrics.jsonl", "evaluation.json", "model.json"
+
+
+class RunError(VitkitError):
+    """A run folder that cannot be used, or a run that cannot go on."""
+
+
+class RunFolder:
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock: IO[str] | None = None
+        self._metrics: IO[str] | None = None
+
+    @classmethod
+    def create(cls, path: Path) -> RunFolder:
+        """A new folder, locked; one with a run in it is not written over."""
+        if (path / CONFIG).exists():
+            raise RunError(f"{path} holds a run already; nothing was changed.",
+                           continue_=f"vitkit resume {path}", or_="--out another folder, or remove this one")
+        if path.is_file():
+            raise RunError(f"{path} is a file, not a folder.", try_="--out another name")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{path} cannot be made: {error.strerror}.", try_="--out a folder you may write") from error
+        folder = cls(path)
+        folder.lock()
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder with a run in it, locked."""
+        if not (path / CONFIG).is_file():
+            found = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else []
+            raise RunError(f"{path} is not a run folder." if path.exists() else f"{path} does not exist.",
+                           looked_for=str(path / CONFIG), **({"found": ", ".join(found)} if found else {}))
+        folder = cls(path)
+        folder.lock()
+        return folder
+
+    def lock(self) -> None:
+        """The system lets go of the lock when the process ends, however it ends."""
+        try:
+            self._lock = (self.path / ".lock").open("a")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{self.path} is in use by another process.",
+                           try_="wait for it, stop it, or --out another folder") from None
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}.",
+                           try_="--out a folder you may write") from error
+
+    def close(self) -> None:
+        for file in (self._metrics, self._lock):
+            if file is not None:
+                file.close()
+        self._metrics = self._lock = None
+
+    def check_space(self, needed: int) -> None:
+        free = shutil.disk_usage(self.path).free
+        if free < needed:
+            raise RunError(f"{self.path} is on a disk with {_gib(free)} free; this run needs {_gib(needed)} for its "
+                           "checkpoints.", try_="--out a folder on another disk, or make room")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / MODEL).is_file()
+
+    def config(self) -> Fit:
+        return settings.from_tables(settings.read(self.path / CONFIG))
+
+    def write_config(self, config: Fit) -> None:
+        write_text(self.path / CONFIG, settings.write(config), RunError)
+
+    def record(self) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads((self.path / RECORD).read_text(encoding="utf-8"))
+            return content
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise ConfigError(f"{self.path / RECORD} is damaged: {error}") from error
+
+    def add_to_record(self, **entries: Any) -> None:
+        text = json.dumps({**self.record(), **entries}, indent=2, ensure_ascii=False)
+        write_text(self.path / RECORD, text + "\n", RunError)
+
+    def log(self, kind: str, step: int, **values: Any) -> None:
+        """A line of metrics.jsonl; it reaches the disk with the next checkpoint at the latest."""
+        if self._metrics is None:
+            self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+        try:
+            self._metrics.write(json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False) + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise RunError(f"{self.path / METRICS} cannot be written: {error.strerror}.") from error
+
+    def sync_metrics(self) -> None:
+        if self._metrics is not None:
+            os.fsync(self._metrics.fileno())
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """Line by line; a last line that a kill cut short is left out."""
+        try:
+            lines = (self.path / METRICS).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                return
+
+    def forget_after(self, step: int) -> None:
+        """Metrics as they were at a checkpoint; what came later will be computed, and written, again."""
+        kept = [line for line in self.metrics() if line.get("to", line["step"]) <= step]
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        write_text(self.path / METRICS, text, RunError)
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,0 +1,192 @@
+"""Settings and data → a trained model in a run folder: what was decided is said first, then the loop runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.distributed.fsdp import FSDPModule
+
+from vitkit import settings
+from vitkit.config import Fit
+from vitkit.cost import cost
+from vitkit.data.loader import Loader, Reader
+from vitkit.data.sources.base import Data, Split
+from vitkit.data.transforms import Fast
+from vitkit.errors import ConfigError
+from vitkit.model.build import Model, build
+from vitkit.train import checkpoint
+from vitkit.train.averaging import Average
+from vitkit.train.devices import Precision, describe_device, free_memory, pick_precision, pick_readers
+from vitkit.train.division import Division, divide
+from vitkit.train.folder import RunError, RunFolder
+from vitkit.train.loop import Look, Training
+from vitkit.train.masked import MaskedPatch
+from vitkit.train.microbatch import pick_micro
+from vitkit.train.objectives import Labels, Objective, class_weights
+from vitkit.train.optimizer import build_optimizer, describe, freeze
+from vitkit.train.parallel import Processes, pick_sharing, share, whole
+from vitkit.train.plan import Plan, check_shares, count_steps
+from vitkit.train.score import answers
+from vitkit.train.start import start_model
+from vitkit.train.stop import StopRequest
+from vitkit.train.tracking import Trackers
+from vitkit.weights.save import save
+
+COMPILES_AT = 2_000    # steps on a GPU from which compiling pays
+FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel")  # on resuming
+
+Say = Callable[[str, str], None]  # a name and what was decided
+
+
+def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say) -> Division:
+    """The whole run, or the rest of it; at the end the folder holds the model."""
+    division = divide(data, config)
+    labelled = config.objective == "labels"
+    say("data", f"{Path(data.name).name or data.name}: {', '.join(division.words)}" + (
+        f", {len(data.classes)} classes, {_spread(division.fit, data)}" if labelled else ""))
+    config = count_steps(config, len(division.fit))
+    part = check_shares(config, processes.ranks)
+    model, words = start_model(config, data.classes if labelled else (), multilabel=data.multilabel)
+    say("model", words)
+    freeze(model, config.freeze)
+    objective = _objective(model, config, division.fit, data).to(processes.device)
+    precision = pick_precision(config.precision, processes.device)
+    micro = pick_micro(objective, min(part, config.micro or part), processes, precision)
+    plan = Plan(steps=config.steps or 0, pictures=len(division.fit), batch=config.batch, processes=processes.ranks,
+                micro=next(size for size in range(micro, 0, -1) if part % size == 0))
+    if not checkpoint.whole_ones(folder.checkpoints) and processes.first:
+        config = replace(config, micro=plan.micro)  # resuming in the same parts is resuming exactly
+        folder.write_config(config)
+        folder.add_to_record(settings=settings.to_tables(config))
+    training = _assemble(config, plan, objective, division, folder, processes, precision, say)
+    if processes.first:
+        folder.check_space(4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters()) * 3)
+        found = cost(model.config)
+        folder.add_to_record(
+            objective=config.objective, precision=precision, device=describe_device(processes.device),
+            processes=processes.ranks, split=division.set_aside, parameters=found.parameters, macs=found.macs,
+            plan={"steps": plan.steps, "epochs": plan.epochs, "batch": plan.batch, "micro": plan.micro,
+                  "accumulate": plan.accumulate, "processes": plan.processes})
+    _check_unchanged(config, folder)
+    with training.stop:
+        training.run()
+    trained = _trained(training, model)
+    if processes.first:
+        save(trained, folder.path)
+    training.trackers.close()
+    return division
+
+
+def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division, folder: RunFolder,
+              processes: Processes, precision: Precision, say: Say) -> Training:
+    device, model = processes.device, objective.model
+    sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes, free_memory(device))
+    compiled = config.compile == "yes" or (config.compile == "auto" and device.type == "cuda"
+                                           and plan.steps >= COMPILES_AT)
+    if compiled:
+        objective.compile()
+    shared = share(objective, sharing, processes, precision)
+    optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
+    readers = pick_readers(config.workers, device, processes.ranks)
+    fast = Fast(image=model.config.image, crop=config.augment.crop, aspect=config.augment.aspect,
+                flip=config.augment.flip, whole=model.metadata.preprocessing)
+    loader = Loader(
+        Reader(split=division.fit, transform=fast, channels=model.config.channels, seed=config.seed),
+        batch=plan.batch // plan.accumulate, workers=readers, rank=processes.rank, ranks=processes.ranks,
+        pin=device.type == "cuda", max_failed=config.max_failed)
+    warmup = f" after {config.schedule.warmup:,} warm-up steps" if config.schedule.warmup else ""
+    say("recipe", f"{config.recipe or 'settings of your own'}; {describe(optimizer)}; learning rate {config.lr:g}, "
+                  f"{config.schedule.kind}{warmup}")
+    say("pictures", "; ".join(fast.describe() + _augmented(config)))
+    say("device", describe_device(device) + f", {precision}" + ", autocast over fp32 weights" * (precision == "bf16")
+        + f", {sharing}" * (sharing != "none") + ", compiled" * compiled + f"; {readers} readers")
+    say("plan", f"{plan.describe()} → {folder.path}")
+    look = None
+    if division.dev is not None:
+        look = _look(objective, division.dev, config, processes, precision, readers)
+    return Training(
+        config=config, plan=plan, objective=objective, shared=shared, optimizer=optimizer,
+        average=Average(objective, config.average) if config.average else None, loader=loader, processes=processes,
+        precision=precision, folder=folder, stop=StopRequest(), look=look,
+        trackers=Trackers(config.track if processes.first else (), folder.path, settings.to_tables(config)))
+
+
+def _objective(model: Model, config: Fit, fit: Split, data: Data) -> Objective:
+    if config.objective == "masked-patch":
+        if config.augment.mixup or config.augment.cutmix:
+            raise ConfigError("masked patch prediction looks at single pictures: mixup and cutmix do not go with it")
+        return MaskedPatch(model, config.masked)
+    weights = class_weights(fit.labels, len(data.classes), config.balance)
+    return Labels(model, multilabel=data.multilabel, smoothing=config.label_smoothing, weights=weights)
+
+
+def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, precision: Precision,
+          readers: int) -> Look:
+    """At all dev pictures; processes share them, except where each needs the others for a forward pass."""
+    sharded = objective if isinstance(objective, FSDPModule) else None
+    rank, ranks = (0, 1) if sharded else (processes.rank, processes.ranks)
+
+    def look() -> dict[str, float]:
+        if sharded:
+            sharded.unshard()  # the model is called without the objective here, which would gather its own part
+        found = answers(objective.model, dev, device=processes.device, precision=precision, batch=64, workers=readers,
+                        rank=rank, ranks=ranks, max_failed=config.max_failed)
+        if sharded:
+            sharded.reshard()
+        targets = found.labels
+        if targets.ndim == 2:
+            losses = F.binary_cross_entropy_with_logits(found.logits, targets, reduction="none").sum(1)
+            right = targets.gather(1, found.logits.argmax(1, keepdim=True))[:, 0]
+        else:
+            losses = F.cross_entropy(found.logits, targets, reduction="none")
+            right = (found.logits.argmax(1) == targets).float()
+        sums = losses.double().sum().item(), right.double().sum().item(), float(len(losses))
+        loss, hits, count = sums if ranks == 1 else processes.total(*sums)
+        # without one right answer to a picture, the loss says more than its best guess
+        score = -loss / count if targets.ndim == 2 else hits / count
+        return {"score": score, "loss": loss / count, "top1": hits / count}
+
+    return look
+
+
+def _trained(training: Training, model: Model) -> Model:
+    """The weights to keep, averaged if they were, whole and on the host."""
+    average = training.average
+    state = {name: whole(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
+    for name, tensor in (average.state() if average is not None else {}).items():
+        if name.startswith("model."):
+            state[name.removeprefix("model.")] = whole(tensor).cpu()
+    with torch.device("meta"):
+        trained = build(model.config)
+    trained.load_state_dict(state, assign=True)
+    trained.metadata = model.metadata
+    return trained.eval()
+
+
+def _check_unchanged(config: Fit, folder: RunFolder) -> None:
+    """A run goes on as it began, or not at all: another setting half-way would be neither run."""
+    began = folder.record().get("settings")
+    if began is None:
+        return
+    changed = settings.differences(settings.from_tables(began), config, FREE_TO_CHANGE)
+    if changed:
+        raise RunError(f"{folder.path} was begun with other settings.", changed=changed,
+                       try_="change config.toml back, or start a new run with vitkit fit --config")
+
+
+def _spread(split: Split, data: Data) -> str:
+    counts = split.per_class(len(data.classes))
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,} to {high:,} pictures each" if low != high else f"{low:,} pictures each"
+
+
+def _augmented(config: Fit) -> list[str]:
+    how, words = config.augment, []
+    if how.randaugment:
+        words.append(f"RandAugment ({how.randaugment[0]}, {how.randaugment[1]:g})")
+    words += [f"{name} {getattr(how, name):g}" for name in ("erase", "mixup", "cutmix") if getattr(how, name)]
+    return words

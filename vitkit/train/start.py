@@ -1,0 +1,130 @@
+"""The model that a run starts from: fresh, with public weights or anyone's, made ready for the new classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+import vitkit
+from vitkit.config import Fit
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.errors import ConfigError, WeightsError
+from vitkit.model.build import Model, build
+from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.variants import configure, name_of
+from vitkit.weights.checkpoints import DEFAULTS
+from vitkit.weights.load import load
+
+SMALLEST = "Ti/16"  # what `fit` takes when no model is named
+
+
+def start_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tuple[Model, str]:
+    """The model in training mode, labelled, and what was done to it in words; no classes for pre-training."""
+    model, words = _fresh(config, len(classes)) if config.weights == "none" else _loaded(config, classes)
+    how = model.metadata.preprocessing
+    if config.resize is not None and config.resize != how.resize:
+        how = replace(how, resize=config.resize, crop=1.0)
+    model.metadata = replace(
+        model.metadata, labels=tuple(classes) or None, preprocessing=how,
+        provenance={"vitkit": vitkit.__version__, "data": config.data, "objective": config.objective,
+                    "recipe": config.recipe, "weights": config.weights, "multilabel": multilabel,
+                    "before": dict(model.metadata.provenance)},
+    )
+    return model.train(), f"{_describe(model)}; {words}"
+
+
+def resolve_weights(config: Fit) -> Fit:
+    """"default" → the variant's public weights by name; a model that has none says so."""
+    if config.weights != "default":
+        return config if config.model or config.weights != "none" else replace(config, model=SMALLEST)
+    model = config.model or SMALLEST
+    public = DEFAULTS.get(model)
+    if public is None:
+        configure(model)  # an unknown name is told as that
+        raise ConfigError(f"no public weights are known for {model}.",
+                          try_="--weights none to train from nothing, --weights PATH for your own",
+                          known_for=", ".join(DEFAULTS))
+    return replace(config, model=model, weights=public.source)
+
+
+def _fresh(config: Fit, classes: int) -> tuple[Model, str]:
+    options: dict[str, Any] = {"image": config.image, "classes": classes, "channels": config.channels, **config.options}
+    for name in ("dropout", "stochastic_depth"):
+        if getattr(config, name):
+            options[name] = getattr(config, name)
+    torch.manual_seed(config.seed)
+    model = build(configure(config.model or SMALLEST, **options))
+    model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=(0.5,) * config.channels,
+                                                                         std=(0.5,) * config.channels))
+    return model, "fresh weights"
+
+
+def _loaded(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
+    model = _read(config)
+    found = name_of(model.config) or "sizes of its own"
+    if config.model and config.model != found:
+        raise ConfigError(f"{config.weights} is {found}, not {config.model}.", try_=f"leave --model out, or {found}")
+    if config.options:
+        raise ConfigError(f"options {dict(config.options)} describe a fresh model, and {config.weights} is not one.",
+                          try_="--weights none, or no options")
+    done = []
+    before = model.config.image
+    if isinstance(model.config, ViTConfig) and before != config.image:
+        done.append(f"positions {_grid(model.config)} → ")
+        model.resize(config.image)
+        done[-1] += _grid(model.config)
+    else:
+        model.resize(config.image)
+        done.append(f"positions kept ({_grid(model.config)})" if isinstance(model.config, ViTConfig) else "")
+    if model.metadata.labels == tuple(classes) and classes:
+        done.append("head kept: the same classes")
+    else:
+        done.append(f"head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head")
+        model.replace_head(len(classes))
+    return _regularised(model, config), f"weights {config.weights}; " + ", ".join(filter(None, done))
+
+
+def _read(config: Fit) -> Model:
+    try:
+        return load(config.weights)
+    except WeightsError as error:
+        if config.weights.startswith("hf:"):
+            raise WeightsError(f"the weights {config.weights} cannot be had: {error}",
+                               or_=["--weights PATH  a file or run folder that is here",
+                                    "--weights none  train from nothing, which needs many pictures"]) from error
+        raise
+
+
+def _regularised(model: Model, config: Fit) -> Model:
+    """The same weights under another dropout or stochastic depth, which are part of how a model is built."""
+    wanted = {name: getattr(config, name) for name in ("dropout", "stochastic_depth")
+              if getattr(config, name) is not None and getattr(config, name) != getattr(model.config, name, 0.0)}
+    if not wanted:
+        return model
+    if not isinstance(model.config, ViTConfig):
+        raise ConfigError(f"a ResNet has no {' or '.join(wanted)}.")
+    built = build(replace(model.config, **wanted))
+    built.load_state_dict(model.state_dict())
+    built.metadata = model.metadata
+    return built
+
+
+def _describe(model: Model) -> str:
+    height, width = model.config.image
+    size = f"{height}" if height == width else f"{height} x {width}"
+    count = sum(parameter.numel() for parameter in model.parameters())
+    amount = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}k"
+    channels = "" if model.config.channels == 3 else f", {model.config.channels} channels"
+    return f"{name_of(model.config) or _sizes(model.config)} at {size} px{channels}, {amount} parameters"
+
+
+def _sizes(config: ModelConfig) -> str:
+    record = asdict(config)
+    return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
+
+
+def _grid(config: ModelConfig) -> str:
+    return " x ".join(map(str, config.grid)) if isinstance(config, ViTConfig) else ""
