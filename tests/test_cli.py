@@ -22,6 +22,8 @@ OPTIONS = {
     "shard": ["data", "folder", "megabytes", "json"],
     "cost": ["models", "image", "classes", "batch", "precision", "images", "epochs", "json"],
     "convert": ["source", "out", "to", "grid", "heads", "lossy", "overwrite", "json"],
+    "evaluate": ["run", "data", "split", "labels", "label", "real", "image", "batch", "device", "precision", "workers",
+                 "out", "json"],
 }
 
 

@@ -227,25 +227,29 @@ def shard(
         print(f"written  {folder}: {len(written)} shards")
 
 
-_Data = Annotated[Positional[str | None],
-                  arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")]
-_Model = Annotated[str | None, arg(help="its name, such as Ti/16, B/16, R50+B/16, R50x1")]
-_Image = Annotated[tuple[int, ...] | None, arg(help="image side, or height and width", metavar="PX")]
-_Steps = Annotated[int | None, arg(help="length of the run")]
-_Epochs = Annotated[float | None, arg(help="length of the run in passes over the pictures")]
-_Batch = Annotated[int | None, arg(help="pictures per step, over all processes")]
-_Rate = Annotated[str | None, arg(help="learning rate; auto: the best of the recipe's on a dev split")]
-_Recipe = Annotated[str | None, arg(help="settings by name, such as pets_transfer; else by the data's size")]
-_Out = Annotated[Path | None, arg(help="the run folder to make")]
-_File = Annotated[Path | None, arg(help="settings in TOML, as in a run's config.toml", metavar="FILE")]
+def _option(help: str, metavar: str) -> Any:
+    """An option whose default is the recipe's or the run's own, and so not worth printing."""
+    return arg(help=help, metavar=metavar, help_behavior_hint="")
+
+
+_Data = Annotated[Positional[str | None], _option("a folder, manifest, shards, arrays, hf:NAME, fashion", "DATA")]
+_Model = Annotated[str | None, _option("its name, such as Ti/16, B/16, R50+B/16, R50x1", "NAME")]
+_Image = Annotated[tuple[int, ...] | None, _option("image side, or height and width", "PX")]
+_Steps = Annotated[int | None, _option("length of the run", "N")]
+_Epochs = Annotated[float | None, _option("length of the run in passes over the pictures", "N")]
+_Batch = Annotated[int | None, _option("pictures per step, over all processes", "N")]
+_Rate = Annotated[str | None, _option("learning rate; auto: the best of the recipe's on a dev split", "RATE|auto")]
+_Recipe = Annotated[str | None, _option("settings by name, such as pets_transfer; else by the data's size", "NAME")]
+_Out = Annotated[Path | None, _option("the run folder to make; else a new one under runs/", "DIR")]
+_File = Annotated[Path | None, _option("settings in TOML, as in a run's config.toml", "FILE")]
 _Set = Annotated[tuple[str, ...], arg(name="set", help="any other setting, such as schedule.warmup=100",
-                                      metavar="KEY=VALUE")]
-_Label = Annotated[str | None, arg(help="the column that holds the classes, in a manifest or hf: set")]
-_Seed = Annotated[int | None, arg(help="of everything random")]
-_Device = Annotated[str | None, arg(help="auto, cuda, cuda:1, cpu, mps")]
-_Precision = Annotated[Literal["auto", "bf16", "fp32"] | None, arg(help="of the arithmetic")]
-_Workers = Annotated[int | None, arg(help="processes that read pictures")]
-_Track = Annotated[tuple[Literal["tensorboard", "wandb"], ...], arg(help="also log there")]
+                                      metavar="KEY=VALUE…", help_behavior_hint="")]
+_Label = Annotated[str | None, _option("the column that holds the classes, in a manifest or hf: set", "COLUMN")]
+_Seed = Annotated[int | None, _option("of everything random; 0 unless said", "N")]
+_Device = Annotated[str | None, _option("auto, cuda, cuda:1, cpu or mps", "NAME")]
+_Precision = Annotated[Literal["auto", "bf16", "fp32"] | None, _option("of the arithmetic", "auto|bf16|fp32")]
+_Workers = Annotated[int | None, _option("processes that read pictures", "N")]
+_Track = Annotated[tuple[Literal["tensorboard", "wandb"], ...], _option("also log there", "tensorboard|wandb")]
 _Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]
 
 
@@ -261,6 +265,7 @@ def fit(
     """A classifier of your pictures: trained, scored on pictures it has not seen, with a report.
 
     vitkit fit photos/        vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
+
     torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
     """
     _begin({"data": data, "model": model, "weights": weights, "image": image, "steps": steps, "epochs": epochs,

@@ -100,8 +100,9 @@ def share(objective: Any, how: Sharing, processes: Processes, precision: Precisi
     device = processes.device
     if how == "fsdp":
         mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.ranks,))
-        policy = (MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-                  if precision == "bf16" else MixedPrecisionPolicy())
+        # inputs stay as they are: colours and mixed shares would be rounded, and autocast casts what it multiplies
+        policy = MixedPrecisionPolicy(cast_forward_inputs=False) if precision == "fp32" else MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         model = objective.model
         for part in model.body.stages if isinstance(model, ResNet) else model.encoder.blocks:
             fully_shard(part, mesh=mesh, mp_policy=policy)
