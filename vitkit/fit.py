@@ -72,7 +72,12 @@ def begin(config: Fit, data: Data, reason: str, talk: TextIO) -> Path:
             folder.add_to_record(command=_command(), started=_now(), recipe_reason=reason, data=_describe(data),
                                  versions=_versions(), machine=describe_machine())
         processes.barrier()
-        division = _carry_out(config, data, folder, processes, say, reason)
+        try:
+            division = _carry_out(config, data, folder, processes, say, reason)
+        except BaseException:
+            if processes.first:
+                folder.discard()
+            raise
     if processes.first:
         _finish(config, data, division, folder, say)
     folder.close()

@@ -1,0 +1,1 @@
+"""Run folder → report.html, and README.md, the model card."""

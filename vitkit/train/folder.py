@@ -30,6 +30,7 @@ class RunError(VitkitError):
 class RunFolder:
     def __init__(self, path: Path):
         self.path = path
+        self.fresh = False  # whether nothing of it was there before
         self._lock: IO[str] | None = None
         self._metrics: IO[str] | None = None
 
@@ -46,6 +47,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{path} cannot be made: {error.strerror}.", try_="--out a folder you may write") from error
         folder = cls(path)
+        folder.fresh = not any(path.iterdir())
         folder.lock()
         return folder
 
@@ -77,6 +79,13 @@ class RunFolder:
             if file is not None:
                 file.close()
         self._metrics = self._lock = None
+
+    def discard(self) -> None:
+        """A run that never began leaves no folder that would be in the way of the next attempt."""
+        begun = any(self.path.rglob("step-*"))
+        self.close()
+        if self.fresh and not begun:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.path).free

@@ -91,11 +91,11 @@ def _read(config: Fit) -> Model:
     try:
         return load(config.weights)
     except WeightsError as error:
-        if config.weights.startswith("hf:"):
-            raise WeightsError(f"the weights {config.weights} cannot be had: {error}",
-                               or_=["--weights PATH  a file or run folder that is here",
-                                    "--weights none  train from nothing, which needs many pictures"]) from error
-        raise
+        if not config.weights.startswith("hf:"):
+            raise
+        raise WeightsError(str(error).splitlines()[0], because=str(error.__cause__ or "it cannot be used"),
+                           try_=["--weights PATH  a weights file or run folder that is here",
+                                 "--weights none  train from nothing, which needs many pictures"]) from error
 
 
 def _regularised(model: Model, config: Fit) -> Model:

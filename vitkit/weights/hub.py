@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from vitkit.errors import WeightsError
@@ -65,7 +67,8 @@ def _fetch(repository: str, name: str, revision: str) -> Path | None:
 
     where = f"{PREFIX}{repository}" + (f"@{revision}" if revision else "")
     try:
-        return Path(hf_hub_download(repository, name, revision=revision or None))
+        with _without_its_retries_told():
+            return Path(hf_hub_download(repository, name, revision=revision or None))
     except LocalEntryNotFoundError:
         raise
     except EntryNotFoundError:
@@ -82,6 +85,18 @@ def _fetch(repository: str, name: str, revision: str) -> Path | None:
         raise _unreachable(where, error) from error
     except OSError as error:  # connection errors of every kind, and a full disk
         raise _unreachable(where, error) from error
+
+
+@contextlib.contextmanager
+def _without_its_retries_told() -> Iterator[None]:
+    """Each retry would be two lines of the library's own; what comes of them is told once."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _fetch_shards(repository: str, index: Path, revision: str) -> None:

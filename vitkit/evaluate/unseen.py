@@ -1,0 +1,57 @@
+"""Pictures that a run was not fitted on: where it set some aside from the data, an evaluation scores those again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.splits import canonical, scoring_split
+from vitkit.errors import ConfigError
+from vitkit.train.division import fingerprint, held_out
+from vitkit.train.folder import RECORD, RunFolder
+
+KEYS = {"source", "share", "seed", "fingerprint"}  # of the record that train/division.py makes
+
+log = logging.getLogger("vitkit")
+
+
+def unseen(run: str, data: Data, split: str | None) -> Data:
+    """The data, or the part that the run set aside from them, where otherwise its own training pictures were scored."""
+    record = _set_aside(run)
+    if record is None:
+        return data
+    source = record["source"]
+    if split is not None:  # asked for by name, and given
+        if source in data.splits and source == (canonical(split) or split) and (
+                fingerprint(data, source) == record["fingerprint"]):
+            log.warning("%s was fitted on most of these pictures; without --split, those it set aside are scored", run)
+        return data
+    if _scored(data) not in (source, None):
+        return data
+    aside = held_out(data, record)
+    if aside is None:
+        log.warning("%s as it is now is not what %s was fitted on: all of it is scored; if the run has seen some of "
+                    "these pictures, the scores are too good", data.name, run)
+        return data
+    log.warning("scoring the %s pictures of %s that %s set aside (%.0f %% of %s, seed %s), not those it was fitted on",
+                f"{len(aside.splits['test']):,}", data.name, run, 100 * record["share"], source, record["seed"])
+    return aside
+
+
+def _set_aside(run: str) -> dict[str, Any] | None:
+    """What run.json tells; None for weights that are no run's."""
+    path = Path(run).expanduser()
+    folder = path if path.is_dir() else path.parent
+    record = RunFolder(folder).record().get("split") if path.is_dir() or path.name == "model.safetensors" else None
+    if record is not None and not (isinstance(record, dict) and record.keys() >= KEYS):
+        raise ConfigError(f"{folder / RECORD} does not tell which pictures were set aside.", found=f"split = {record}")
+    return record
+
+
+def _scored(data: Data) -> str | None:
+    try:
+        return scoring_split(data)
+    except DataError:
+        return None

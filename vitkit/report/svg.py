@@ -1,0 +1,86 @@
+"""A matplotlib figure → SVG that lives inside a page: its text is the page's text, its colours follow light and dark.
+
+Class names come from folders, so they are hostile: no TeX is read in them, and what is not text is replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from markupsafe import Markup
+from matplotlib import style
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+INK, MUTED, RULE, ACCENT, SECOND = "#101010", "#707070", "#d0d0d0", "#2a6cb4", "#c4601c"
+# drawn in the colours above, shown in the page's own
+_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", ACCENT: "var(--accent)",
+              SECOND: "var(--second)"}
+_STYLE = {
+    "svg.fonttype": "none",     # text stays text: any script, and the reader's own fonts
+    "text.parse_math": False,   # a class may be called $x$
+    "font.size": 12, "axes.labelsize": 12, "xtick.labelsize": 11, "ytick.labelsize": 11, "legend.fontsize": 11,
+    "text.color": INK, "axes.labelcolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "axes.edgecolor": RULE,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True,
+    "axes.grid.axis": "y", "grid.color": RULE, "grid.linewidth": 0.8, "axes.axisbelow": True,
+    "xtick.major.size": 0, "ytick.major.size": 0, "xtick.major.pad": 6, "ytick.major.pad": 6,
+    "legend.frameon": False, "legend.handlelength": 1.4, "legend.borderpad": 0, "lines.solid_capstyle": "round",
+    "axes.facecolor": "none", "figure.facecolor": "none", "axes.formatter.useoffset": False,
+}
+_NOTHING_BESIDE = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # no dates: the same run, the same file
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """matplotlib in this project's dress, whatever the user's own settings are."""
+    with style.context(["default", _STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has the fonts
+        yield
+
+
+def canvas(width: float, height: float) -> Figure:
+    """In the units of CSS pixels: a font of 12 is 12 px high when the picture is shown at its own width."""
+    return Figure(figsize=(width / 72, height / 72), dpi=72)
+
+
+def label(text: str) -> str:
+    """Text that can stand in a figure: on one line, and nothing that XML cannot hold."""
+    return _NOT_XML.sub("\ufffd", " ".join(text.split()))
+
+
+def inline(figure: Figure, name: str, description: str) -> Markup:
+    """`name` sets this figure's ids apart from those of the others on the page."""
+    file = io.BytesIO()
+    with style.context({"svg.hashsalt": name}):
+        FigureCanvasSVG(figure).print_svg(file, metadata=_NOTHING_BESIDE)
+    root = ET.fromstring(file.getvalue())
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.endswith("}defs") and any(inner.tag.endswith("}style") for inner in child):
+                parent.remove(child)  # its rules would reach the whole page; style.css has them
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {key.rpartition("}")[2]: _attribute(key, value, name) for key, value in element.items()}
+    width = root.attrib.pop("width").removesuffix("pt")
+    del root.attrib["height"], root.attrib["version"]
+    root.attrib |= {"role": "img", "aria-label": label(description), "style": f"width: {float(width):g}px"}
+    return Markup(ET.tostring(root, encoding="unicode", short_empty_elements=False))
+
+
+def _attribute(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{name}-{value}"
+    if key.endswith("href"):
+        return value.replace("#", f"#{name}-", 1) if value.startswith("#") else value
+    if key == "clip-path":
+        return value.replace("url(#", f"url(#{name}-")
+    if key == "style":
+        for drawn, shown in _VARIABLES.items():
+            value = value.replace(drawn, shown)
+    return value
