@@ -18,7 +18,7 @@ from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.matching import match
 from vitkit.evaluate.real import read_real, real_accuracy
-from vitkit.evaluate.scores import Pictures, score_one_label, score_several_labels
+from vitkit.evaluate.scores import Asked, score_one_label, score_several_labels
 from vitkit.model.build import Model
 from vitkit.train.score import Answers, Watch, answers
 
@@ -48,24 +48,25 @@ def evaluate(
     if real is not None and several:
         raise ConfigError("ImageNet-ReaL scores one answer per picture, not several labels.")
     seen = read_real(real, model) if real is not None else None
-    asked = np.arange(len(chosen)) if chosen.labels.ndim == 2 else np.flatnonzero(chosen.labels >= 0)
-    if len(asked) == 0:
+    rows = np.arange(len(chosen)) if chosen.labels.ndim == 2 else np.flatnonzero(chosen.labels >= 0)
+    if len(rows) == 0:
         raise DataError(f"no picture of {data.name}, {name}, has a class of the model.",
                         found=f"{len(chosen):,} pictures", only_the_data_have=few(matched.extra) or "no other class")
-    told = answers(model.to(device), chosen.select(asked), device=device, precision=precision, batch=batch,
+    told = answers(model.to(device), chosen.select(rows), device=device, precision=precision, batch=batch,
                    workers=workers, max_failed=max_failed, watch=watch)
-    _refuse_nonsense(told, chosen.select(asked), precision)
-    pictures = Pictures(matched.data.classes, chosen.keys, asked[told.indices.numpy()])
-    known = np.array([name not in matched.missing for name in pictures.classes])
-    scores: dict[str, Any] = (score_several_labels(pictures, told.logits, told.labels, known) if several
-                              else score_one_label(pictures, told.logits, told.labels))
+    _refuse_nonsense(told, chosen.select(rows), precision)
+    asked = Asked(matched.data.classes, chosen.keys, rows[told.indices.numpy()])
+    unknown = set(matched.missing)
+    known = np.array([label not in unknown for label in asked.classes])
+    scores: dict[str, Any] = (score_several_labels(asked, told.logits, told.labels, known) if several
+                              else score_one_label(asked, told.logits, told.labels))
     if seen is not None:
-        scores["real"] = real_accuracy(seen, map(chosen.keys.__getitem__, pictures.indices),
+        scores["real"] = real_accuracy(seen, map(chosen.keys.__getitem__, asked.indices),
                                        told.logits.argmax(1).tolist())
     return Evaluation(
-        data=data.name, split=name, pictures=len(told.logits), classes=pictures.classes, multilabel=several,
-        left_out={chosen.keys[asked[index]]: reason for index, reason in told.failures.items()},
-        unlabelled=len(chosen) - len(asked), missing=matched.missing, extra=matched.extra, **scores,
+        data=data.name, split=name, pictures=len(told.logits), classes=asked.classes, multilabel=several,
+        left_out={chosen.keys[rows[index]]: reason for index, reason in told.failures.items()},
+        unlabelled=len(chosen) - len(rows), missing=matched.missing, extra=matched.extra, **scores,
     )
 
 

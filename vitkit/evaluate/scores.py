@@ -37,13 +37,13 @@ NOTHING = "nothing"  # where a picture has none of the labels
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Asked:
     classes: tuple[str, ...]     # (K,)
     keys: Names                  # of the whole split
     indices: NDArray[np.int64]   # (n,) in the split, of those that were answered
 
 
-def score_one_label(pictures: Pictures, logits: Tensor, labels: Tensor) -> dict[str, Any]:
+def score_one_label(asked: Asked, logits: Tensor, labels: Tensor) -> dict[str, Any]:
     """logits (n, K), labels (n,)."""
     marks = mark(logits, labels)
     n, classes = logits.shape
@@ -58,13 +58,13 @@ def score_one_label(pictures: Pictures, logits: Tensor, labels: Tensor) -> dict[
         "macro_f1": from_spread(macro_f1(counts), of_f1, counts.pictures),
         "balanced_accuracy": from_spread(balanced_accuracy(counts), of_recall, counts.pictures),
         "calibration_error": calibration_error(bins), "reliability": bins,
-        "per_class": _per_class(pictures.classes, counts),
+        "per_class": _per_class(asked.classes, counts),
         "confusion": tuple(map(tuple, confusion.tolist())),
-        "mistakes": _most_confident_mistakes(pictures, marks),
+        "mistakes": _most_confident_mistakes(asked, marks),
     }
 
 
-def score_several_labels(pictures: Pictures, logits: Tensor, labels: Tensor,
+def score_several_labels(asked: Asked, logits: Tensor, labels: Tensor,
                          known: NDArray[np.bool_]) -> dict[str, Any]:
     """logits (n, K); labels (n, K) of 0 and 1, or (n,) where pictures of one label meet a model of several.
 
@@ -82,14 +82,14 @@ def score_several_labels(pictures: Pictures, logits: Tensor, labels: Tensor,
     worst = wrong[np.argsort(-loss[wrong], kind="stable")[:MISTAKES]]
 
     def called(row: NDArray[np.bool_]) -> str:
-        return ", ".join(pictures.classes[place] for place in np.flatnonzero(row)) or NOTHING
+        return ", ".join(asked.classes[place] for place in np.flatnonzero(row)) or NOTHING
 
     return {
         "loss": float(loss.mean() / known.sum()),
         "mean_average_precision": from_spread(multilabel.mean_average_precision(precisions),
                                               multilabel.spread(logits.numpy(), there), counts.pictures),
-        "per_class": _per_class(pictures.classes, counts, precisions),
-        "mistakes": tuple(_mistake(pictures, place, called(there[place]), called(answered[place]),
+        "per_class": _per_class(asked.classes, counts, precisions),
+        "mistakes": tuple(_mistake(asked, place, called(there[place]), called(answered[place]),
                                    np.exp(-of_answer[place]), np.exp(-loss[place])) for place in worst),
     }
 
@@ -114,14 +114,14 @@ def _or_none(values: Floats) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
 
 
-def _most_confident_mistakes(pictures: Pictures, marks: Marks) -> tuple[Mistake, ...]:
+def _most_confident_mistakes(asked: Asked, marks: Marks) -> tuple[Mistake, ...]:
     wrong = np.flatnonzero(marks.rank > 0)
     worst = wrong[np.argsort(-marks.confidence[wrong], kind="stable")[:MISTAKES]]
-    return tuple(_mistake(pictures, place, pictures.classes[marks.truth[place]], pictures.classes[marks.answer[place]],
+    return tuple(_mistake(asked, place, asked.classes[marks.truth[place]], asked.classes[marks.answer[place]],
                           marks.confidence[place], marks.of_truth[place]) for place in worst)
 
 
-def _mistake(pictures: Pictures, place: int, truth: str, answer: str, confidence: float, of_truth: float) -> Mistake:
-    index = int(pictures.indices[place])
-    return Mistake(key=pictures.keys[index], index=index, truth=truth, answer=answer, confidence=float(confidence),
+def _mistake(asked: Asked, place: int, truth: str, answer: str, confidence: float, of_truth: float) -> Mistake:
+    index = int(asked.indices[place])
+    return Mistake(key=asked.keys[index], index=index, truth=truth, answer=answer, confidence=float(confidence),
                    of_truth=float(of_truth))

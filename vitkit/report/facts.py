@@ -52,7 +52,9 @@ def origin(record: Record) -> Rows:
 
 def _split(made: Any) -> str:
     """How pictures were set aside where the data had no test split of their own."""
-    return ", ".join(f"{name} {value}" for name, value in made.items()) if isinstance(made, dict) else str(made)
+    if isinstance(made, dict) and {"source", "share", "seed"} <= made.keys():
+        return f"{made['share']:.0%} of each class of {made['source']} set aside for scoring, seed {made['seed']}"
+    return str(made)
 
 
 def _moment(stamp: str | None) -> str | None:

@@ -81,8 +81,8 @@ def _summary(record: Record) -> dict[str, Any]:
 def _story(record: Record) -> str:
     """Two or three sentences: what was learned from, for how long, how sure the score is."""
     sentence = "Pre-trained" if record.pretrained else "Trained"
-    if record.training_split:
-        sentence += f" on {plural(record.told('data', 'pictures', record.training_split), 'picture')}"
+    if record.trained_pictures:
+        sentence += f" on {plural(record.trained_pictures, 'picture')}"
     if record.steps_done:
         sentence += f" for {plural(record.steps_done, 'step')}"
     if record.told("seconds"):
@@ -125,7 +125,8 @@ def _training(record: Record) -> dict[str, Any]:
     if reason and not any(reason in text for _, text in decisions):
         decisions.append(("why", reason))
     counts = record.told("data", "counts", record.training_split) if record.training_split else None
-    return {"decisions": decisions, "curves": curves(record), "rates": _rates(record), "trained": counts or {}}
+    return {"decisions": decisions, "curves": curves(record), "rates": _rates(record),
+            "counts": counts or {}, "counted_in": record.training_split}
 
 
 def _rates(record: Record) -> list[Rate]:
@@ -157,8 +158,8 @@ def _verdict(found: Evaluation) -> str | None:
     if abs(excess) < 0.01:
         return "Here confidence and truth agree: on average they are less than one point apart."
     word = "too sure" if excess > 0 else "too modest"
-    return f"Here the model is {word}: its mean confidence is {100 * abs(excess):.1f} points " \
-           f"{'above' if excess > 0 else 'below'} the share of right answers."
+    return (f"Here the model is {word}: its mean confidence is {100 * abs(excess):.1f} points "
+            f"{'above' if excess > 0 else 'below'} the share of right answers.")
 
 
 def _pictures(record: Record, split: Split | None) -> dict[str, Any]:

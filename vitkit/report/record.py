@@ -89,6 +89,14 @@ class Record:
         return next((name for name in ("train", "trainval", "all") if name in counted), None)
 
     @property
+    def trained_pictures(self) -> int | None:
+        """Those that training has seen, less than the split has where some were set aside."""
+        steps, batch, epochs = (self.told("plan", name) for name in ("steps", "batch", "epochs"))
+        if steps and batch and epochs:
+            return round(steps * batch / epochs)
+        return self.told("data", "pictures", self.training_split) if self.training_split else None
+
+    @property
     def steps_done(self) -> int | None:
         return self.steps[-1]["step"] if self.steps else None
 

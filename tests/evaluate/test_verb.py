@@ -1,0 +1,203 @@
+"""`vitkit evaluate` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+
+import vitkit
+from tests.evaluate.small import as_input, small_model, some_fashion
+from vitkit.cli import main
+from vitkit.data.sources.base import Data
+from vitkit.data.sources.fashion import CLASSES
+from vitkit.data.sources.open import open_data
+from vitkit.data.split import stratified
+from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.show import print_evaluation
+from vitkit.train.division import fingerprint
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    vitkit.save(small_model(), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def arrays(path: Path, data: Data, split: str = "test", **more: np.ndarray) -> Path:
+    """A few of fashion's pictures in a file of arrays without splits."""
+    chosen = data.splits[split]
+    np.savez(path, images=np.stack([chosen.read(index) for index in range(len(chosen))]), labels=chosen.labels,
+             class_names=np.array(data.classes), **more)
+    return path
+
+
+def evaluate(*words: str | Path) -> None:
+    main(["evaluate", *map(str, words), "--device", "cpu", "--workers", "0"])
+
+
+def test_people_get_a_list_of_scores(run: Path, capsys: pytest.CaptureFixture[str]):
+    evaluate(run, "fashion")
+    text = capsys.readouterr().out
+    assert "fashion, test: 1,000 pictures, 10 classes" in text
+    assert max(map(len, text.splitlines())) <= 100
+    model, split = vitkit.load(run), open_data("fashion").splits["test"]
+    with torch.no_grad():
+        answers = model(torch.stack([as_input(split.read(index)) for index in range(1000)])).argmax(1)
+    truth = [CLASSES.index(key.split("/")[1]) for key in split.keys]
+    rows = {line.split()[0]: line for line in text.splitlines() if line.strip() and not line.startswith(" ")}
+    assert f"{100 * sk.accuracy_score(truth, answers):.1f} %" in rows["top-1"]
+    assert f"{100 * sk.f1_score(truth, answers, average='macro'):.1f} %" in rows["macro-F1"]
+    recalls = sk.recall_score(truth, answers, average=None)
+    assert CLASSES[recalls.argmin()] in rows["weakest"]
+    assert f"{100 * recalls.min():.1f} %, 100 pictures" in rows["weakest"]
+    wrong = sk.confusion_matrix(truth, answers) * (1 - np.eye(10, dtype=int))
+    one, other = np.unravel_index(wrong.argmax(), wrong.shape)
+    assert f"{CLASSES[one]} taken for {CLASSES[other]} {wrong.max()} times" in rows["confused"]
+
+
+def test_json_and_the_file_are_the_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = arrays(tmp_path / "a.npz", some_fashion(20))
+    evaluate(run, data, "--json", "--out", tmp_path / "found.json")
+    printed = capsys.readouterr().out
+    assert Evaluation.from_json(printed) == Evaluation.from_json((tmp_path / "found.json").read_text())
+    assert json.loads(printed)["pictures"] == 50
+
+
+def test_what_does_not_fit_together_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    vitkit.save(small_model((*CLASSES[:8], "hat")), tmp_path / "run")
+    evaluate(tmp_path / "run", arrays(tmp_path / "a.npz", some_fashion(20)))
+    text = capsys.readouterr().out
+    assert "1 class only the model has: hat" in text
+    assert "2 classes only the data have: ankle boot, bag" in text
+    assert "10 pictures without a class of the model" in text
+
+
+def test_several_labels_and_pictures_left_out_are_shown(capsys: pytest.CaptureFixture[str]):
+    from vitkit.evaluate.classify import evaluate as evaluate_model
+
+    data = some_fashion(20)
+    split = data.splits["test"]
+    table = split.labels[:, None] == np.arange(10)
+    found = evaluate_model(small_model(), replace(data, splits={"test": replace(split, labels=table)}, multilabel=True))
+    print_evaluation(replace(found, left_out={f"{number}.jpg": "is empty" for number in range(7)}))
+    text = capsys.readouterr().out
+    assert "mean AP" in text
+    assert "average precision" in text
+    assert "0.jpg: is empty" in text
+    assert "2 more" in text
+
+
+@pytest.mark.parametrize("form", ["google", "timm", "hf"])
+def test_foreign_weights_are_told_their_names(form: str, fixtures: Path, tmp_path: Path,
+                                              capsys: pytest.CaptureFixture[str]):
+    weights = fixtures / "google_token_weights.npz"
+    if form != "google":
+        main(["convert", str(weights), str(tmp_path / form), "--to", form, "--lossy"])
+        weights = tmp_path / form
+    data, names = arrays(tmp_path / "a.npz", some_fashion(20)), tmp_path / "names.txt"
+    with pytest.raises(SystemExit, match="2"):
+        evaluate(weights, data)
+    assert "--labels FILE" in capsys.readouterr().err
+    scores = []
+    for order in (CLASSES, CLASSES[::-1]):
+        names.write_text("\n".join(order) + "\n", encoding="utf-8")
+        evaluate(weights, data, "--labels", names, "--json")
+        found = Evaluation.from_json(capsys.readouterr().out)
+        assert found.classes == order
+        scores.append(np.array(found.confusion))
+    # the names alone changed: the same answers, counted for the mirrored truths
+    assert scores[0].sum(0).tolist() == scores[1].sum(0).tolist()
+    assert scores[0][::-1].tolist() == scores[1].tolist()
+
+
+def test_another_image_size_reaches_the_model(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = arrays(tmp_path / "a.npz", some_fashion(100))
+    evaluate(run, data, "--image", "32", "--json")
+    larger = Evaluation.from_json(capsys.readouterr().out)
+    evaluate(run, data, "--json")
+    assert larger.loss != Evaluation.from_json(capsys.readouterr().out).loss
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["RUN", "fashion", "--split", "val"], "fashion has no split val"),
+    (["RUN", "fashion", "--batch", "0"], "--batch 0: 1 or more"),
+    (["RUN", "fashion", "--out", "scores.txt"], "a .json file"),
+    (["RUN", "fashion", "--out", "nowhere/scores.json"], "a folder that exists"),
+    (["RUN", "fashion", "--label", "age"], "has no columns"),
+    (["RUN", "fashion", "--labels", "nowhere.txt"], "nowhere.txt cannot be read"),
+    (["RUN", "fashion", "--labels", "FEW"], "names 2 classes; the model has 10"),
+    (["RUN", "fashion", "--labels", "GAP"], "empty line, number 2"),
+    (["RUN", "fashion", "--real", "nowhere.json"], "ImageNet's 1000 classes"),
+    (["RUN", "nowhere/"], "nowhere/ does not exist"),
+    (["nowhere.npz", "fashion"], "nowhere.npz does not exist"),
+])
+def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, run: Path, tmp_path: Path,
+                                                capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "few.txt").write_text("cat\ndog\n")
+    (tmp_path / "gap.txt").write_text("cat\n\n" + "\n".join(CLASSES[2:]))
+    places = {"RUN": run, "FEW": tmp_path / "few.txt", "GAP": tmp_path / "gap.txt"}
+    with pytest.raises(SystemExit) as stopped:
+        evaluate(*(places.get(word, word) for word in words))
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# Pictures that the run set aside
+
+
+@pytest.fixture
+def divided(run: Path, tmp_path: Path) -> Path:
+    """Data without splits, and the record of a run that set a fifth of them aside."""
+    path = arrays(tmp_path / "all.npz", some_fashion(10))
+    record = {"source": "all", "share": 0.2, "seed": 3, "fingerprint": fingerprint(open_data(path), "all")}
+    (run / "run.json").write_text(json.dumps({"split": record}))
+    return path
+
+
+def test_only_pictures_that_the_run_set_aside_are_scored(run: Path, divided: Path, capsys: pytest.CaptureFixture[str],
+                                                         caplog: pytest.LogCaptureFixture):
+    split = open_data(divided).splits["all"]
+    _, aside = stratified(split.labels, 0.2, 3)
+    with torch.no_grad():
+        answers = vitkit.load(run)(torch.stack([as_input(split.read(index)) for index in aside])).argmax(1)
+    names = open_data(divided).classes
+    truth = [CLASSES.index(names[label]) for label in split.labels[aside]]
+    for place in (run, run / "model.safetensors"):
+        evaluate(place, divided, "--json")
+        found = Evaluation.from_json(capsys.readouterr().out)
+        assert found.pictures == len(aside) == 20
+        assert np.array(found.confusion).tolist() == sk.confusion_matrix(truth, answers, labels=range(10)).tolist()
+    assert "scoring the 20 pictures" in caplog.text
+
+
+def test_a_split_asked_for_by_name_is_given_with_a_warning(run: Path, divided: Path, caplog: pytest.LogCaptureFixture,
+                                                           capsys: pytest.CaptureFixture[str]):
+    evaluate(run, divided, "--split", "all", "--json")
+    assert Evaluation.from_json(capsys.readouterr().out).pictures == 100
+    assert "was fitted on most of these pictures" in caplog.text
+
+
+def test_other_pictures_are_all_scored(run: Path, divided: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+                                       capsys: pytest.CaptureFixture[str]):
+    evaluate(run, arrays(tmp_path / "other.npz", some_fashion(20)), "--json")
+    assert Evaluation.from_json(capsys.readouterr().out).pictures == 50
+    assert "is not what" in caplog.text
+
+
+def test_a_split_for_scoring_is_scored_whatever_was_set_aside(run: Path, divided: Path,
+                                                              caplog: pytest.LogCaptureFixture):
+    evaluate(run, "fashion")
+    assert caplog.text == ""
+
+
+def test_a_damaged_record_is_a_mistake(run: Path, divided: Path, capsys: pytest.CaptureFixture[str]):
+    (run / "run.json").write_text('{"split": {"source": "all"}}')
+    with pytest.raises(SystemExit, match="2"):
+        evaluate(run, divided)
+    assert "does not tell which pictures" in capsys.readouterr().err

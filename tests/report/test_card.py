@@ -1,0 +1,78 @@
+"""README.md, read by the library that the Hub's own tools use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from tests.report.made import HOSTILE, PLAIN, SIDE, make_evaluation, make_split, write_run
+from vitkit.config import Fit
+from vitkit.report.card import plain, write_card
+
+
+def test_the_front_matter_carries_the_score(tmp_path: Path) -> None:
+    found = make_evaluation(PLAIN, make_split(PLAIN))
+    write_run(tmp_path, evaluation=found)
+    card = ModelCard.load(write_card(tmp_path))
+    assert card.data.library_name == "vitkit"
+    assert card.data.license == "unknown"
+    assert card.data.pipeline_tag == "image-classification"
+    assert "accuracy" in card.data.metrics
+    scores = {result.metric_type: result for result in card.data.eval_results}
+    assert scores["accuracy"].metric_value == pytest.approx(found.headline.value)
+    assert scores["f1"].metric_value == pytest.approx(0.6123)
+    assert (scores["accuracy"].dataset_name, scores["accuracy"].dataset_split) == ("photos", "test")
+    assert "90.0 % top-1 (84.9 – 95.0), 40 test pictures, 3 classes" in card.text
+    assert "3 classes: bird, cat, dog." in card.text
+
+
+def test_data_and_weights_of_the_hub_are_linked_and_a_given_licence_is_kept(tmp_path: Path) -> None:
+    config = Fit(data="hf:OWNER/pets", model="Ti/16", image=(SIDE, SIDE), weights="default")
+    write_run(tmp_path, evaluation=make_evaluation(PLAIN, make_split(PLAIN)), config=config, license="apache-2.0",
+              data={"name": "hf:OWNER/pets", "pictures": {"train": 10}})
+    card = ModelCard.load(write_card(tmp_path))
+    assert card.data.license == "apache-2.0"
+    assert card.data.datasets == ["OWNER/pets"]
+    assert card.data.base_model.startswith("timm/vit_tiny")
+    assert card.data.eval_results[0].dataset_type == "OWNER/pets"
+
+
+def test_a_card_that_may_be_published_tells_nothing_of_the_disk(tmp_path: Path) -> None:
+    config = Fit(data="/home/me/secret/photos/", model="mu/4", image=(SIDE, SIDE), weights="/home/me/secret/start")
+    write_run(tmp_path, evaluation=make_evaluation(PLAIN, make_split(PLAIN)), config=config, finished=None,
+              data={"name": "/home/me/secret/photos/"}, command="vitkit fit /home/me/secret/photos")
+    text = write_card(tmp_path).read_text(encoding="utf-8")
+    assert "secret" not in text
+    assert str(tmp_path) not in text
+    assert "# mu/4 on photos" in text
+    assert "| started from | start |" in text
+
+
+def test_pre_training_has_a_card_without_scores(tmp_path: Path) -> None:
+    write_run(tmp_path, (), objective="masked-patch")
+    card = ModelCard.load(write_card(tmp_path))
+    assert card.data.eval_results is None
+    assert card.data.pipeline_tag == "image-feature-extraction"
+    assert "vitkit evaluate" not in card.text
+
+
+@pytest.mark.parametrize("left", ["run.json", "config.toml", "model.json", "metrics.jsonl", "evaluation.json"])
+def test_a_card_can_be_written_from_any_one_file(tmp_path: Path, left: str) -> None:
+    write_run(tmp_path, evaluation=make_evaluation(PLAIN, make_split(PLAIN)))
+    for path in list(tmp_path.iterdir()):
+        if path.name != left:
+            path.unlink()
+    assert ModelCard.load(write_card(tmp_path)).data.library_name == "vitkit"
+
+
+def test_hostile_names_have_no_meaning_in_markdown(tmp_path: Path) -> None:
+    found = make_evaluation(HOSTILE, make_split(HOSTILE))
+    write_run(tmp_path, HOSTILE, evaluation=found, data={"name": "a: b\n---\n# not a heading | x"})
+    path = write_card(tmp_path)
+    card = ModelCard.load(path)
+    assert "<script>" not in card.text.replace("\\<script\\>", "")
+    assert card.data.eval_results[0].dataset_name.startswith("a: b")
+    assert "\n# not a heading" not in card.text
+    assert plain("a|b\n<i>*x*_y_ `z`") == "a\\|b \\<i\\>\\*x\\*\\_y\\_ \\`z\\`"
