@@ -19,6 +19,12 @@ from vitkit.cli import VERBS, main
 # Few flags: a new one is a decision, made here as well.
 OPTIONS = {
     "check": ["data", "image", "resize", "channels", "sheet", "workers", "json"],
+    "fit": ["data", "model", "weights", "image", "steps", "epochs", "batch", "lr", "recipe", "out", "config", "set_",
+            "label", "seed", "device", "precision", "workers", "track", "json"],
+    "pretrain": ["data", "objective", "model", "weights", "image", "steps", "epochs", "batch", "lr", "recipe", "out",
+                 "config", "set_", "label", "seed", "device", "precision", "workers", "track", "json"],
+    "resume": ["run", "device", "workers", "json"],
+    "demo": ["out", "json"],
     "shard": ["data", "folder", "megabytes", "json"],
     "cost": ["models", "image", "classes", "batch", "precision", "images", "epochs", "json"],
     "convert": ["source", "out", "to", "grid", "heads", "lossy", "overwrite", "json"],

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -241,66 +242,71 @@ _Batch = Annotated[int | None, _option("pictures per step, over all processes", 
 _Rate = Annotated[str | None, _option("learning rate; auto: the best of the recipe's on a dev split", "RATE|auto")]
 _Recipe = Annotated[str | None, _option("settings by name, such as pets_transfer; else by the data's size", "NAME")]
 _Out = Annotated[Path | None, _option("the run folder to make; else a new one under runs/", "DIR")]
-_File = Annotated[Path | None, _option("settings in TOML, as in a run's config.toml", "FILE")]
-_Set = Annotated[tuple[str, ...], arg(name="set", help="any other setting, such as schedule.warmup=100",
-                                      metavar="KEY=VALUE…", help_behavior_hint="")]
+_File = Annotated[Path | None, _option("settings in TOML; of a run folder, its config.toml", "FILE")]
+_Set = Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, arg(
+    name="set", help="any other setting, such as schedule.warmup=100", metavar="KEY=VALUE…", help_behavior_hint="")]
 _Label = Annotated[str | None, _option("the column that holds the classes, in a manifest or hf: set", "COLUMN")]
 _Seed = Annotated[int | None, _option("of everything random; 0 unless said", "N")]
 _Device = Annotated[str | None, _option("auto, cuda, cuda:1, cpu or mps", "NAME")]
 _Precision = Annotated[Literal["auto", "bf16", "fp32"] | None, _option("of the arithmetic", "auto|bf16|fp32")]
 _Workers = Annotated[int | None, _option("processes that read pictures", "N")]
-_Track = Annotated[tuple[Literal["tensorboard", "wandb"], ...], _option("also log there", "tensorboard|wandb")]
+_Track = Annotated[tuple[tuple[Literal["tensorboard", "wandb"], ...], ...], tyro.conf.UseAppendAction,
+                   _option("also log there", "tensorboard|wandb")]
 _Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]
 
 
 def fit(
     data: _Data = None, *, model: _Model = None,
-    weights: Annotated[str | None, arg(help="where to start: hf:OWNER/NAME, a file or run folder, none; "
-                                            "else the model's public weights")] = None,
+    weights: Annotated[str, _option("where to start: the model's public weights unless said; none: from nothing",
+                                    "hf:OWNER/NAME|PATH|none")] = "",
     image: _Image = None, steps: _Steps = None, epochs: _Epochs = None, batch: _Batch = None, lr: _Rate = None,
     recipe: _Recipe = None, out: _Out = None, config: _File = None, set_: _Set = (), label: _Label = None,
     seed: _Seed = None, device: _Device = None, precision: _Precision = None, workers: _Workers = None,
     track: _Track = (), json: _Json = False,
 ) -> None:
-    """A classifier of your pictures: trained, scored on pictures it has not seen, with a report.
+    """A classifier of your pictures: trained, scored on unseen ones, with a report.
 
-    vitkit fit photos/        vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
+    vitkit fit photos/
+
+    vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
 
     torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
     """
     _begin({"data": data, "model": model, "weights": weights, "image": image, "steps": steps, "epochs": epochs,
             "batch": batch, "recipe": recipe, "out": out and str(out), "label": label, "seed": seed, "device": device,
-            "precision": precision, "workers": workers, "track": list(track) or None, **_rate(lr)}, config, set_, json)
+            "precision": precision, "workers": workers, "track": sum(track, ()) or None, **_rate(lr)}, config,
+           sum(set_, ()), json)
 
 
 def pretrain(
     data: _Data = None, *,
-    objective: Annotated[Literal["labels", "masked-patch"] | None, arg(
-        help="learn from labels, or from the pictures alone; masked-patch unless the recipe says otherwise")] = None,
+    objective: Annotated[Literal["labels", "masked-patch"] | None, _option(
+        "learn from labels, or from the pictures alone, which it is unless the recipe says otherwise",
+        "labels|masked-patch")] = None,
     model: _Model = None,
-    weights: Annotated[str | None, arg(help="where to start; from nothing unless said")] = None,
+    weights: Annotated[str, _option("where to start; from nothing unless said", "hf:OWNER/NAME|PATH")] = "",
     image: _Image = None, steps: _Steps = None, epochs: _Epochs = None, batch: _Batch = None, lr: _Rate = None,
     recipe: _Recipe = None, out: _Out = None, config: _File = None, set_: _Set = (), label: _Label = None,
     seed: _Seed = None, device: _Device = None, precision: _Precision = None, workers: _Workers = None,
     track: _Track = (), json: _Json = False,
 ) -> None:
-    """A model from nothing, to fine-tune later: from labels, or by masked patch prediction on any folder of pictures.
+    """A model to fine-tune later: from labels, or from pictures alone, patches masked.
 
-    vitkit pretrain photos/ --out runs/pre        then: vitkit fit labelled/ --weights runs/pre
+    vitkit pretrain photos/ --out runs/pre
+
+    then: vitkit fit labelled/ --weights runs/pre
     """
-    if objective is None and recipe is None and config is None:
-        objective = "masked-patch"
     _begin({"data": data, "objective": objective, "model": model, "weights": weights, "image": image, "steps": steps,
             "epochs": epochs, "batch": batch, "recipe": recipe, "out": out and str(out), "label": label, "seed": seed,
-            "device": device, "precision": precision, "workers": workers, "track": list(track) or None, **_rate(lr)},
-           config, set_, json, below={"weights": "none"})
+            "device": device, "precision": precision, "workers": workers, "track": sum(track, ()) or None, **_rate(lr)},
+           config, sum(set_, ()), json, pretraining=True)
 
 
 def resume(
     run: Annotated[Positional[Path], arg(metavar="RUN", help="the folder of a run that was stopped")],
     device: _Device = None, workers: _Workers = None, json: _Json = False,
 ) -> None:
-    """A run that was stopped, killed or cut off goes on from its last checkpoint, exactly as it would have.
+    """A run that was stopped or killed goes on from its last checkpoint, exactly.
 
     vitkit resume runs/photos
     """
@@ -310,21 +316,42 @@ def resume(
     _finished(resume_run(run, talk, device=device, workers=workers), json)
 
 
+def demo(
+    out: Annotated[Path | None, _option("the folder to make; else a new one, runs/demo", "DIR")] = None,
+    json: _Json = False,
+) -> None:
+    """The whole story in two minutes: check, pre-training, fitting, scoring, a report, on pictures inside the package.
+
+    vitkit demo
+    """
+    from vitkit.demo import demo as show
+
+    _finished(show(out, sys.stderr if json else sys.stdout) / "classifier", json)
+
+
 def _begin(flags: dict[str, Any], file: Path | None, words: tuple[str, ...], json: bool,
-           below: dict[str, Any] | None = None) -> None:
+           pretraining: bool = False) -> None:
     """The file under the flags, the flags under --set: the later word counts."""
-    from vitkit import fit as runs
     from vitkit import settings
 
-    given = {name: list(value) if isinstance(value, tuple) else value
-             for name, value in flags.items() if value is not None}
-    if flags["image"]:
-        given["image"] = list(_image(flags["image"]))
-    over = below or {}
+    given = {name: value for name, value in flags.items() if value not in (None, "")}
+    if "image" in given:
+        given["image"] = _image(given["image"])
+    if given.get("weights") == "None":  # Python's word for it
+        given["weights"] = "none"
+    over: dict[str, Any] = {"weights": "none"} if pretraining else {}
     if file is not None:
         over = settings.merge(over, settings.read(file))
     over = settings.merge(settings.merge(over, given), settings.assignments(words))
+    if pretraining and not over.get("recipe"):
+        over.setdefault("objective", "masked-patch")
+    settings.check(over)
+
+    from vitkit import fit as runs
+    from vitkit.train.tracking import check_installed
+
     config, data, reason = runs.resolve(over)
+    check_installed(config.track)
     _finished(runs.begin(config, data, reason, sys.stderr if json else sys.stdout), json)
 
 
@@ -350,6 +377,7 @@ def _finished(run: Path, as_json: bool) -> None:
 
 
 VERBS: dict[str, Callable[..., None]] = {
+    "demo": demo,
     "check": check, "fit": fit, "pretrain": pretrain, "resume": resume, "evaluate": evaluate, "shard": shard,
     "cost": cost, "convert": convert,
 }
@@ -385,7 +413,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _help() -> str:
-    lines = [f"  {verb:<9} {(function.__doc__ or '').splitlines()[0]}" for verb, function in VERBS.items()]
+    lines = [textwrap.fill((function.__doc__ or "").splitlines()[0], 80, initial_indent=f"  {verb:<9} ",
+                           subsequent_indent=" " * 12) for verb, function in VERBS.items()]
     return "\n".join([
         "vitkit: the Vision Transformer as real software.", "", "usage: vitkit VERB …      vitkit VERB --help", "",
         *lines, "", "  --version",

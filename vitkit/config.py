@@ -99,8 +99,8 @@ class Fit:
     model: str = ""                                # its name; else that of the weights
     options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, where training starts from nothing
     weights: str = "default"                       # the variant's public ones; hf:…, a path, or none
-    image: tuple[int, int] = (224, 224)
-    channels: int = 3
+    image: tuple[int, int] | None = None           # height, width; else as the weights have it, 224 without any
+    channels: int | None = None                    # else as the weights have it, 3 without any
     resize: Literal["crop", "squash", "letterbox"] | None = None  # how pictures are fitted; else as the weights do
     dropout: float | None = None                   # else as the weights have it
     stochastic_depth: float | None = None
@@ -141,14 +141,17 @@ class Fit:
         for name in ("batch", "micro", "channels", "score_every", "save_every"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
-        for name in ("clip", "balance", "patience", "workers"):
+        for name in ("clip", "balance", "patience", "max_failed", "workers"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name), zero=True)
         for name in ("dropout", "stochastic_depth", "average", "label_smoothing", "dev"):
             if getattr(self, name) is not None:
                 _share(name, getattr(self, name))
-        for rate in (self.lr, *self.lr_candidates):
-            _positive("lr", rate)
+        _positive("lr", self.lr)
+        for rate in self.lr_candidates:
+            _positive("lr_candidates", rate)
+        if not 0 <= self.seed < 2**63:  # what torch takes
+            raise ConfigError(f"seed = {self.seed}: 0 or more is needed, of at most 18 digits")
         if not 0 < self.test < 1:
             raise ConfigError(f"test = {self.test} is the share set aside for scoring: above 0, under 1")
         if not 0 < self.layer_decay <= 1:

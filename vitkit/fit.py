@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shlex
 import sys
@@ -31,7 +32,7 @@ from vitkit.train.choose import choose_rate
 from vitkit.train.devices import describe_machine, pick_device, pick_readers
 from vitkit.train.display import duration
 from vitkit.train.division import Division, fingerprint
-from vitkit.train.folder import EVALUATION, RunError, RunFolder
+from vitkit.train.folder import CARD, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.train.parallel import Processes, joined
 from vitkit.train.run import Say, train
 from vitkit.train.start import resolve_weights
@@ -64,13 +65,13 @@ def begin(config: Fit, data: Data, reason: str, talk: TextIO) -> Path:
     device = pick_device(config.device)
     with joined(device) as processes:
         say = _teller(processes, talk)
-        place = Path(processes.told(config.out or _free_name(config)))
+        place = Path(processes.told(config.out or free_name(_name(config))))
         config = replace(config, out=str(place))
-        folder = RunFolder.create(place) if processes.first else RunFolder(place)
+        folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
         if processes.first:
             folder.write_config(config)
             folder.add_to_record(command=_command(), started=_now(), recipe_reason=reason, data=_describe(data),
-                                 versions=_versions(), machine=describe_machine())
+                                 settings=settings.to_tables(config), versions=_versions(), machine=describe_machine())
         processes.barrier()
         try:
             division = _carry_out(config, data, folder, processes, say, reason)
@@ -89,19 +90,19 @@ def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int 
     config = RunFolder(path).config() if (path / "config.toml").is_file() else Fit()
     config = replace(config, device=device or config.device, workers=config.workers if workers is None else workers,
                      out=str(path))
-    with joined(pick_device(config.device)) as processes:
-        say = _teller(processes, talk)
-        folder = RunFolder.open(path) if processes.first else RunFolder(path)
-        processes.barrier()
-        if folder.finished and "finished" in folder.record():
-            raise RunError(f"{path} is finished; there is nothing to resume.",
-                           report=str(path / "report.html"), more=f"vitkit fit DATA --weights {path}")
-        data = open_data(config.data, label=config.label)
-        _check_data(data, folder)
-        division = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
-    if processes.first:
-        _finish(config, data, division, folder, say)
-    folder.close()
+    with contextlib.ExitStack() as held:
+        with joined(pick_device(config.device)) as processes:
+            say = _teller(processes, talk)
+            folder = processes.alone(lambda: RunFolder.open(path)) or RunFolder(path)
+            held.callback(folder.close)
+            if "finished" in folder.record() and all((path / name).is_file() for name in (MODEL, REPORT, CARD)):
+                raise RunError(f"{path} is finished; there is nothing to resume.",
+                               report=str(path / "report.html"), more=f"vitkit fit DATA --weights {path}")
+            data = open_data(config.data, label=config.label)
+            _check_data(data, folder)
+            division = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
+        if processes.first:
+            _finish(config, data, division, folder, say)
     return path
 
 
@@ -193,12 +194,16 @@ def _command() -> str:
     return shlex.join(["vitkit", *sys.argv[1:]])
 
 
-def _free_name(config: Fit) -> str:
-    stem = f"runs/{Path(config.data).stem or 'data'}-{config.model.replace('/', '-') or 'model'}"
-    number, name = 1, stem
-    while Path(name).exists():
+def _name(config: Fit) -> Path:
+    return Path(f"runs/{Path(config.data).stem or 'data'}-{config.model.replace('/', '-') or 'model'}")
+
+
+def free_name(wanted: Path) -> Path:
+    """The folder's name, or the first of name-2, name-3, … that is not taken."""
+    number, name = 1, wanted
+    while name.exists():
         number += 1
-        name = f"{stem}-{number}"
+        name = wanted.with_name(f"{wanted.name}-{number}")
     return name
 
 

@@ -5,6 +5,7 @@ A docstring states the command and what to expect; figures are the paper's, or m
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -31,7 +32,7 @@ def jft_pretrain(model: str = "B/16") -> Fit:
     """Table 3, JFT-300M rows: 7 or 14 epochs, linear decay, weight decay 0.1.
 
     vitkit pretrain shards/ --recipe jft_pretrain --model L/16      paper: 87.76 on ImageNet after fine-tuning (L/16);
-    H/14 88.55. 300 million pictures: 223 exaFLOPs for B/16, 4,262 for H/14 (Table 6); ours: not run
+    H/14 88.55. 300 million pictures: 224 exaFLOPs for B/16, 4,262 for H/14 (Table 6); ours: not run
     """
     rate, epochs = _row(JFT, model, "JFT-300M")
     return _pretrain(model, rate, epochs=epochs, decay=0.1)
@@ -78,7 +79,7 @@ def masked_patch_pretrain(model: str = "B/16") -> Fit:
 
 
 def _pretrain(model: str, rate: float, *, decay: float, epochs: float | None = None, steps: int | None = None) -> Fit:
-    return Fit(model=model, weights="none", batch=4096, lr=rate, epochs=epochs, steps=steps, clip=0.0,
+    return Fit(model=model, weights="none", image=(224, 224), batch=4096, lr=rate, epochs=epochs, steps=steps, clip=0.0,
                optimizer=AdamW(weight_decay=decay), schedule=Schedule(kind="linear", warmup=10_000))
 
 
@@ -130,7 +131,8 @@ def _transfer(model: str, *, steps: int, warmup: int) -> Fit:
                optimizer=SGD(momentum=0.9), schedule=Schedule(kind="cosine", warmup=warmup), clip=1.0)
 
 
-# For ordinary sizes of data: as Table 4, but with batches and lengths that fit the pictures there are.
+# For ordinary sizes of data: as Table 4, but with batches and lengths that fit the pictures there are, and at the size
+# that the weights were trained at.
 
 def small_transfer(model: str = "Ti/16") -> Fit:
     """Up to 2,000 pictures: 30 epochs in batches of 32.
@@ -158,7 +160,7 @@ def large_transfer(model: str = "Ti/16") -> Fit:
 
 
 def _ordinary(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
-    return Fit(model=model, image=(224, 224), batch=batch, epochs=epochs, lr=lr, optimizer=SGD(momentum=0.9), clip=1.0,
+    return Fit(model=model, batch=batch, epochs=epochs, lr=lr, optimizer=SGD(momentum=0.9), clip=1.0,
                lr_candidates=(lr / 3, lr, lr * 3), schedule=Schedule(kind="cosine", warmup=0.1),
                augment=Augmentation(crop=(0.25, 1.0)))
 
@@ -182,14 +184,16 @@ def medium_scratch(model: str = "Ti/16") -> Fit:
 def large_scratch(model: str = "S/16") -> Fit:
     """From nothing, 500,000 pictures and more: big_vision's 90 epochs of ImageNet (Beyer et al. 2022).
 
-    vitkit fit imagenet/ --weights none --model S/16      theirs: 76.5 (S/16); ours: not run
+    vitkit fit imagenet/ --weights none --model S/16      theirs: 76.5 (S/16 with --set options.pool=gap
+    options.positions=sincos); ours: not run
     """
     return replace(_scratch(model, batch=1024, epochs=90), schedule=Schedule(kind="cosine", warmup=10_000),
-                   augment=Augmentation(randaugment=(2, 10), mixup=0.2))
+                   label_smoothing=0.0, augment=Augmentation(randaugment=(2, 10), mixup=0.2))
 
 
 def _scratch(model: str, *, batch: int, epochs: float) -> Fit:
-    return Fit(model=model, weights="none", batch=batch, epochs=epochs, lr=1e-3, lr_candidates=(3e-4, 1e-3, 3e-3),
+    return Fit(model=model, weights="none", image=(224, 224), batch=batch, epochs=epochs, lr=1e-3,
+               lr_candidates=(3e-4, 1e-3, 3e-3),
                optimizer=AdamW(weight_decay=0.1), clip=1.0, schedule=Schedule(kind="cosine", warmup=0.1),
                augment=Augmentation(crop=(0.2, 1.0), randaugment=(2, 9), mixup=0.2), label_smoothing=0.1)
 
@@ -204,15 +208,42 @@ def small_masked_patch(model: str = "Ti/16") -> Fit:
                    augment=Augmentation(crop=(0.25, 1.0)))
 
 
+# The demo's: a small model on 28 x 28 grey pictures, in seconds on two cores.
+
+DEMO = {"depth": 3, "width": 96, "mlp": 384, "heads": 4, "pool": "gap"}
+
+
+def demo_pretrain(model: str = "mu/7") -> Fit:
+    """Masked patch prediction on fashion's 6,000 training pictures, 5 epochs.
+
+    vitkit pretrain fashion --recipe demo_pretrain
+    """
+    return Fit(model=model, options=DEMO, weights="none", image=(28, 28), channels=1, objective="masked-patch",
+               batch=64, epochs=5, lr=2e-3, optimizer=AdamW(weight_decay=0.05),
+               schedule=Schedule(kind="cosine", warmup=0.1), augment=Augmentation(crop=None))
+
+
+def demo_fit(model: str = "mu/7") -> Fit:
+    """Fashion's classes after demo_pretrain, 15 epochs of AdamW.
+
+    vitkit fit fashion --recipe demo_fit --weights runs/demo/pretrained
+    """
+    return Fit(model=model, image=(28, 28), channels=1, batch=64, epochs=15, lr=3e-3, optimizer=AdamW(weight_decay=0.1),
+               schedule=Schedule(kind="cosine", warmup=0.1), label_smoothing=0.1, augment=Augmentation(crop=None))
+
+
 RECIPES: dict[str, Callable[..., Fit]] = {function.__name__: function for function in (
     jft_pretrain, imagenet21k_pretrain, imagenet_pretrain, augreg_pretrain, masked_patch_pretrain,
     imagenet_transfer, cifar_transfer, pets_transfer, flowers_transfer, vtab_transfer,
     small_transfer, medium_transfer, large_transfer, small_scratch, medium_scratch, large_scratch, small_masked_patch,
+    demo_pretrain, demo_fit,
 )}
+
 
 def recipe(name: str, model: str | None = None) -> Fit:
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}", recipes=", ".join(RECIPES))
+        raise ConfigError(f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}",
+                          recipes=textwrap.wrap(", ".join(RECIPES), 100))
     chosen = RECIPES[name](model) if model else RECIPES[name]()
     return replace(chosen, recipe=name)
 

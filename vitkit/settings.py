@@ -5,6 +5,7 @@ Nothing is ignored: a key that no field has is an error with the nearest name.
 
 from __future__ import annotations
 
+import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -14,16 +15,17 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
-from vitkit.config import SGD, Adam, AdamW, Fit
+from vitkit.config import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
 
 OPTIMIZERS: dict[str, type[SGD | Adam | AdamW]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A TOML file as nested tables, unchecked."""
+    """A TOML file as nested tables, unchecked; of a run folder, its config.toml."""
+    path = path / "config.toml" if path.is_dir() else path
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -53,7 +55,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in above.items():
         old = merged.get(name)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            if name == "optimizer" and value.get("kind", old.get("kind")) != old.get("kind"):
+            if name == "optimizer" and "kind" in old and value.get("kind", old["kind"]) != old["kind"]:
                 old = {}
             merged[name] = merge(old, value)
         else:
@@ -67,6 +69,11 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_tables(tables: Mapping[str, Any]) -> Fit:
     return _dataclass(Fit, tables, "")
+
+
+def check(tables: Mapping[str, Any]) -> None:
+    """Names and types of settings that a recipe is still to be put under; which optimizer's they are, it may say."""
+    from_tables({name: value for name, value in tables.items() if name != "optimizer"})
 
 
 def to_tables(config: Fit) -> dict[str, Any]:
@@ -137,9 +144,21 @@ def _dataclass(kind: type, tables: Any, where: str) -> Any:
     hints = get_type_hints(kind)
     for name in tables:
         if name not in hints:
-            raise ConfigError(f"there is no setting {_path(where, name)}{did_you_mean(name, hints)}",
-                              settings=", ".join(hints))
+            raise ConfigError(f"there is no setting {_path(where, name)}{_nearest(name, hints, where)}",
+                              settings=textwrap.wrap(", ".join(hints), 100))
     return kind(**{name: _typed(hints[name], value, _path(where, name)) for name, value in tables.items()})
+
+
+def _nearest(name: str, known: Iterable[str], where: str) -> str:
+    """The names nearest to a wrong one; people write `warmup` for schedule.warmup."""
+    inside = [] if where else [f"{table}.{name}" for table, names in _INSIDE.items() if name in names]
+    return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(name, known)
+
+
+_INSIDE = {
+    "optimizer": {name for kind in OPTIMIZERS.values() for name in get_type_hints(kind)},
+    "schedule": get_type_hints(Schedule), "augment": get_type_hints(Augmentation), "masked": get_type_hints(Masked),
+}
 
 
 def _optimizer(tables: Any) -> Any:

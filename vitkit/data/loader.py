@@ -10,9 +10,11 @@ Shapes: B this process's share of a batch, C channels, K classes.
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import FrameType
 
 import numpy as np
 import torch
@@ -94,7 +96,7 @@ class Loader:
     def __iter__(self) -> Generator[Batch, None, None]:
         batches = iter(DataLoader(
             _Steps(self), sampler=_CountUp(self.start), batch_size=None, num_workers=self.workers,
-            pin_memory=self.pin, prefetch_factor=4 if self.workers else None,
+            pin_memory=self.pin, prefetch_factor=4 if self.workers else None, worker_init_fn=_outlive_a_signal,
         ))
         while True:
             asked = time.perf_counter()
@@ -175,7 +177,8 @@ def evaluation_batches(reader: Reader, batch: int, *, workers: int = 0, rank: in
     chunks = [list(mine[first:first + batch]) for first in range(0, len(mine), batch)]
     failures: dict[int, str] = {}
     for loaded in DataLoader(_Chunks(reader, chunks), batch_size=None, shuffle=False, num_workers=workers,
-                             pin_memory=pin, prefetch_factor=4 if workers else None):
+                             pin_memory=pin, prefetch_factor=4 if workers else None,
+                             worker_init_fn=_outlive_a_signal):
         note_failures(failures, loaded, reader.split, max_failed)
         yield loaded
 
@@ -208,6 +211,15 @@ class _Chunks(Dataset[Batch]):
             except (DecodeError, DataError) as error:
                 failures.append((index, _reason(error, self.reader.split.keys[index])))
         return collate(self.reader, pictures, places, failures)
+
+
+def _outlive_a_signal(worker: int) -> None:
+    """Ctrl-C, and many a scheduler, signal workers too; whoever uses them finishes a step first, and ends them then."""
+    def heard(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, heard)
 
 
 def _reason(error: Exception, key: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from PIL import Image
@@ -20,8 +22,13 @@ ROWS, COLUMNS = 12, 8  # of the contact sheet
 SHOWN = 10  # bad files, copies and leaks named in the text; --json has all of them
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Report, talk: TextIO | None = None) -> None:
     """One line per thing that was looked at, then what would hurt."""
+    with contextlib.redirect_stdout(talk or sys.stdout):
+        _print(report)
+
+
+def _print(report: Report) -> None:
     _line("data", f"{report.name}: {report.kind}"
           + (f", {len(report.classes)} classes" if report.classes else ", unlabelled"))
     _line("pictures", ", ".join(f"{count:,} {name}" for name, count in report.pictures.items()))

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
+from vitkit.atomic import write_text
 from vitkit.train.averaging import Average
 from vitkit.train.folder import RunError
 from vitkit.train.parallel import Processes
@@ -54,15 +56,12 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
             state_dict_saver.save(state, storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
                                   no_dist=processes.ranks == 1)
         if processes.first:
-            with (saving / RECORD).open("w", encoding="utf-8") as file:
-                json.dump(record, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
+            write_record(saving, record)
             shutil.rmtree(target, ignore_errors=True)  # of the same step, before a roll-back
             saving.rename(target)
             _sync(folder)
         processes.barrier()
-    except (OSError, CheckpointException) as error:
+    except (OSError, RunError, CheckpointException) as error:
         raise RunError(f"the checkpoint of step {record['step']} cannot be written to {folder}: {_cause(error)}.",
                        kept="the checkpoints before it are whole", then=f"make room, and vitkit resume {folder.parent}",
                        ) from error
@@ -84,11 +83,15 @@ def load(checkpoint: Path, objective: nn.Module, optimizer: torch.optim.Optimize
             state_dict_loader.load(state, storage_reader=HuggingFaceStorageReader(str(checkpoint)),
                                    no_dist=processes.ranks == 1)
         return read_record(checkpoint)
-    except (OSError, ValueError, KeyError, CheckpointException) as error:
+    except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
         if isinstance(error, RunError):
             raise
         raise RunError(f"{checkpoint} cannot be read: {_cause(error)}.",
                        try_="remove it, and resume from the one before it") from error
+
+
+def write_record(checkpoint: Path, record: dict[str, Any]) -> None:
+    write_text(checkpoint / RECORD, json.dumps(record, indent=2) + "\n", RunError)
 
 
 def read_record(checkpoint: Path) -> dict[str, Any]:
@@ -109,7 +112,8 @@ def keep_only(folder: Path, steps: Iterable[int]) -> None:
 
 
 def _make_slots(objective: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
-    """Optimizers make their moments at the first step; here they are needed before it."""
+    """Optimizers make their moments at the first step; here they are needed before it, or again not at all."""
+    optimizer.state.clear()
     parameters = dict(objective.named_parameters())
     for key in stored:
         kind, _, rest = key.partition(".")
@@ -142,6 +146,8 @@ def _sync(folder: Path) -> None:
 def _cause(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         error = next((failure for failure, _ in error.failures.values()), error)
+    if isinstance(error, RunError):
+        error = error.__cause__ or error
     reason = getattr(error, "strerror", None) or str(error)
     return reason.splitlines()[0] if reason else type(error).__name__
 

@@ -30,7 +30,8 @@ def pick_device(name: str) -> torch.device:
                               found=f"torch {torch.__version__}{built}", try_="--device cpu")
         index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
         if index >= torch.cuda.device_count():
-            raise ConfigError(f"device = cuda:{index}: there are {torch.cuda.device_count()} CUDA devices here")
+            raise ConfigError(f"device = cuda:{index}: there are {torch.cuda.device_count()} CUDA devices here, "
+                              "counted from 0", try_="--device cuda, or no more processes than devices")
         device = torch.device("cuda", index)
     elif device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device = mps: there is no Apple GPU here", try_="--device cpu")
@@ -63,7 +64,8 @@ def describe_device(device: torch.device) -> str:
         return f"{device} {torch.cuda.get_device_name(device)}"
     if device.type == "mps":
         return "mps, an Apple GPU (allowed, but not tested by us)"
-    return f"cpu, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"cpu, {threads} thread{'s' * (threads != 1)}"
 
 
 def describe_machine() -> str:

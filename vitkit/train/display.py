@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -27,7 +28,7 @@ class Display:
     def rate(self, step: int) -> float:
         """Pictures per second of this process's steps so far."""
         seconds = time.perf_counter() - self.started - self.aside
-        return (step - self.first) * self.batch / seconds if seconds > 0 else 0.0
+        return max(step - self.first, 0) * self.batch / seconds if seconds > 0 else 0.0
 
     def update(self, step: int, loss: float, measures: dict[str, float], wait: float) -> None:
         now = time.perf_counter()
@@ -38,10 +39,10 @@ class Display:
         rate = self.rate(step)
         left = (self.steps - step) * self.batch / rate if rate else 0.0
         values = "".join(f"  {name} {value:.3f}" for name, value in measures.items())
-        text = (f"step {step:,}/{self.steps:,}  loss {loss:.4f}{values}  {rate:,.0f} pictures/s  "
-                f"waiting for data {wait:.0%}  {duration(left)} left")
-        if self.terminal:
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        text = (f"step {step:,}/{self.steps:,}  {duration(left)} left  loss {loss:.4f}{values}  "
+                f"{rate:,.0f} pictures/s  waiting for data {wait:.0%}")
+        if self.terminal:  # a line that wraps cannot be written over
+            print(f"\r\x1b[2K{text[:shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
         else:
             print(text, file=sys.stderr, flush=True)
 

@@ -29,35 +29,24 @@ def divide(data: Data, config: Fit) -> Division:
     fit = data.splits[name]
     if config.objective == "masked-patch":  # labels are not looked at, and nothing is held back
         return Division(fit, None, None, (f"{len(fit):,} pictures of {name}",), None)
-    fit = _labelled(fit)
-    if not data.classes or len(fit) == 0:
-        raise DataError(f"{data.name} has no labels to fit.", found=f"{len(data.splits[name]):,} pictures, {data.kind}",
-                        try_="class folders or a manifest with labels; vitkit pretrain needs none")
-    if len(data.classes) < 2:
-        raise DataError(f"{data.name} has one class only, {data.classes[0]}: there is nothing to tell apart.")
-    set_aside = None
-    test = _scored(data, name)
-    if test is None:
+    fit, set_aside = _labelled(fit), None
+    _check(data, name, fit)
+    scored = _scored(data, name)
+    if scored is None:
         set_aside = {"source": name, "share": config.test, "seed": config.seed, "fingerprint": fingerprint(data, name)}
-        kept, aside = stratified(fit.labels, config.test, config.seed)
-        if len(aside) == 0 or len(kept) == 0:
-            raise DataError(f"{data.name} has {len(fit)} pictures: too few to set some aside for scoring.",
-                            try_="more pictures, or a test/ folder of its own")
-        fit, test = fit.select(kept), fit.select(aside)
+        fit, test = _cut(fit, config.test, config.seed, "scoring", "more pictures, or a test/ folder of their own")
         words = [f"{len(fit):,} to fit",
                  f"{len(test):,} to score, set aside from {name} ({config.test:.0%} of each class, seed {config.seed})"]
     else:
-        words = [f"{len(fit):,} {name}", f"{len(test):,} {scoring_split(data)}"]
-    chosen = choosing_split(data)
+        test = _labelled(data.splits[scored])
+        words = [f"{len(fit):,} {name}", f"{len(test):,} {scored}"]
+    chosen = _chosen(data, scored, config)
     dev = _labelled(data.splits[chosen]) if chosen else None
-    if dev is None and config.dev:
-        kept, aside = stratified(fit.labels, config.dev, config.seed + 1)
-        if len(aside) == 0:
-            raise DataError(f"{len(fit)} pictures are too few to set {config.dev:.0%} aside for choosing.")
-        fit, dev = fit.select(kept), fit.select(aside)
-        words.insert(1, f"{len(dev):,} of them set aside for choosing")
-    elif dev is not None and chosen != scoring_split(data):
+    if dev is not None and chosen != scored:
         words.insert(1, f"{len(dev):,} {chosen}")
+    if dev is None and config.dev:
+        fit, dev = _cut(fit, config.dev, config.seed + 1, "choosing", "more pictures, or a val/ folder of their own")
+        words.insert(1, f"{len(dev):,} of them set aside for choosing")
     return Division(fit, dev, test, tuple(words), set_aside)
 
 
@@ -81,12 +70,40 @@ def held_out(data: Data, record: Mapping[str, Any]) -> Data | None:
     return replace(data, splits={"test": labelled.select(aside)})
 
 
-def _scored(data: Data, fitted: str) -> Split | None:
+def _check(data: Data, name: str, fit: Split) -> None:
+    """That there is something to learn."""
+    if not data.classes or len(fit) == 0:
+        raise DataError(f"{data.name} has no labels to fit.", found=f"{len(data.splits[name]):,} pictures, {data.kind}",
+                        try_="class folders or a manifest with labels; vitkit pretrain needs none")
+    present = np.flatnonzero(fit.per_class(len(data.classes)))
+    if len(present) < 2 and not data.multilabel:
+        raise DataError(f"{data.name} has pictures of one class only to fit, {data.classes[present[0]]}: there is "
+                        "nothing to tell apart.", try_="a folder for each of two classes or more")
+
+
+def _scored(data: Data, fitted: str) -> str | None:
+    """The split to score, unless fitting sees its pictures."""
     try:
         name = scoring_split(data)
     except DataError:
         return None
-    return None if name == fitted else _labelled(data.splits[name])
+    return None if name == fitted or (fitted == "trainval" and name == "val") else name
+
+
+def _chosen(data: Data, scored: str | None, config: Fit) -> str | None:
+    """The split to choose by. One that has to score as well may be watched, but choosing would flatter the score."""
+    name = choosing_split(data)
+    if name is None or not data.splits[name].labelled or (name == scored and (config.dev or config.patience)):
+        return None
+    return name
+
+
+def _cut(split: Split, share: float, seed: int, purpose: str, advice: str) -> tuple[Split, Split]:
+    kept, aside = stratified(split.labels, share, seed)
+    if len(aside) == 0 or len(kept) == 0:
+        raise DataError(f"{len(split)} pictures, no two of a class, are too few to set some aside for {purpose}.",
+                        try_=advice)
+    return split.select(kept), split.select(aside)
 
 
 def _labelled(split: Split) -> Split:

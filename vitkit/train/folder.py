@@ -11,7 +11,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import weakref
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,9 @@ from vitkit.config import Fit
 from vitkit.errors import ConfigError, VitkitError
 
 CONFIG, RECORD, METRICS, EVALUATION, MODEL = "config.toml", "run.json", "metrics.jsonl", "evaluation.json", "model.json"
+REPORT, CARD = "report.html", "README.md"
+
+_locked: weakref.WeakSet[RunFolder] = weakref.WeakSet()
 
 
 class RunError(VitkitError):
@@ -67,12 +71,18 @@ class RunFolder:
         try:
             self._lock = (self.path / ".lock").open("a")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _locked.add(self)
         except BlockingIOError:
             raise RunError(f"{self.path} is in use by another process.",
                            try_="wait for it, stop it, or --out another folder") from None
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}.",
                            try_="--out a folder you may write") from error
+
+    def leave_lock(self) -> None:
+        """To the process that this one was forked from: readers live on for seconds after a run was killed."""
+        if self._lock is not None:
+            self._lock.close()
 
     def close(self) -> None:
         for file in (self._metrics, self._lock):
@@ -82,7 +92,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """A run that never began leaves no folder that would be in the way of the next attempt."""
-        begun = any(self.path.rglob("step-*"))
+        begun = any(self.path.rglob("step-*")) or any(self.path.rglob(METRICS))  # those of finished trials too
         self.close()
         if self.fresh and not begun:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -122,9 +132,9 @@ class RunFolder:
 
     def log(self, kind: str, step: int, **values: Any) -> None:
         """A line of metrics.jsonl; it reaches the disk with the next checkpoint at the latest."""
-        if self._metrics is None:
-            self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
         try:
+            if self._metrics is None:
+                self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
             self._metrics.write(json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False) + "\n")
             self._metrics.flush()
         except OSError as error:
@@ -137,23 +147,35 @@ class RunFolder:
     def metrics(self) -> Iterator[dict[str, Any]]:
         """Line by line; a last line that a kill cut short is left out."""
         try:
-            lines = (self.path / METRICS).read_text(encoding="utf-8").splitlines()
+            text = (self.path / METRICS).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return
-        for line in lines:
+        for line in text.removesuffix("\n").split("\n"):  # splitlines() would cut at what names may hold
             try:
                 yield json.loads(line)
             except ValueError:
                 return
 
-    def forget_after(self, step: int) -> None:
-        """Metrics as they were at a checkpoint; what came later will be computed, and written, again."""
-        kept = [line for line in self.metrics() if line.get("to", line["step"]) <= step]
+    def forget_after(self, step: int, skipped: Collection[int] = ()) -> None:
+        """Metrics as they were at a checkpoint; what came later will be computed, and written, again.
+
+        Of the steps that were rolled back, those that the checkpoint knows it has `skipped` stay named.
+        """
+        kept = [line for line in self.metrics()
+                if (line["step"] - 1 in skipped if line["kind"] == "rolled-back" else line["step"] <= step)]
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
         write_text(self.path / METRICS, text, RunError)
+
+
+def _leave_locks() -> None:
+    for folder in _locked:
+        folder.leave_lock()
+
+
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 def _gib(count: int) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitkit.config import Fit
 from vitkit.data.augment import Augment, augment, mix
-from vitkit.data.loader import Batch, Loader
+from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader
 from vitkit.data.sources.base import DataError
 from vitkit.train import checkpoint
 from vitkit.train.averaging import Average
@@ -66,6 +66,10 @@ class _Reading:
     measures: dict[str, Tensor]
 
 
+class Diverged(RunError):
+    """A run that keeps losing its way to losses that are no numbers."""
+
+
 class NotFinite(Exception):
     def __init__(self, step: int, what: str):
         super().__init__(f"{what} at step {step}")
@@ -98,7 +102,7 @@ class Training:
         self.augment = Augment(randaugment=how.randaugment, erase=how.erase, mixup=how.mixup, cutmix=how.cutmix)
         self.unread: list[_Reading] = []
         self.saved = time.monotonic()
-        self.named = {line["picture"] for line in self.folder.metrics() if line["kind"] == "left-out"}
+        self.left_out = self._known_left_out()
 
     def run(self) -> None:
         """From the latest checkpoint, if there is one, to the last step."""
@@ -213,16 +217,22 @@ class Training:
 
     def _count_failures(self, step: int) -> None:
         """Each process knows of its own broken pictures; the limit is on all of them."""
-        failures, split = self.loader.failures, self.loader.reader.split
-        known = self.processes.total(float(len(failures)))[0]
-        if known > max(self.config.max_failed * len(split), self.processes.ranks):
-            raise DataError(f"{known:.0f} of {len(split):,} pictures could not be decoded so far, more than "
+        split = self.loader.reader.split
+        news = {split.keys[index]: reason for index, reason in self.loader.failures.items()
+                if split.keys[index] not in self.left_out}
+        if not self.processes.most(float(len(news)))[0]:
+            return
+        for found in self.processes.everyones(news):
+            for picture, reason in found.items():
+                if picture not in self.left_out:
+                    self.left_out.add(picture)
+                    self._log("left-out", step, picture=picture, reason=reason)
+        if len(self.left_out) > max(self.config.max_failed * len(split), ALWAYS_FORGIVEN):
+            raise DataError(f"{len(self.left_out)} of {len(split):,} pictures could not be decoded so far, more than "
                             f"{self.config.max_failed:.1%}.", try_=f"vitkit check {self.config.data} lists all of them")
-        for index, reason in failures.items():
-            picture = split.keys[index]
-            if picture not in self.named:
-                self.named.add(picture)
-                self._log("left-out", step, picture=picture, reason=reason)
+
+    def _known_left_out(self) -> set[str]:
+        return {line["picture"] for line in self.folder.metrics() if line["kind"] == "left-out"}
 
     def _look(self) -> bool:
         """At the dev pictures, with the averaged weights if there are any; whether the state must be kept."""
@@ -246,15 +256,17 @@ class Training:
     def _save(self) -> None:
         if self.processes.first:
             self.folder.sync_metrics()
-        record = {**asdict(self.place), "best": None if math.isinf(self.place.best) else self.place.best,
-                  "processes": self.processes.ranks}
         checkpoint.save(self.folder.checkpoints, checkpoint.state_of(self.objective, self.optimizer, self.average),
-                        record, self.processes)
+                        self._record(), self.processes)
         if self.processes.first:
             before = [int(path.name[5:]) for path in checkpoint.whole_ones(self.folder.checkpoints)]
             best = [self.place.best_step] if self.config.patience else []
             checkpoint.keep_only(self.folder.checkpoints, [*best, *[s for s in before if s <= self.place.step][-2:]])
         self.saved = time.monotonic()
+
+    def _record(self) -> dict[str, Any]:
+        return {**asdict(self.place), "best": None if math.isinf(self.place.best) else self.place.best,
+                "processes": self.processes.ranks}
 
     def _return_to(self, name: str, *, forget: bool = True) -> None:
         """The state of a checkpoint; with `forget`, the run is there again."""
@@ -268,21 +280,24 @@ class Training:
         self.place = Place(**{**record, "best": -math.inf if best is None else best,
                               "skipped": tuple(record["skipped"])})
         if self.processes.first:
-            self.folder.forget_after(self.place.step)
+            self.folder.forget_after(self.place.step, self.place.skipped)
         self.processes.barrier()
+        self.left_out, self.loader.failures = self._known_left_out(), {}  # those of forgotten steps are named again
 
     def _roll_back(self, trouble: NotFinite) -> None:
         """To the latest checkpoint; the step that went wrong is left out the next time."""
         skipped = (*self.place.skipped, trouble.step - 1)
         if len(skipped) > PATIENCE_WITH_INFINITY:
             steps = ", ".join(str(step + 1) for step in skipped)
-            raise RunError(f"the {trouble.what} at step {trouble.step}, and {len(skipped)} steps went that way by now "
+            raise Diverged(f"the {trouble.what} at step {trouble.step}, and {len(skipped)} steps went that way by now "
                            f"({steps}): this run diverges.", kept=f"{self.folder.checkpoints}, before it did",
                            try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32")
         latest = checkpoint.whole_ones(self.folder.checkpoints)[-1]
         self._return_to(latest.name)
         self.place = replace(self.place, skipped=skipped)
         self._log("rolled-back", trouble.step, to=self.place.step, what=trouble.what)
+        if self.processes.first:
+            checkpoint.write_record(latest, self._record())  # a kill from here on does not bring the step back
         self.display.say(f"the {trouble.what} at step {trouble.step:,}: back to step {self.place.step:,}, "
                          "and on without that one")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,10 +16,12 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from vitkit.errors import VitkitError
 from vitkit.model.resnet import ResNet
 from vitkit.train.devices import Precision
 
 Sharing = Literal["none", "ddp", "fsdp"]
+Result = TypeVar("Result")
 
 CROWDED = 0.35  # of a device's memory: weights, gradients and moments above this are sharded
 
@@ -62,6 +65,26 @@ class Processes:
         box = [value]
         dist.broadcast_object_list(box, device=self.device)
         return box[0]
+
+    def everyones(self, value: Any) -> list[Any]:
+        """What each process has, in the order of their ranks."""
+        values = [value] * self.ranks
+        if self.ranks > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    def alone(self, action: Callable[[], Result]) -> Result | None:
+        """Done by the first process; its failure is everyone's, so that nobody waits for it in vain."""
+        result, failure = None, None
+        if self.first:
+            try:
+                result = action()
+            except VitkitError as error:
+                failure = error
+        failure = self.told(failure)
+        if failure is not None:
+            raise failure if self.first else SystemExit(2)  # told once
+        return result
 
     def _reduced(self, numbers: tuple[float, ...], how: Any) -> list[float]:
         values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
@@ -108,8 +131,10 @@ def share(objective: Any, how: Sharing, processes: Processes, precision: Precisi
             fully_shard(part, mesh=mesh, mp_policy=policy)
         return fully_shard(objective, mesh=mesh, mp_policy=policy)
     if how == "ddp":
-        return DistributedDataParallel(objective, device_ids=[device] if device.type == "cuda" else None,
-                                       broadcast_buffers=False, gradient_as_bucket_view=True)
+        with warnings.catch_warnings():  # the option's new name, which older versions do not know
+            warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
+            return DistributedDataParallel(objective, device_ids=[device] if device.type == "cuda" else None,
+                                           broadcast_buffers=False, gradient_as_bucket_view=True)
     return objective
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from vitkit.config import Fit
@@ -29,8 +30,9 @@ class Plan:
         parts = [f"{self.processes} processes"] if self.processes > 1 else []
         parts += [f"{self.accumulate} accumulated"] if self.accumulate > 1 else []
         shared = f" = {self.micro} x " + " x ".join(parts) if parts else ""
-        return (f"{self.steps:,} steps, batch {self.batch}{shared}, "
-                f"{self.epochs:.3g} epochs of {self.pictures:,} pictures")
+        steps, epochs = f"{self.steps:,} step{'s' * (self.steps != 1)}", f"{self.epochs:.3g}"
+        return (f"{steps}, batch {self.batch}{shared}, {epochs} epoch{'s' * (epochs != '1')} of {self.pictures:,} "
+                "pictures")
 
 
 def count_steps(config: Fit, pictures: int) -> Fit:
@@ -39,8 +41,10 @@ def count_steps(config: Fit, pictures: int) -> Fit:
         raise ConfigError("how long to train is not said", try_="--steps or --epochs")
     steps = config.steps or int((config.epochs or 0) * pictures / config.batch)
     if steps < 1:
-        raise ConfigError(f"{config.epochs:g} epochs of {pictures:,} pictures are no step of batch {config.batch}",
-                          try_=f"--batch {max(1, min(config.batch, pictures // 4))}, or more epochs")
+        seen = int((config.epochs or 0) * pictures)
+        fewer = f"--batch {max(seen // 4, 1)}, or " if seen else ""
+        raise ConfigError(f"epochs = {config.epochs:g} over {pictures:,} pictures is no step of batch {config.batch}",
+                          try_=f"{fewer}--epochs {math.ceil(10 * config.batch / pictures)}")
     warmup = config.schedule.warmup
     warmup = round(warmup * steps if warmup < 1 else warmup)
     if warmup >= steps:

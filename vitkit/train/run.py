@@ -29,7 +29,7 @@ from vitkit.train.microbatch import pick_micro
 from vitkit.train.objectives import Labels, Objective, class_weights
 from vitkit.train.optimizer import build_optimizer, describe, freeze
 from vitkit.train.parallel import Processes, pick_sharing, share, whole
-from vitkit.train.plan import Plan, check_shares, count_steps
+from vitkit.train.plan import Plan, check_shares, count_steps, largest_divisor
 from vitkit.train.score import answers
 from vitkit.train.start import start_model
 from vitkit.train.stop import StopRequest
@@ -46,32 +46,39 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     """The whole run, or the rest of it; at the end the folder holds the model."""
     division = divide(data, config)
     labelled = config.objective == "labels"
+    check_patience(config, division)
     say("data", f"{Path(data.name).name or data.name}: {', '.join(division.words)}" + (
         f", {len(data.classes)} classes, {_spread(division.fit, data)}" if labelled else ""))
     config = count_steps(config, len(division.fit))
+    begins = processes.told(not checkpoint.whole_ones(folder.checkpoints))
+    if not begins:
+        check_unchanged(config, folder)
     part = check_shares(config, processes.ranks)
     model, words = start_model(config, data.classes if labelled else (), multilabel=data.multilabel)
     say("model", words)
     freeze(model, config.freeze)
+    torch.manual_seed(config.seed)  # an objective may draw weights of its own, whatever those of the model are from
     objective = _objective(model, config, division.fit, data).to(processes.device)
     precision = pick_precision(config.precision, processes.device)
-    micro = pick_micro(objective, min(part, config.micro or part), processes, precision)
+    micro = config.micro or pick_micro(objective, part, processes, precision)
     plan = Plan(steps=config.steps or 0, pictures=len(division.fit), batch=config.batch, processes=processes.ranks,
-                micro=next(size for size in range(micro, 0, -1) if part % size == 0))
-    if not checkpoint.whole_ones(folder.checkpoints) and processes.first:
+                micro=largest_divisor(part, micro))
+    if begins:
         config = replace(config, micro=plan.micro)  # resuming in the same parts is resuming exactly
-        folder.write_config(config)
-        folder.add_to_record(settings=settings.to_tables(config))
+        if processes.first:
+            folder.write_config(config)
+            folder.add_to_record(settings=settings.to_tables(config))
     training = _assemble(config, plan, objective, division, folder, processes, precision, say)
+    # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
+    state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
+    processes.alone(lambda: folder.check_space(3 * state))
     if processes.first:
-        folder.check_space(4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters()) * 3)
         found = cost(model.config)
         folder.add_to_record(
             objective=config.objective, precision=precision, device=describe_device(processes.device),
             processes=processes.ranks, split=division.set_aside, parameters=found.parameters, macs=found.macs,
             plan={"steps": plan.steps, "epochs": plan.epochs, "batch": plan.batch, "micro": plan.micro,
                   "accumulate": plan.accumulate, "processes": plan.processes})
-    _check_unchanged(config, folder)
     with training.stop:
         training.run()
     trained = _trained(training, model)
@@ -79,6 +86,12 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
         save(trained, folder.path)
     training.trackers.close()
     return division
+
+
+def check_patience(config: Fit, division: Division) -> None:
+    if config.patience and division.dev is None:
+        raise ConfigError(f"patience = {config.patience}: there are no pictures to see by when to stop",
+                          try_="--set dev=0.1, or a val/ folder" if config.objective == "labels" else "patience = 0")
 
 
 def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division, folder: RunFolder,
@@ -97,7 +110,7 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
     loader = Loader(
         Reader(split=division.fit, transform=fast, channels=model.config.channels, seed=config.seed),
         batch=plan.batch // plan.accumulate, workers=readers, rank=processes.rank, ranks=processes.ranks,
-        pin=device.type == "cuda", max_failed=config.max_failed)
+        pin=device.type == "cuda", max_failed=config.max_failed if processes.ranks == 1 else 1.0)  # the loop adds up
     warmup = f" after {config.schedule.warmup:,} warm-up steps" if config.schedule.warmup else ""
     say("recipe", f"{config.recipe or 'settings of your own'}; {describe(optimizer)}; learning rate {config.lr:g}, "
                   f"{config.schedule.kind}{warmup}")
@@ -145,7 +158,7 @@ def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, p
             losses = F.cross_entropy(found.logits, targets, reduction="none")
             right = (found.logits.argmax(1) == targets).float()
         sums = losses.double().sum().item(), right.double().sum().item(), float(len(losses))
-        loss, hits, count = sums if ranks == 1 else processes.total(*sums)
+        loss, hits, count = processes.told(sums) if sharded else processes.total(*sums)  # all must decide alike
         # without one right answer to a picture, the loss says more than its best guess
         score = -loss / count if targets.ndim == 2 else hits / count
         return {"score": score, "loss": loss / count, "top1": hits / count}
@@ -167,7 +180,7 @@ def _trained(training: Training, model: Model) -> Model:
     return trained.eval()
 
 
-def _check_unchanged(config: Fit, folder: RunFolder) -> None:
+def check_unchanged(config: Fit, folder: RunFolder) -> None:
     """A run goes on as it began, or not at all: another setting half-way would be neither run."""
     began = folder.record().get("settings")
     if began is None:

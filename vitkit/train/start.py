@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,8 +39,11 @@ def start_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tup
 
 def resolve_weights(config: Fit) -> Fit:
     """"default" → the variant's public weights by name; a model that has none says so."""
+    if config.weights == "none":
+        return replace(config, model=config.model or SMALLEST)
     if config.weights != "default":
-        return config if config.model or config.weights != "none" else replace(config, model=SMALLEST)
+        here = Path(config.weights)  # a run is resumed from anywhere
+        return replace(config, weights=str(here.absolute())) if here.exists() else config
     model = config.model or SMALLEST
     public = DEFAULTS.get(model)
     if public is None:
@@ -51,51 +55,60 @@ def resolve_weights(config: Fit) -> Fit:
 
 
 def _fresh(config: Fit, classes: int) -> tuple[Model, str]:
-    options: dict[str, Any] = {"image": config.image, "classes": classes, "channels": config.channels, **config.options}
-    for name in ("dropout", "stochastic_depth"):
-        if getattr(config, name):
-            options[name] = getattr(config, name)
+    settled = ("image", "channels", "dropout", "stochastic_depth")
+    for name in config.options:
+        if name == "classes":
+            raise ConfigError("options.classes: the data say how many classes there are")
+        if name in settled:
+            raise ConfigError(f"options.{name} is a setting of its own", try_=f"--set {name}={config.options[name]}")
+    said: dict[str, Any] = {name: value for name in settled if (value := getattr(config, name))}
     torch.manual_seed(config.seed)
-    model = build(configure(config.model or SMALLEST, **options))
-    model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=(0.5,) * config.channels,
-                                                                         std=(0.5,) * config.channels))
+    model = build(configure(config.model or SMALLEST, classes=classes, **said, **config.options))
+    middle = (0.5,) * model.config.channels
+    model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=middle, std=middle))
     return model, "fresh weights"
 
 
 def _loaded(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     model = _read(config)
-    found = name_of(model.config) or "sizes of its own"
+    found = name_of(model.config)
     if config.model and config.model != found:
-        raise ConfigError(f"{config.weights} is {found}, not {config.model}.", try_=f"leave --model out, or {found}")
+        raise ConfigError(f"{config.weights} is {found or f'no named model ({_sizes(model.config)})'}, "
+                          f"not {config.model}.", try_="leave --model out" + (f", or --model {found}" if found else ""))
+    if config.channels not in (None, model.config.channels):
+        raise ConfigError(f"{config.weights} takes pictures of {_channels(model.config.channels)}, not "
+                          f"{config.channels}", try_="leave channels out, or --weights none")
     if config.options:
         raise ConfigError(f"options {dict(config.options)} describe a fresh model, and {config.weights} is not one.",
                           try_="--weights none, or no options")
     done = []
-    before = model.config.image
-    if isinstance(model.config, ViTConfig) and before != config.image:
-        done.append(f"positions {_grid(model.config)} → ")
-        model.resize(config.image)
-        done[-1] += _grid(model.config)
-    else:
-        model.resize(config.image)
-        done.append(f"positions kept ({_grid(model.config)})" if isinstance(model.config, ViTConfig) else "")
+    before = _grid(model.config)
+    model.resize(config.image or model.config.image)
+    after = _grid(model.config)
+    if after:
+        done.append(f"positions kept ({after})" if before == after else f"positions {before} → {after}")
     if model.metadata.labels == tuple(classes) and classes:
         done.append("head kept: the same classes")
     else:
         done.append(f"head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head")
         model.replace_head(len(classes))
-    return _regularised(model, config), f"weights {config.weights}; " + ", ".join(filter(None, done))
+    return _regularised(model, config), f"weights {config.weights}; " + ", ".join(done)
 
 
 def _read(config: Fit) -> Model:
     try:
         return load(config.weights)
     except WeightsError as error:
-        if not config.weights.startswith("hf:"):
+        ways = []
+        if "--heads" in str(error) or "--grid" in str(error):  # options of converting
+            ways = [f"vitkit convert {config.weights} OUT --to vitkit, with it; then --weights OUT"]
+        elif config.weights.startswith("hf:"):
+            ways = ["--weights none  train from nothing, which needs many pictures"]
+            if "--weights PATH" not in str(error):
+                ways.insert(0, "--weights PATH  a weights file or run folder that is here")
+        if not ways:
             raise
-        raise WeightsError(str(error).splitlines()[0], because=str(error.__cause__ or "it cannot be used"),
-                           try_=["--weights PATH  a weights file or run folder that is here",
-                                 "--weights none  train from nothing, which needs many pictures"]) from error
+        raise WeightsError(str(error), or_=ways) from error
 
 
 def _regularised(model: Model, config: Fit) -> Model:
@@ -117,13 +130,17 @@ def _describe(model: Model) -> str:
     size = f"{height}" if height == width else f"{height} x {width}"
     count = sum(parameter.numel() for parameter in model.parameters())
     amount = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}k"
-    channels = "" if model.config.channels == 3 else f", {model.config.channels} channels"
+    channels = "" if model.config.channels == 3 else f", {_channels(model.config.channels)}"
     return f"{name_of(model.config) or _sizes(model.config)} at {size} px{channels}, {amount} parameters"
 
 
 def _sizes(config: ModelConfig) -> str:
     record = asdict(config)
     return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
+
+
+def _channels(count: int) -> str:
+    return "1 channel" if count == 1 else f"{count} channels"
 
 
 def _grid(config: ModelConfig) -> str:

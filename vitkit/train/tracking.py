@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from vitkit.errors import ConfigError
+
+
+def check_installed(names: Iterable[str]) -> None:
+    """Before anything long begins: a run that chooses its learning rate first comes to its trackers hours later."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"--track {name} needs the package {name}, which is not installed",
+                              try_=f'pip install {name}, or "vitkit[track]"')
 
 
 class _Tracker(Protocol):
@@ -31,10 +41,9 @@ class Trackers:
 
 class _TensorBoard:
     def __init__(self, folder: Path, settings: Mapping[str, Any]):
-        try:
-            from torch.utils.tensorboard.writer import SummaryWriter
-        except ImportError as error:
-            raise _missing("tensorboard") from error
+        check_installed(["tensorboard"])
+        from torch.utils.tensorboard.writer import SummaryWriter
+
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -47,12 +56,14 @@ class _TensorBoard:
 
 class _WandB:
     def __init__(self, folder: Path, settings: Mapping[str, Any]):
+        check_installed(["wandb"])
+        import wandb
+
         try:
-            import wandb
-        except ImportError as error:
-            raise _missing("wandb") from error
-        # the folder's name is the run's, so that a resumed run goes on in the same one
-        self.run = wandb.init(dir=folder, name=folder.name, id=folder.name, resume="allow", config=dict(settings))
+            self.run = wandb.init(dir=folder, name=folder.name, id=_identity(folder), resume="allow",
+                                  config=dict(settings))
+        except wandb.Error as error:
+            raise ConfigError(f"--track wandb: {error}", try_="wandb login, or WANDB_MODE=offline") from error
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
@@ -61,5 +72,9 @@ class _WandB:
         self.run.finish()
 
 
-def _missing(name: str) -> ConfigError:
-    return ConfigError(f"--track {name} needs a package that is not installed", try_='pip install "vitkit[track]"')
+def _identity(folder: Path) -> str:
+    """The same for a run that is resumed; another for a later run in a folder of the same name."""
+    file = folder / ".wandb-id"
+    if not file.exists():
+        file.write_text(uuid.uuid4().hex, encoding="utf-8")
+    return file.read_text(encoding="utf-8")

@@ -1,0 +1,57 @@
+"""What a user watches while a run runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from vitkit.train.display import Display, duration
+
+
+@pytest.mark.parametrize(("seconds", "words"), [
+    (0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (3599.7, "1 h 0 min"), (1e5, "27 h 46 min")])
+def test_durations_are_told_in_two_units_at_most(seconds: float, words: str):
+    assert duration(seconds) == words
+
+
+def show(steps: range, *, batch: int = 32) -> None:
+    with Display(step=steps[0] - 1, steps=steps[-1], batch=batch, shown=True) as display:
+        for step in steps:
+            display.said = 0.0  # as if long enough ago
+            display.update(step, 1.25, {"accuracy": 0.5}, 0.031)
+
+
+def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[str]):
+    show(range(999, 1001))
+    first, last = capsys.readouterr().err.splitlines()
+    told = r"step {}/1,000  \d+ s left  loss 1.2500  accuracy 0.500  [\d,]+ pictures/s  waiting for data 3%"
+    assert re.fullmatch(told.format("999"), first)
+    assert re.fullmatch(told.format("1,000"), last)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_on_a_terminal_one_line_is_written_over_and_never_wraps(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    show(range(99_990, 100_001), batch=4096)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1  # the one that ends it
+    states = told.split("\r\x1b[2K")[1:]
+    assert len(states) == 11
+    assert max(len(state.rstrip("\n")) for state in states) < columns
+    assert all("left" in state for state in states)
+
+
+def test_only_one_of_many_processes_talks(capsys: pytest.CaptureFixture[str]):
+    with Display(step=0, steps=1, batch=1, shown=False) as display:
+        display.update(1, 1.0, {}, 0.0)
+        display.say("a line that stays")
+    assert capsys.readouterr().err == ""
+
+
+def test_going_back_behind_the_start_is_no_negative_rate():
+    assert Display(step=50, steps=100, batch=8, shown=False).rate(40) == 0

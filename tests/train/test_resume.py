@@ -1,0 +1,413 @@
+"""Runs that are killed, stopped or cut off come to the same end as if nothing had happened, or say why they cannot."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.pictures import encode, scene
+from tests.train.runs import (
+    LONG,
+    Command,
+    command,
+    lines,
+    poison,
+    same,
+    states,
+    steps_of,
+    toy,
+    trained,
+    weights,
+    words,
+)
+from vitkit.cli import main
+from vitkit.config import AdamW, Schedule
+from vitkit.data.augment import augment
+from vitkit.data.sources.open import open_data
+from vitkit.train import loop
+from vitkit.train.folder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STEPS = 30
+EVERYTHING: dict[str, Any] = {
+    "steps": STEPS, "save_every": 3, "lr": 0.001, "optimizer__kind": "adamw", "schedule__warmup": 5, "dropout": 0.1,
+    "average": 0.9, "dev": 0.02, "score_every": 8, "augment__crop": (0.3, 1.0), "augment__randaugment": (2, 9),
+    "augment__mixup": 0.2, "augment__erase": 0.1,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing happens to."""
+    folder = tmp_path_factory.mktemp("whole")
+    started = Command(words(folder / "run", **EVERYTHING), folder / "log")
+    assert started.wait() == 0, started.said
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, killed after nine steps. For copies."""
+    folder = tmp_path_factory.mktemp("killed")
+    started = Command(words(folder / "run", **EVERYTHING), folder / "log",
+                      dies_at="vitkit.train.checkpoint:keep_only", after=4)
+    assert started.wait() == -signal.SIGKILL, started.said
+    assert steps_of(folder / "run") == 9
+    return folder / "run"
+
+
+@pytest.fixture
+def copy(killed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(killed, tmp_path / "copy"))
+
+
+def resume(run: Path, log: Path, *options: str) -> None:
+    resumed = Command(["resume", str(run), *options], log)
+    assert resumed.wait() == 0, resumed.said
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    """Weights, averages, moments and metrics: bit for bit."""
+    assert lines(run) == lines(other)
+    assert same(weights(run), weights(other))
+    ours, theirs = states(run), states(other)
+    assert ours.keys() == theirs.keys()
+    assert all(same(ours[name], theirs[name]) for name in ours)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+# Kills
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_five_kills_at_random_steps_change_nothing(workers: int, whole: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    start = words(run, **EVERYTHING, workers=workers)
+    for number, step in enumerate(np.sort(np.random.default_rng(workers).choice(range(1, STEPS), 5, replace=False))):
+        started = Command(["resume", str(run)] if number else start, tmp_path / "log")
+        assert started.kill_once(lambda step=step: steps_of(run) >= step), started.said
+    resume(run, tmp_path / "log")
+    assert_same_end(run, whole)
+
+
+def test_kills_at_any_moment_change_nothing(whole: Path, tmp_path: Path):
+    """With a checkpoint after every step, much of the time is spent in writing them."""
+    run, random = tmp_path / "run", np.random.default_rng(0)
+    started = Command(words(run, **{**EVERYTHING, "save_every": 1}), tmp_path / "log")
+    started.kill_once(lambda: (run / "config.toml").exists() and random.random() < 0.001)
+    kills = 0
+    while steps_of(run) < STEPS - 2 and kills < 8:
+        started = Command(["resume", str(run)], tmp_path / "log")
+        reached = steps_of(run)
+        kills += started.kill_once(lambda reached=reached: steps_of(run) > reached and random.random() < 0.1)
+    resume(run, tmp_path / "log")
+    assert kills > 3
+    assert lines(run) == lines(whole)
+    assert same(weights(run), weights(whole))
+    assert same(states(run)["step-00000030"], states(whole)["step-00000030"])
+
+
+@pytest.mark.parametrize(("place", "after"), [
+    pytest.param("vitkit.train.run:start_model", 1, marks=pytest.mark.slow),          # nothing was begun
+    pytest.param("vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow),  # half of the first checkpoint
+    ("vitkit.train.loop:augment", 1),                                                 # before the first step
+    ("vitkit.train.checkpoint:write_record", 5),                                      # half of a later checkpoint
+    pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),         # in place, and one too many
+    pytest.param("vitkit.train.run:save", 1, marks=pytest.mark.slow),                 # trained, but nothing kept
+    ("vitkit.fit:evaluate", 1),                                                       # kept, but not scored
+    ("vitkit.fit:write_report", 1),                                                   # scored, but not reported
+])
+def test_a_kill_at_this_very_moment_changes_nothing(place: str, after: int, whole: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    started = Command(words(run, **EVERYTHING), tmp_path / "log", dies_at=place, after=after)
+    assert started.wait() == -signal.SIGKILL, started.said
+    resume(run, tmp_path / "log")
+    assert_same_end(run, whole)
+    assert (run / "report.html").is_file()
+    assert json.loads((run / "evaluation.json").read_text())["pictures"] == 1000
+
+
+def test_what_a_kill_left_half_written_is_not_taken_for_a_checkpoint(copy: Path, whole: Path, tmp_path: Path):
+    saving, half = copy / "checkpoints" / ".saving", copy / "checkpoints" / "step-00000028"
+    for folder in (saving, half):
+        shutil.copytree(copy / "checkpoints" / "step-00000009", folder)
+    (half / "record.json").unlink()
+    resume(copy, tmp_path / "log")
+    assert_same_end(copy, whole)
+
+
+def test_a_damaged_checkpoint_is_named_and_can_be_removed(copy: Path, whole: Path, tmp_path: Path,
+                                                          capsys: pytest.CaptureFixture[str]):
+    latest = copy / "checkpoints" / "step-00000009"
+    (shard,) = latest.glob("*.safetensors")
+    shard.write_bytes(shard.read_bytes()[:1000])
+    message = refused(capsys, "resume", str(copy))
+    assert f"{latest} cannot be read" in message
+    assert "remove it, and resume from the one before it" in message
+    shutil.rmtree(latest)
+    resume(copy, tmp_path / "log")
+    assert_same_end(copy, whole)
+
+
+def test_a_kill_after_a_roll_back_neither_repeats_nor_forgets_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Each process dies at its so-many-th pass: while rolled back, right after, and steps later."""
+    settings = {"steps": 12, "save_every": 5, "optimizer": AdamW(), "schedule": Schedule(warmup=2), "average": 0.9}
+    poison(monkeypatch, 0, [14, 17])  # steps 8 and 9
+    expected = trained(toy(tmp_path / "whole", **settings))
+    assert [line["step"] for line in lines(expected, "rolled-back")] == [8, 9]
+    spoilt, calls = loop.augment, []
+
+    def deadly(*arguments: Any, **options: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) in (15, 18, 30, 33, 40):
+            raise MemoryError
+        return spoilt(*arguments, **options)
+
+    monkeypatch.setattr(loop, "augment", deadly)
+    deaths = 0
+    while not (tmp_path / "run" / "model.json").exists():
+        try:
+            trained(toy(tmp_path / "run", **settings))
+        except MemoryError:
+            deaths += 1
+    assert deaths > 3
+    assert_same_end(tmp_path / "run", expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_pictures_are_named_once_however_often_a_run_is_killed(workers: int, monkeypatch: pytest.MonkeyPatch,
+                                                                      tmp_path: Path):
+    for index in range(40):
+        folder = tmp_path / "photos" / ("test" if index > 35 else "train") / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
+        (folder / f"{index:02d}\u2028.png").write_bytes(picture[:50] if index in (3, 20, 31) else picture)
+    data = open_data(tmp_path / "photos")
+    settings = {"data": str(tmp_path / "photos"), "image": (16, 16), "channels": 3, "batch": 4, "micro": 4,
+                "steps": 14, "save_every": 4, "max_failed": 0.2, "workers": workers}
+    expected = trained(toy(tmp_path / "whole", **settings), data)
+    assert len(lines(expected, "left-out")) == 3
+    calls = []
+
+    def deadly(*arguments: Any, **options: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) in (3, 10, 19):
+            raise MemoryError
+        return augment(*arguments, **options)
+
+    monkeypatch.setattr(loop, "augment", deadly)
+    for _ in range(3):
+        with pytest.raises(MemoryError):
+            trained(toy(tmp_path / "run", **settings), data)
+    trained(toy(tmp_path / "run", **settings), data)
+    assert_same_end(tmp_path / "run", expected)
+
+
+# Being asked to stop
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_step_and_says_how_to_go_on(sent: signal.Signals, whole: Path, tmp_path: Path):
+    """Ctrl-C reaches the readers too, as every process of the terminal's group."""
+    run = tmp_path / "run"
+    started = command(*words(run, **{**EVERYTHING, "workers": 2, "save_every": 100}), start_new_session=True)
+    while steps_of(run) < 4:
+        assert started.poll() is None, started.communicate()
+    os.killpg(started.pid, sent)
+    _, error = started.communicate(timeout=LONG)
+    assert started.returncode == 128 + sent
+    said = re.search(r"saved at step (\d+) of 30; vitkit resume (\S+)", error)
+    assert said, error
+    assert Path(said[2]) == run
+    assert "Traceback" not in error
+    assert max(states(run)) == f"step-{int(said[1]):08d}"
+    assert steps_of(run) == int(said[1])
+    resume(run, tmp_path / "log")
+    assert lines(run) == lines(whole)
+    assert same(weights(run), weights(whole))
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path):
+    started = Command(words(tmp_path / "run", steps=10_000), tmp_path / "log")
+    while steps_of(tmp_path / "run") < 2:
+        assert started.process.is_alive(), started.said
+    os.kill(started.process.pid or 0, signal.SIGSTOP)
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+        os.kill(started.process.pid or 0, sent)
+    assert started.wait() in (130, 143)
+    assert "Traceback" not in started.said
+
+
+# Refusals
+
+@pytest.mark.parametrize(("change", "told"), [
+    (("lr = 0.001\n", "lr = 0.01\n"), "lr: 0.001 → 0.01"),
+    (("steps = 30\n", "steps = 60\n"), "steps: 30 → 60"),
+    (("mixup = 0.2\n", "mixup = 0.4\n"), "augment.mixup: 0.2 → 0.4"),
+    (('model = "mu/4"\n', 'model = "mu/7"\n'), "model: mu/4 → mu/7"),
+    (("seed = 0\n", "seed = 1\n"), "seed: 0 → 1"),
+])
+def test_changed_settings_are_refused_and_shown(change: tuple[str, str], told: str, copy: Path,
+                                                capsys: pytest.CaptureFixture[str]):
+    config = copy / "config.toml"
+    assert config.read_text().count(change[0]) == 1
+    config.write_text(config.read_text().replace(*change))
+    before = states(copy)
+    message = refused(capsys, "resume", str(copy))
+    assert "was begun with other settings" in message
+    assert told in message
+    assert message.count("→") == 1
+    assert states(copy).keys() == before.keys()
+
+
+def test_what_does_not_change_the_result_may_change(copy: Path, whole: Path, tmp_path: Path):
+    config = copy / "config.toml"
+    config.write_text(config.read_text().replace("save_every = 3\n", "save_every = 13\n"))
+    moved = copy.rename(tmp_path / "elsewhere")
+    resume(moved, tmp_path / "log", "--workers", "1", "--device", "cpu")
+    assert lines(moved) == lines(whole)
+    assert same(weights(moved), weights(whole))
+
+
+def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for index in range(20):
+        folder = tmp_path / "photos" / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{index}.png").write_bytes(encode(np.roll(scene(16, 16), index, axis=1), "PNG"))
+    run = tmp_path / "run"
+    started = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log",
+                      dies_at="vitkit.train.loop:augment", after=7)
+    assert started.wait() == -signal.SIGKILL, started.said
+    picture = tmp_path / "photos" / "a" / "4.png"
+    picture.rename(tmp_path / "photos" / "b" / "4.png")
+    assert "is not what" in refused(capsys, "resume", str(run))
+    (tmp_path / "photos" / "b" / "4.png").rename(picture)
+    resume(run, tmp_path / "log")
+
+
+def test_a_folder_in_use_is_refused_and_free_as_soon_as_its_run_is_killed(tmp_path: Path,
+                                                                          capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    started = Command(words(run, steps=10_000, workers=2), tmp_path / "log")
+    while steps_of(run) < 2:
+        assert started.process.is_alive(), started.said
+    assert f"{run} is in use by another process" in refused(capsys, "resume", str(run))
+    assert "holds a run already" in refused(capsys, *words(run))
+    assert started.process.is_alive()
+    started.kill()
+    with (run / ".lock").open("a") as lock:  # although readers live on for a while
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    RunFolder.open(run).close()
+
+
+def test_a_finished_run_says_so_and_is_not_written_over(whole: Path, capsys: pytest.CaptureFixture[str]):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".lock"}
+    assert "is finished; there is nothing to resume" in refused(capsys, "resume", str(whole))
+    assert "holds a run already; nothing was changed" in refused(capsys, *words(whole))
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".lock"} == before
+
+
+def test_what_is_no_run_folder_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert "does not exist" in refused(capsys, "resume", str(tmp_path / "nowhere"))
+    (tmp_path / "photos").mkdir()
+    message = refused(capsys, "resume", str(tmp_path / "photos"))
+    assert "is not a run folder" in message
+    assert "config.toml" in message
+
+
+# Places that cannot be written
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_anything_else(tmp_path: Path,
+                                                                       capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").write_text("not a folder")
+    assert "cannot be made" in refused(capsys, *words(tmp_path / "file" / "run"))
+    assert "is a file, not a folder" in refused(capsys, *words(tmp_path / "file"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_an_error_before_anything_else(tmp_path: Path,
+                                                                           capsys: pytest.CaptureFixture[str]):
+    tmp_path.chmod(0o500)
+    assert "cannot be made" in refused(capsys, *words(tmp_path / "run"))
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_an_error_before_the_first_step(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12 - 10**6, 10**6))
+    message = refused(capsys, *words(tmp_path / "run", steps=4))
+    assert "on a disk with 1 MiB free; this run needs" in message
+    assert steps_of(tmp_path / "run") == 0
+
+
+def test_a_disk_that_fills_up_loses_nothing(whole: Path, tmp_path: Path):
+    """A checkpoint without moments still fits, the next does not: the system itself refuses to write."""
+    run = tmp_path / "run"
+    started = Command(words(run, **EVERYTHING), tmp_path / "log", most=300_000)
+    assert started.wait() == 2, started.said
+    assert "the checkpoint of step 3 cannot be written" in started.said
+    assert "File too large" in started.said
+    assert f"vitkit resume {run}" in started.said
+    assert "Traceback" not in started.said
+    assert list(states(run)) == ["step-00000000"]
+    resume(run, tmp_path / "log")
+    assert_same_end(run, whole)
+
+
+# Choosing the learning rate
+
+CHOICE: dict[str, Any] = {"steps": 8, "choose_lr": True, "lr_candidates": (0.001, 0.01), "save_every": 3, "dev": 0.02,
+                          "schedule__warmup": 1}
+
+
+def test_trials_that_were_finished_are_not_run_again(tmp_path: Path):
+    expected, run = tmp_path / "whole", tmp_path / "run"
+    assert Command(words(expected, **CHOICE), tmp_path / "log").wait() == 0
+    started = Command(words(run, **CHOICE), tmp_path / "log", dies_at="vitkit.train.loop:augment", after=2 * (8 + 5))
+    assert started.wait() == -signal.SIGKILL, started.said
+    first = run / "rates" / "0.001" / "model.safetensors"
+    before = first.stat().st_mtime_ns
+    resume(run, tmp_path / "log")
+    assert first.stat().st_mtime_ns == before
+    assert_same_end(run, expected)
+    assert lines(run / "rates" / "0.01") == lines(expected / "rates" / "0.01")
+    tried = [json.loads((folder / "run.json").read_text())["learning_rates"] for folder in (run, expected)]
+    assert tried[0] == tried[1]
+    best = max(tried[0], key=lambda one: one["top1"])
+    assert f"lr = {best['lr']}\n" in (run / "config.toml").read_text()
+
+
+def test_a_trial_that_is_stopped_names_the_run_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                         capsys: pytest.CaptureFixture[str]):
+    def asking(*arguments: Any, **options: Any) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGTERM)
+        monkeypatch.setattr(loop, "augment", augment)
+        return augment(*arguments, **options)
+
+    monkeypatch.setattr(loop, "augment", asking)
+    with pytest.raises(SystemExit) as stopped:
+        main(words(tmp_path / "run", **CHOICE))
+    assert stopped.value.code == 143
+    assert f"vitkit resume {tmp_path / 'run'} goes on" in capsys.readouterr().err
+    config = tmp_path / "run" / "config.toml"
+    asked = config.read_text()
+    config.write_text(asked.replace("batch = 16", "batch = 8"))
+    assert "batch: 16 → 8" in refused(capsys, "resume", str(tmp_path / "run"))
+    config.write_text(asked)
+    main(["resume", str(tmp_path / "run")])
+
+

@@ -1,0 +1,105 @@
+"""The learning rate's way through a run: against closed forms, and torch's schedulers where they coincide."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
+
+from vitkit.config import Schedule
+from vitkit.train.schedule import factor
+
+kinds = st.sampled_from(["cosine", "linear", "rsqrt", "constant"])
+counts = st.integers(1, 300)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Schedule, int]:
+    """A schedule and a run long enough for its warm-up and cooldown."""
+    warmup, cooldown, rest = draw(st.integers(0, 50)), draw(st.integers(0, 50)), draw(counts)
+    schedule = Schedule(kind=draw(kinds), warmup=warmup, timescale=draw(counts), cooldown=cooldown)
+    return schedule, warmup + rest + cooldown
+
+
+def factors(schedule: Schedule, steps: int) -> list[float]:
+    return [factor(schedule, step, steps) for step in range(steps)]
+
+
+def rates(scheduler: type[LRScheduler], steps: int, **options: float) -> list[float]:
+    """What torch's scheduler makes of a learning rate of 1."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    moving, seen = scheduler(optimizer, **options), []
+    for _ in range(steps):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        moving.step()
+    return seen
+
+
+@given(steps=counts)
+def test_cosine_is_torchs_annealing(steps: int):
+    assert factors(Schedule(), steps) == pytest.approx(rates(CosineAnnealingLR, steps, T_max=steps), abs=1e-9)
+
+
+@given(steps=counts)
+def test_linear_is_torchs_linear_decay(steps: int):
+    theirs = rates(LinearLR, steps, start_factor=1.0, end_factor=0.0, total_iters=steps)
+    assert factors(Schedule(kind="linear"), steps) == pytest.approx(theirs, abs=1e-9)
+
+
+@given(warmup=st.integers(2, 100), kind=kinds)
+def test_the_warm_up_is_torchs_linear_rise(warmup: int, kind: str):
+    theirs = rates(LinearLR, warmup, start_factor=1 / warmup, end_factor=1.0, total_iters=warmup - 1)
+    assert factors(Schedule(kind=kind, warmup=warmup), 1000)[:warmup] == pytest.approx(theirs, abs=1e-9)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [
+    ("cosine", [1 / 4, 2 / 4, 3 / 4, 1, 1, (2 + math.sqrt(2)) / 4, 1 / 2, (2 - math.sqrt(2)) / 4]),
+    ("linear", [1 / 4, 2 / 4, 3 / 4, 1, 1, 3 / 4, 2 / 4, 1 / 4]),
+    ("constant", [1 / 4, 2 / 4, 3 / 4, 1, 1, 1, 1, 1]),
+    ("rsqrt", [1 / 4, 2 / 4, 3 / 4, 1, 1, math.sqrt(2 / 3), math.sqrt(1 / 2), math.sqrt(2 / 5)]),
+])
+def test_eight_steps_by_hand(kind: str, expected: list[float]):
+    assert factors(Schedule(kind=kind, warmup=4, timescale=2), 8) == pytest.approx(expected)
+
+
+@given(timescale=st.integers(1, 10_000), warmup=st.integers(0, 1000))
+def test_rsqrt_has_fallen_to_one_over_root_two_after_its_timescale(timescale: int, warmup: int):
+    schedule = Schedule(kind="rsqrt", warmup=warmup, timescale=timescale)
+    assert factor(schedule, warmup + timescale, 10**6) == pytest.approx(1 / math.sqrt(2))
+    assert factor(schedule, warmup + 3 * timescale, 10**6) == pytest.approx(1 / 2)
+
+
+def test_the_cooldown_takes_equal_steps_to_nothing():
+    plain, cooled = (Schedule(kind="rsqrt", timescale=50, cooldown=cooldown) for cooldown in (0, 10))
+    ratios = [cold / warm for cold, warm in zip(factors(cooled, 100), factors(plain, 100), strict=True)]
+    assert ratios == pytest.approx([1.0] * 90 + [(100 - step) / 10 for step in range(90, 100)])
+    assert factor(cooled, 100, 100) == 0
+
+
+@given(run=runs())
+def test_factors_stay_between_nothing_and_one_reach_it_and_then_only_fall(run: tuple[Schedule, int]):
+    schedule, steps = run
+    seen = factors(schedule, steps)
+    assert all(0 < value <= 1 for value in seen)
+    assert seen[schedule.warmup] == 1
+    rise, decay = seen[:schedule.warmup], seen[schedule.warmup:]
+    assert rise == sorted(rise)
+    assert decay == sorted(decay, reverse=True)
+
+
+@given(run=runs(), beyond=st.integers(0, 1000))
+def test_after_the_run_nothing_rises_again(run: tuple[Schedule, int], beyond: int):
+    schedule, steps = run
+    assert 0 <= factor(schedule, steps + beyond, steps) <= factor(schedule, steps - 1, steps)
+
+
+@given(kind=kinds, warmup=st.integers(1, 100), steps=st.integers(1, 100))
+def test_a_run_shorter_than_its_warm_up_only_rises(kind: str, warmup: int, steps: int):
+    steps = min(steps, warmup)
+    expected = [(step + 1) / warmup for step in range(steps)]
+    assert factors(Schedule(kind=kind, warmup=warmup), steps) == pytest.approx(expected)

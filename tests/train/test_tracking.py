@@ -1,0 +1,108 @@
+"""The lines of metrics.jsonl, seen elsewhere as well: TensorBoard for real where it is installed, W&B by a stand-in."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitkit.cli import main
+from vitkit.errors import ConfigError
+from vitkit.train.tracking import Trackers, check_installed
+
+# What of wandb is used: init, a run with log and finish, and the base of its errors.
+WANDB = """
+class Error(Exception):
+    pass
+
+calls = []
+
+class Run:
+    def log(self, values, step):
+        calls.append(("log", step, values))
+    def finish(self):
+        calls.append(("finish",))
+
+def init(**given):
+    if given["config"].get("data") == "nowhere":
+        raise Error("api_key not configured")
+    calls.append(("init", given))
+    return Run()
+"""
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_tracker_that_is_not_installed_is_told_before_anything_begins(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", "fashion", "--weights", "none", "--model", "mu/4", "--image", "28", "--track", name])
+    said = capsys.readouterr()
+    assert f"--track {name} needs the package {name}, which is not installed" in said.err
+    assert f"pip install {name}" in said.err
+    assert said.out == ""
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match=f"pip install {name}"):
+        Trackers([name], tmp_path, {})
+
+
+def test_without_a_tracker_nothing_is_needed(tmp_path: Path):
+    check_installed([])
+    trackers = Trackers([], tmp_path, {})
+    trackers.log("step", 1, {"loss": 0.5})
+    trackers.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensorboard_reads_what_was_logged(tmp_path: Path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trackers = Trackers(["tensorboard"], tmp_path, {"lr": 0.1})
+    for step in (1, 2):
+        trackers.log("step", step, {"loss": 0.5 / step, "lr": 0.25})
+    trackers.log("score", 2, {"top1": 0.75, "what": "text is no number"})
+    trackers.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"step/loss", "step/lr", "score/top1"}
+    assert [(event.step, event.value) for event in events.Scalars("step/loss")] == [(1, 0.5), (2, 0.25)]
+    assert [(event.step, event.value) for event in events.Scalars("score/top1")] == [(2, 0.75)]
+
+
+@pytest.fixture
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "wandb.py").write_text(WANDB, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    module = importlib.import_module("wandb")
+    yield module
+    sys.modules.pop("wandb", None)
+
+
+def test_wandb_gets_the_numbers_and_the_settings(tmp_path: Path, wandb):
+    trackers = Trackers(["wandb"], tmp_path, {"lr": 0.1})
+    trackers.log("step", 3, {"loss": 0.5, "what": "text is no number"})
+    trackers.close()
+    (_, given), *rest = wandb.calls
+    assert (given["dir"], given["name"], given["config"]) == (tmp_path, tmp_path.name, {"lr": 0.1})
+    assert rest == [("log", 3, {"step/loss": 0.5}), ("finish",)]
+
+
+def test_a_resumed_run_goes_on_in_wandb_and_a_namesake_is_another_run(tmp_path: Path, wandb):
+    places = [tmp_path / "a" / "pets", tmp_path / "a" / "pets", tmp_path / "b" / "pets"]
+    for place in places:
+        place.mkdir(parents=True, exist_ok=True)
+        Trackers(["wandb"], place, {})
+    begun, resumed, namesake = (given["id"] for _, given in wandb.calls)
+    assert begun == resumed != namesake
+
+
+def test_wandb_without_a_login_says_what_to_do(tmp_path: Path, wandb):
+    with pytest.raises(ConfigError, match=r"--track wandb: api_key not configured[\s\S]*wandb login"):
+        Trackers(["wandb"], tmp_path, {"data": "nowhere"})
