@@ -322,7 +322,6 @@ def test_the_corrected_command_works_in_the_same_place(mistake: list[str], photo
     assert vitkit.load("run").metadata.labels == ("ant", "bee", "cow")
 
 
-@pytest.mark.xfail(strict=True, reason="RunFolder.discard leaves config.toml in a folder that was not empty")
 def test_a_failed_start_is_not_in_the_way_in_a_folder_that_holds_other_things(photos: Path):
     Path("run").mkdir()
     Path("run/notes.txt").write_text("mine", encoding="utf-8")

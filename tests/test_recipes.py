@@ -182,4 +182,9 @@ def test_an_unknown_recipe_is_an_error_with_the_nearest_name():
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"jft_pretrain", "imagenet21k_pretrain"}))
 def test_other_recipes_take_any_model(name: str):
     for model in NAMED:
-        assert replace(recipe(name, model), model="") == replace(recipe(name), model="")
+        assert replace(recipe(name, model), model="", options={}) == replace(recipe(name), model="", options={})
+
+
+@pytest.mark.parametrize(("model", "width"), [("B/16", 768), ("L/16", 1024), ("R50+B/32", 768), ("R50x1", None)])
+def test_pre_training_has_the_papers_hidden_layer_and_a_resnet_has_none(model: str, width: int | None):
+    assert recipe("jft_pretrain", model).options == ({"representation": width} if width else {})

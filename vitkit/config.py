@@ -95,6 +95,7 @@ class Fit:
     objective: Objective = "labels"
     recipe: str = ""                               # whose settings these are
     seed: int = 0
+    split_seed: int = 0                            # of what is set aside: the same pictures for every seed
 
     model: str = ""                                # its name; else that of the weights
     options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, where training starts from nothing

@@ -18,6 +18,7 @@ import vitkit
 from vitkit import settings
 from vitkit.atomic import write_text
 from vitkit.config import Fit
+from vitkit.data.sources import fashion
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import fitting_split
@@ -55,7 +56,7 @@ def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
     if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
         chosen["model"] = ""  # the weights say which
     config = settings.from_tables(settings.merge(chosen, over))
-    if Path(config.data).exists():  # a run is resumed from anywhere
+    if Path(config.data).exists() and config.data != fashion.NAME:  # a run is resumed from anywhere
         config = replace(config, data=str(Path(config.data).absolute()))
     return resolve_weights(config), data, f"{name}: {reason}"
 
@@ -115,6 +116,8 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
         say(name, text)
 
     note("why", reason)
+    for text in data.notes:
+        note("note", text)
     _warn(config, data, note)
     if config.choose_lr:
         config = choose_rate(config, data, folder, processes, note)
@@ -128,8 +131,8 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
 def _warn(config: Fit, data: Data, note: Say) -> None:
     pictures = len(data.splits[fitting_split(data)])
     if config.weights == "none" and config.objective == "labels" and pictures < FEW:
-        note("warning", f"{pictures:,} pictures are few to train from nothing; without --weights none, fitting starts "
-                        "from public weights")
+        note("warning", f"{pictures:,} pictures are few to train from nothing. Ti/16 came to 11.8 % so on the 3,680 of "
+                        "Pets, and to 91.4 % from public weights; --weights hf:… or PATH, or more pictures")
 
 
 def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:

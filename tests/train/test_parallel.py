@@ -76,7 +76,9 @@ def assert_close(run: Path, other: Path) -> None:
     ours, theirs = weights(run), weights(other)
     assert ours.keys() == theirs.keys()
     for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=2e-4, msg=name)
+        if name.endswith("qkv.bias"):  # a key's bias has no gradient but rounding errors, which Adam makes steps of
+            ours[name], theirs[name] = (bias[name].view(3, -1)[[0, 2]] for bias in (ours, theirs))
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=CLOSE, msg=name)
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
@@ -150,11 +152,13 @@ def test_masked_patches_are_learned_by_two_processes_and_then_by_one(how: str, t
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_two_processes_choose_a_rate_and_stop_early_together(how: str, tmp_path: Path):
     run = tmp_path / "run"
-    settings = {**PLAIN, "choose_lr": True, "lr_candidates": (1e-9, 0.003), "patience": 1, "score_every": 2}
+    settings = {**PLAIN, "choose_lr": True, "lr_candidates": (1e-4, 0.003), "patience": 1, "score_every": 2}
     clean(torchrun(*words(run, **settings, parallel=how)))
-    tried = json.loads((run / "run.json").read_text())["learning_rates"]
-    assert [one["lr"] for one in tried] == [1e-9, 0.003]
-    assert steps_of(run / "rates" / "1e-09") == 4  # nothing moves, so the second look is no better
+    for rate in ("0.0001", "0.003"):
+        looks = [look["top1"] for look in lines(run / "rates" / rate, "score")]
+        assert all(later > before for before, later in zip(looks[:-2], looks[1:-1], strict=True))
+        assert looks[-1] <= looks[-2] or len(looks) == STEPS // 2
+        assert len(lines(run / "rates" / rate, "step")) == 2 * len(looks)
 
 
 @pytest.mark.slow

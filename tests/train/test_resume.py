@@ -126,6 +126,7 @@ def test_kills_at_any_moment_change_nothing(whole: Path, tmp_path: Path):
 @pytest.mark.parametrize(("place", "after"), [
     pytest.param("vitkit.train.run:start_model", 1, marks=pytest.mark.slow),          # nothing was begun
     pytest.param("vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow),  # half of the first checkpoint
+    pytest.param("vitkit.fit:_describe", 1, marks=pytest.mark.slow),                  # nor was it recorded
     ("vitkit.train.loop:augment", 1),                                                 # before the first step
     ("vitkit.train.checkpoint:write_record", 5),                                      # half of a later checkpoint
     pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),         # in place, and one too many
@@ -389,6 +390,15 @@ def test_trials_that_were_finished_are_not_run_again(tmp_path: Path):
     assert tried[0] == tried[1]
     best = max(tried[0], key=lambda one: one["top1"])
     assert f"lr = {best['lr']}\n" in (run / "config.toml").read_text()
+
+
+def test_a_rate_that_diverges_is_not_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(words(tmp_path / "run", **{**CHOICE, "lr_candidates": (1e30, 0.001)}))
+    said = capsys.readouterr().out
+    assert "learning rate 1e+30: diverged" in said
+    assert "chosen    learning rate 0.001" in said
+    message = refused(capsys, *words(tmp_path / "other", **{**CHOICE, "lr_candidates": (1e30, 1e31)}))
+    assert "every learning rate of 1e+30, 1e+31 diverged" in message
 
 
 def test_a_trial_that_is_stopped_names_the_run_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

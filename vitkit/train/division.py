@@ -33,10 +33,11 @@ def divide(data: Data, config: Fit) -> Division:
     _check(data, name, fit)
     scored = _scored(data, name)
     if scored is None:
-        set_aside = {"source": name, "share": config.test, "seed": config.seed, "fingerprint": fingerprint(data, name)}
-        fit, test = _cut(fit, config.test, config.seed, "scoring", "more pictures, or a test/ folder of their own")
+        set_aside = {"source": name, "share": config.test, "seed": config.split_seed,
+                     "fingerprint": fingerprint(data, name)}
+        fit, test = _cut(fit, config.test, config.split_seed, "scoring", "more pictures, or a test/ folder")
         words = [f"{len(fit):,} to fit",
-                 f"{len(test):,} to score, set aside from {name} ({config.test:.0%} of each class, seed {config.seed})"]
+                 f"{len(test):,} to score, set aside from {name} ({config.test:.0%} of each class)"]
     else:
         test = _labelled(data.splits[scored])
         words = [f"{len(fit):,} {name}", f"{len(test):,} {scored}"]
@@ -45,7 +46,7 @@ def divide(data: Data, config: Fit) -> Division:
     if dev is not None and chosen != scored:
         words.insert(1, f"{len(dev):,} {chosen}")
     if dev is None and config.dev:
-        fit, dev = _cut(fit, config.dev, config.seed + 1, "choosing", "more pictures, or a val/ folder of their own")
+        fit, dev = _cut(fit, config.dev, config.split_seed + 1, "choosing", "more pictures, or a val/ folder")
         words.insert(1, f"{len(dev):,} of them set aside for choosing")
     return Division(fit, dev, test, tuple(words), set_aside)
 
@@ -87,7 +88,7 @@ def _scored(data: Data, fitted: str) -> str | None:
         name = scoring_split(data)
     except DataError:
         return None
-    return None if name == fitted or (fitted == "trainval" and name == "val") else name
+    return None if name == fitted else name
 
 
 def _chosen(data: Data, scored: str | None, config: Fit) -> str | None:

@@ -21,6 +21,7 @@ from vitkit.atomic import write_text
 from vitkit.config import Fit
 from vitkit.errors import ConfigError, VitkitError
 
+LOCK = ".lock"
 CONFIG, RECORD, METRICS, EVALUATION, MODEL = "config.toml", "run.json", "metrics.jsonl", "evaluation.json", "model.json"
 REPORT, CARD = "report.html", "README.md"
 
@@ -69,7 +70,7 @@ class RunFolder:
     def lock(self) -> None:
         """The system lets go of the lock when the process ends, however it ends."""
         try:
-            self._lock = (self.path / ".lock").open("a")
+            self._lock = (self.path / LOCK).open("a")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _locked.add(self)
         except BlockingIOError:
@@ -92,10 +93,16 @@ class RunFolder:
 
     def discard(self) -> None:
         """A run that never began leaves no folder that would be in the way of the next attempt."""
-        begun = any(self.path.rglob("step-*")) or any(self.path.rglob(METRICS))  # those of finished trials too
+        begun = any(self.path.rglob(METRICS))  # a step was finished, in this run or in one of its trials
         self.close()
-        if self.fresh and not begun:
+        if begun:
+            return
+        if self.fresh:
             shutil.rmtree(self.path, ignore_errors=True)
+            return
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for name in (CONFIG, RECORD, LOCK):
+            (self.path / name).unlink(missing_ok=True)
 
     def check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.path).free

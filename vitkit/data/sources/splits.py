@@ -53,8 +53,11 @@ def choosing_split(data: Data) -> str | None:
 
 
 def scoring_split(data: Data) -> str:
-    """test, else val, else everything; a split without labels (a competition's test set) cannot score."""
-    for name in ("test", "val", WHOLE):
+    """test, else val, else everything; a split without labels (a competition's test set) cannot score.
+
+    Beside trainval, which holds it, val is no test of what was fitted.
+    """
+    for name in ("test", *(["val"] if "trainval" not in data.splits else []), WHOLE):
         if name in data.splits and data.splits[name].labelled:
             return name
     raise _lacking(data, "to score on", "test or val with labels, or no splits at all")
