@@ -1,9 +1,16 @@
-# `make test` is all a fresh machine needs: it makes .venv, installs, and runs the default suite.
+# `make demo` is all a fresh machine needs to see it work, `make test` to test it: both make .venv and install first.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: install test test-slow lint clean
+.PHONY: demo install test test-slow lint clean
+
+demo: $(VENV)/bin/vitkit
+	$(VENV)/bin/vitkit demo
+
+$(VENV)/bin/vitkit:
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 
 install: $(READY)
 

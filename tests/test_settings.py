@@ -42,7 +42,7 @@ MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "pixels"])}
 OPTION = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 FITS = {
     "data": TEXT, "label": maybe(TEXT), "out": TEXT, "objective": st.sampled_from(["labels", "masked-patch"]),
-    "recipe": TEXT, "seed": st.integers(0, 2**63 - 1), "model": TEXT,
+    "recipe": TEXT, "seed": st.integers(0, 2**63 - 1), "split_seed": st.integers(0, 2**63 - 1), "model": TEXT,
     "options": st.dictionaries(TEXT, OPTION | st.lists(OPTION, max_size=3), max_size=3), "weights": TEXT,
     "image": maybe(st.tuples(COUNT, COUNT)), "channels": maybe(COUNT),
     "resize": st.sampled_from([None, "crop", "squash", "letterbox"]), "dropout": maybe(SHARE),
@@ -84,6 +84,7 @@ def test_settings_do_not_differ_from_themselves(config: Fit):
 TYPED: dict[str, tuple[str, Any]] = {
     "data": ("photos/", "photos/"), "label": ("species", "species"), "out": ("runs/a", "runs/a"),
     "objective": ("masked-patch", "masked-patch"), "recipe": ("pets_transfer", "pets_transfer"), "seed": ("7", 7),
+    "split_seed": ("7", 7),
     "model": ("R50+B/16", "R50+B/16"), "options": ("{pool = 'gap'}", {"pool": "gap"}), "weights": ("hf:a/b", "hf:a/b"),
     "image": ("[160, 224]", (160, 224)), "channels": ("1", 1), "resize": ("squash", "squash"), "dropout": ("0.1", 0.1),
     "stochastic_depth": ("0.2", 0.2), "freeze": ("-1", -1), "batch": ("64", 64), "micro": ("8", 8),

@@ -422,7 +422,9 @@ def _help() -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    print(message, file=sys.stderr)
+    """Under torchrun most mistakes are found by every process; the first tells it, the others say that they agree."""
+    rank = os.environ.get("RANK", "0")
+    print(message if rank == "0" else f"process {rank}: {message.splitlines()[0]}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -9,7 +9,15 @@ import torch
 
 from vitkit.errors import ConfigError
 from vitkit.train import devices
-from vitkit.train.devices import describe_device, free_memory, pick_device, pick_precision, pick_readers
+from vitkit.train.devices import (
+    computing_with,
+    describe_device,
+    free_memory,
+    pick_device,
+    pick_precision,
+    pick_readers,
+    pick_threads,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -50,9 +58,21 @@ def test_without_a_gpu_it_is_the_cpu():
 
 
 @pytest.mark.parametrize(("threads", "words"), [(1, "cpu, 1 thread"), (8, "cpu, 8 threads")])
-def test_a_cpu_is_told_with_its_threads(threads: int, words: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert describe_device(CPU) == words
+def test_a_cpu_is_told_with_its_threads(threads: int, words: str):
+    assert describe_device(CPU, threads) == words
+
+
+def test_a_small_model_leaves_a_core_to_the_readers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "cores", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert [pick_threads(CPU, macs) for macs in (10**6, 10**9)] == [3, 4]
+
+
+def test_the_number_of_threads_is_as_before_afterwards():
+    before = torch.get_num_threads()
+    with computing_with(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.usefixtures("no_gpu")

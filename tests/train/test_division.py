@@ -118,11 +118,12 @@ def test_a_fifth_of_each_class_is_set_aside_where_the_data_have_no_splits():
     assert found.test.per_class(3).tolist() == [20, 10, 10]
     assert keys(found.fit) | keys(found.test) == names("all", 200)
     assert "160 to fit" in found.words[0]
-    assert "40 to score, set aside from all (20% of each class, seed 0)" in found.words[1]
+    assert "40 to score, set aside from all (20% of each class)" in found.words[1]
 
 
-def test_the_seed_decides_who_is_set_aside():
-    chosen = [keys(divide(data(all=each(20)), Fit(seed=seed)).test) for seed in (0, 0, 1)]
+def test_who_is_set_aside_has_a_seed_of_its_own_and_is_the_same_for_every_run():
+    runs = (Fit(), Fit(seed=1), Fit(split_seed=1))
+    chosen = [keys(divide(data(all=each(20)), run).test) for run in runs]
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(chosen[2]) == 12
 
@@ -202,7 +203,7 @@ def test_what_was_held_out_is_found_again_and_training_has_not_seen_it(
     order.shuffle(rows)
     pictures = data(all=rows)
     try:
-        found = divide(pictures, Fit(test=share, seed=seed, dev=dev))
+        found = divide(pictures, Fit(test=share, split_seed=seed, dev=dev))
     except DataError:
         return
     assert found.set_aside is not None

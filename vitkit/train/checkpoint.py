@@ -104,10 +104,6 @@ def whole_ones(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if (path / RECORD).is_file()) if folder.is_dir() else []
 
 
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
-
-
 def keep_only(folder: Path, steps: Iterable[int]) -> None:
     kept = {f"step-{step:08d}" for step in steps}
     for path in folder.glob("step-*"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -78,7 +79,7 @@ def _outcome(trial: RunFolder, multilabel: bool) -> dict[str, float | None] | No
         return None
     looks = [line for line in trial.metrics() if line["kind"] == "score"]
     kept = max(looks, key=partial(_merit, multilabel)) if trial.config().patience else looks[-1]
-    return {"top1": kept["top1"], "loss": kept["loss"]}
+    return {"top1": kept["top1"], "loss": kept["loss"] if math.isfinite(kept["loss"]) else None}
 
 
 def _merit(multilabel: bool, found: Mapping[str, Any]) -> tuple[float, float]:

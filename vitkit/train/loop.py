@@ -37,7 +37,8 @@ from vitkit.train.tracking import Trackers
 
 BETWEEN_READINGS = 10        # steps whose losses stay on a GPU before the host asks for them
 BETWEEN_SAVES = 600.0        # seconds
-PATIENCE_WITH_INFINITY = 3   # steps left out for a loss that is no number after a checkpoint, before the run gives up
+PATIENCE_WITH_INFINITY = 3   # steps of the last LATELY left out for a loss that is no number, before the run gives up
+LATELY = 1_000               # a long run may meet a bad batch now and then
 LOOKS, SAVES = 20, 10        # in a run, unless said
 
 Look = Callable[[], dict[str, float]]  # at the dev pictures; "score" is to be as high as possible
@@ -259,7 +260,7 @@ class Training:
         checkpoint.save(self.folder.checkpoints, checkpoint.state_of(self.objective, self.optimizer, self.average),
                         self._record(), self.processes)
         if self.processes.first:
-            before = [checkpoint.step_of(path) for path in checkpoint.whole_ones(self.folder.checkpoints)]
+            before = [int(path.name[5:]) for path in checkpoint.whole_ones(self.folder.checkpoints)]
             best = [self.place.best_step] if self.config.patience else []
             checkpoint.keep_only(self.folder.checkpoints, [*best, *[s for s in before if s <= self.place.step][-2:]])
         self.saved = time.monotonic()
@@ -287,13 +288,13 @@ class Training:
     def _roll_back(self, trouble: NotFinite) -> None:
         """To the latest checkpoint; the step that went wrong is left out the next time."""
         skipped = (*self.place.skipped, trouble.step - 1)
-        latest = checkpoint.whole_ones(self.folder.checkpoints)[-1]
-        since = [step + 1 for step in skipped if step >= checkpoint.step_of(latest)]
-        if len(since) > PATIENCE_WITH_INFINITY:
-            raise Diverged(f"the {trouble.what} at step {trouble.step}, and {len(since)} steps went that way since the "
-                           f"last checkpoint ({', '.join(map(str, since))}): this run diverges.",
+        lately = [step + 1 for step in skipped if step + LATELY >= trouble.step]
+        if len(lately) > PATIENCE_WITH_INFINITY:
+            raise Diverged(f"the {trouble.what} at step {trouble.step}, and {len(lately)} steps went that way lately "
+                           f"({', '.join(map(str, lately))}): this run diverges.",
                            kept=f"{self.folder.checkpoints}, before it did",
                            try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32")
+        latest = checkpoint.whole_ones(self.folder.checkpoints)[-1]
         self._return_to(latest.name)
         self.place = replace(self.place, skipped=skipped)
         self._log("rolled-back", trouble.step, to=self.place.step, what=trouble.what)

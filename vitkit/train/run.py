@@ -15,12 +15,21 @@ from vitkit.config import Fit
 from vitkit.cost import cost
 from vitkit.data.loader import Loader, Reader
 from vitkit.data.sources.base import Data, Split
+from vitkit.data.sources.files import counted
 from vitkit.data.transforms import Fast
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.train import checkpoint
 from vitkit.train.averaging import Average
-from vitkit.train.devices import Precision, describe_device, free_memory, pick_precision, pick_readers
+from vitkit.train.devices import (
+    Precision,
+    computing_with,
+    describe_device,
+    free_memory,
+    pick_precision,
+    pick_readers,
+    pick_threads,
+)
 from vitkit.train.division import Division, divide
 from vitkit.train.folder import RunError, RunFolder
 from vitkit.train.loop import Look, Training
@@ -68,18 +77,20 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
         if processes.first:
             folder.write_config(config)
             folder.add_to_record(settings=settings.to_tables(config))
-    training = _assemble(config, plan, objective, division, folder, processes, precision, say)
+    found, readers = cost(model.config), pick_readers(config.workers, processes.device, processes.ranks)
+    threads = pick_threads(processes.device, found.macs)
+    say("device", describe_device(processes.device, threads) + f"; {counted(readers, 'reader', 'readers')} of pictures")
+    training = _assemble(config, plan, objective, division, folder, processes, precision, readers, say)
     # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     processes.alone(lambda: folder.check_space(3 * state))
     if processes.first:
-        found = cost(model.config)
         folder.add_to_record(
-            objective=config.objective, precision=precision, device=describe_device(processes.device),
+            objective=config.objective, precision=precision, device=describe_device(processes.device, threads),
             processes=processes.ranks, split=division.set_aside, parameters=found.parameters, macs=found.macs,
             plan={"steps": plan.steps, "epochs": plan.epochs, "batch": plan.batch, "micro": plan.micro,
                   "accumulate": plan.accumulate, "processes": plan.processes})
-    with training.stop:
+    with training.stop, computing_with(threads):
         training.run()
     trained = _trained(training, model)
     if processes.first:
@@ -95,7 +106,7 @@ def check_patience(config: Fit, division: Division) -> None:
 
 
 def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division, folder: RunFolder,
-              processes: Processes, precision: Precision, say: Say) -> Training:
+              processes: Processes, precision: Precision, readers: int, say: Say) -> Training:
     device, model = processes.device, objective.model
     sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes, free_memory(device))
     compiled = config.compile == "yes" or (config.compile == "auto" and device.type == "cuda"
@@ -104,7 +115,6 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
         objective.compile()
     shared = share(objective, sharing, processes, precision)
     optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
-    readers = pick_readers(config.workers, device, processes.ranks)
     fast = Fast(image=model.config.image, crop=config.augment.crop, aspect=config.augment.aspect,
                 flip=config.augment.flip, whole=model.metadata.preprocessing)
     loader = Loader(
@@ -115,8 +125,8 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
     say("recipe", f"{config.recipe or 'settings of your own'}; {describe(optimizer)}; learning rate {config.lr:g}, "
                   f"{config.schedule.kind}{warmup}")
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
-    say("device", describe_device(device) + f", {precision}" + ", autocast over fp32 weights" * (precision == "bf16")
-        + f", {sharing}" * (sharing != "none") + ", compiled" * compiled + f"; {readers} readers")
+    say("numbers", precision + ", autocast over fp32 weights" * (precision == "bf16")
+        + f", {sharing}" * (sharing != "none") + ", compiled" * compiled)
     say("plan", f"{plan.describe()} → {folder.path}")
     look = None
     if division.dev is not None:
