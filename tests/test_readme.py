@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from vitkit.cli import main
+from vitkit.cli import VERBS, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,10 +31,17 @@ def test_the_cost_command_prints_what_the_readme_shows(capsys: pytest.CaptureFix
         assert " ".join(line.split()) in printed
 
 
-def test_the_check_command_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path,
-                                                        monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    main(["check", "fashion"])
-    shown = README.split("```\ndata ")[1].split("```")[0]
-    assert capsys.readouterr().out == f"data {shown}"
+@pytest.mark.parametrize("name", ["README.md", "README.ko.md"])
+def test_every_command_shown_has_a_verb_and_options_that_exist(name: str):
+    commands = re.findall(r"^(?:torchrun \S+ -m )?vitkit (.*)$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) >= 6
+    for command in commands:
+        verb, *words = shlex.split(command, comments=True)
+        options = {option.strip("_") for option in inspect.signature(VERBS[verb]).parameters}
+        assert {word[2:] for word in words if word.startswith("--")} <= options, command
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.ko.md"])
+def test_every_file_that_is_linked_is_there(name: str):
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert all((ROOT / link).exists() for link in links if "://" not in link), links
