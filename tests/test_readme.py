@@ -33,7 +33,8 @@ def test_the_cost_command_prints_what_the_readme_shows(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("name", ["README.md", "README.ko.md"])
 def test_every_command_shown_has_a_verb_and_options_that_exist(name: str):
-    commands = re.findall(r"^(?:torchrun \S+ -m )?vitkit (.*)$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    text = (ROOT / name).read_text(encoding="utf-8")
+    commands = re.findall(r"^(?:torchrun \S+ -m )?vitkit (.*)$", text, re.MULTILINE)
     assert len(commands) >= 6
     for command in commands:
         verb, *words = shlex.split(command, comments=True)

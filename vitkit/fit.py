@@ -119,20 +119,21 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
     for text in data.notes:
         note("note", text)
     _warn(config, data, note)
-    if config.choose_lr:
-        config = choose_rate(config, data, folder, processes, note)
-    division = train(config, data, folder, processes, note)
-    if processes.first:
-        before = folder.record().get("seconds", 0.0)
-        folder.add_to_record(decisions=decisions, seconds=round(before + time.monotonic() - began, 1))
-    return division
+    try:
+        if config.choose_lr:
+            config = choose_rate(config, data, folder, processes, note)
+        return train(config, data, folder, processes, note)
+    finally:
+        if processes.first:  # a run that was stopped has cost what it has cost
+            before = folder.record().get("seconds", 0.0)
+            folder.add_to_record(decisions=decisions, seconds=round(before + time.monotonic() - began, 1))
 
 
 def _warn(config: Fit, data: Data, note: Say) -> None:
     pictures = len(data.splits[fitting_split(data)])
     if config.weights == "none" and config.objective == "labels" and pictures < FEW:
         note("warning", f"{pictures:,} pictures are few to train from nothing. Ti/16 came to 11.8 % so on the 3,680 of "
-                        "Pets, and to 91.4 % from public weights; --weights hf:… or PATH, or more pictures")
+                        "Pets, and to 91.4 % from trained weights: --weights hf:… or PATH")
 
 
 def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:

@@ -29,6 +29,7 @@ from vitkit.data.sources.base import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import Fast
 from vitkit.train import loop
+from vitkit.train.devices import pick_device
 from vitkit.train.folder import RunFolder
 from vitkit.train.parallel import Processes
 from vitkit.train.run import train
@@ -48,7 +49,7 @@ def trained(config: Fit, data: Data = FASHION) -> Path:
     folder = RunFolder(Path(config.out))
     folder.path.mkdir(exist_ok=True)
     try:
-        train(config, data, folder, Processes(torch.device("cpu")), lambda name, text: None)
+        train(config, data, folder, Processes(pick_device(config.device)), lambda name, text: None)
     finally:
         folder.close()
     return folder.path

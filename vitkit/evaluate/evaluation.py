@@ -80,7 +80,7 @@ class Evaluation:
         return chosen
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        return json.dumps(asdict(self))  # ASCII: file names need not be text
 
     @classmethod
     def from_json(cls, text: str) -> Evaluation:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +20,10 @@ from vitkit import settings
 from vitkit.atomic import write_text
 from vitkit.config import Fit
 from vitkit.errors import ConfigError, VitkitError
+
+fcntl: Any = None
+with contextlib.suppress(ImportError):  # not on Windows, where a folder in use is not noticed
+    import fcntl
 
 LOCK = ".lock"
 CONFIG, RECORD, METRICS, EVALUATION, MODEL = "config.toml", "run.json", "metrics.jsonl", "evaluation.json", "model.json"
@@ -71,7 +75,8 @@ class RunFolder:
         """The system lets go of the lock when the process ends, however it ends."""
         try:
             self._lock = (self.path / LOCK).open("a")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _locked.add(self)
         except BlockingIOError:
             raise RunError(f"{self.path} is in use by another process.",
@@ -134,7 +139,7 @@ class RunFolder:
             raise ConfigError(f"{self.path / RECORD} is damaged: {error}") from error
 
     def add_to_record(self, **entries: Any) -> None:
-        text = json.dumps({**self.record(), **entries}, indent=2, ensure_ascii=False)
+        text = json.dumps({**self.record(), **entries}, indent=2)  # ASCII: file names need not be text
         write_text(self.path / RECORD, text + "\n", RunError)
 
     def log(self, kind: str, step: int, **values: Any) -> None:
@@ -142,7 +147,7 @@ class RunFolder:
         try:
             if self._metrics is None:
                 self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
-            self._metrics.write(json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False) + "\n")
+            self._metrics.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
             self._metrics.flush()
         except OSError as error:
             raise RunError(f"{self.path / METRICS} cannot be written: {error.strerror}.") from error
@@ -173,7 +178,7 @@ class RunFolder:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        text = "".join(json.dumps(line) + "\n" for line in kept)
         write_text(self.path / METRICS, text, RunError)
 
 
@@ -182,7 +187,8 @@ def _leave_locks() -> None:
         folder.leave_lock()
 
 
-os.register_at_fork(after_in_child=_leave_locks)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 def _gib(count: int) -> str:
