@@ -284,7 +284,7 @@ MISTAKES = {  # what is typed: what is told
     f"fit photos {' '.join(TINY)} --device gpu": "device = 'gpu' is not known",
     f"fit photos {' '.join(TINY)} --set schedule.warmup=3": "the warm-up of 3 steps is all of the run's 3",
     f"fit photos {' '.join(TINY)} --set patience=2": "patience = 2",
-    f"fit photos {' '.join(TINY)} --set augment.mixup=-1": "mixup=-1",
+    f"fit photos {' '.join(TINY)} --set augment.mixup=-1": "augment.mixup = -1",
     f"fit photos {' '.join(TINY)} --set freeze=7": "freeze = 7, but the model has 2 blocks",
     f"fit photos {' '.join(TINY)} --set options.classes=7": "the data say how many classes there are",
     "fit photos --weights none --model mu/4 --image 16 --epochs 1 --batch 128": "no step of batch 128",
@@ -322,14 +322,32 @@ def test_the_corrected_command_works_in_the_same_place(mistake: list[str], photo
     assert vitkit.load("run").metadata.labels == ("ant", "bee", "cow")
 
 
-def test_a_failed_start_is_not_in_the_way_in_a_folder_that_holds_other_things(photos: Path):
+def test_a_folder_that_holds_other_things_is_left_alone(photos: Path, capsys: pytest.CaptureFixture[str]):
+    Path("run/checkpoints").mkdir(parents=True)
+    Path("run/checkpoints/mine.pt").write_text("mine", encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        fit(photos, *TINY, "--out", "run")
+    assert "run is not empty" in capsys.readouterr().err
+    assert [path.name for path in Path("run").rglob("*")] == ["checkpoints", "mine.pt"]
+
+
+def test_a_failed_start_leaves_an_empty_folder_empty(photos: Path):
     Path("run").mkdir()
-    Path("run/notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
         fit(photos, *TINY, "--out", "run", "--image", "18")
-    assert [entry.name for entry in Path("run").iterdir()] == ["notes.txt"]
+    assert not list(Path("run").iterdir())
     fit(photos, *TINY, "--out", "run")
-    assert Path("run/notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_weights_of_a_run_that_knows_the_pictures_to_score_are_warned_of(
+        photos: Path, capsys: pytest.CaptureFixture[str]):
+    fit(photos, *TINY, "--out", "first")
+    fit(photos, *TINY, "--weights", "first", "--out", "same", "--set", "seed=3")
+    assert "has learned from these data" not in capsys.readouterr().out
+    fit(photos, *TINY, "--weights", "first", "--out", "other", "--set", "split_seed=3")
+    told = capsys.readouterr().out
+    assert "has learned from these data" in told
+    assert "has not seen" not in told
 
 
 @pytest.mark.parametrize("verb", ["fit", "pretrain", "resume"])

@@ -24,7 +24,7 @@ SHARE = st.floats(0, 1, exclude_max=True)
 INSIDE = st.floats(0.01, 0.99)
 COUNT = st.integers(1, 10**6)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
-RANGE = st.tuples(st.floats(0.01, 1), st.floats(0.01, 1))
+RANGE = st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(lambda pair: (min(pair), max(pair)))
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -52,7 +52,7 @@ class Schedule:
     kind: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
     warmup: float = 0       # steps, or a share of the run where it is under 1
     timescale: int = 10_000  # rsqrt: steps after which the rate has fallen to 1 / sqrt(2)
-    cooldown: int = 0       # rsqrt: the last steps, linearly to nothing
+    cooldown: int = 0       # the last steps, linearly to nothing; for rsqrt and constant, which do not end there
 
     def __post_init__(self) -> None:
         for name in ("warmup", "cooldown"):
@@ -71,6 +71,19 @@ class Augmentation:
     erase: float = 0.0                             # share of pictures with a box painted over
     mixup: float = 0.0
     cutmix: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, pair, most in (("crop", self.crop, 1.0), ("aspect", self.aspect, float("inf"))):
+            if pair is not None and not 0 < pair[0] <= pair[1] <= most:
+                raise ConfigError(f"augment.{name} = {list(pair)} is not a range", try_="[least, greatest], above 0"
+                                  + (" and up to 1" if most == 1 else ""))
+        for name in ("mixup", "cutmix"):
+            _positive(f"augment.{name}", getattr(self, name), zero=True)
+        if not 0 <= self.erase <= 1:
+            raise ConfigError(f"augment.erase = {self.erase} is the share of pictures: 0 to 1")
+        if self.randaugment is not None and not (self.randaugment[0] >= 1 and 0 <= self.randaugment[1] <= 30):
+            raise ConfigError(f"augment.randaugment = {list(self.randaugment)} is out of range",
+                              try_="[operations, magnitude] such as [2, 9]; magnitudes go from 0 to 30")
 
 
 @dataclass(frozen=True, kw_only=True)

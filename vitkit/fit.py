@@ -20,9 +20,10 @@ from vitkit.atomic import write_text
 from vitkit.config import Fit
 from vitkit.data.sources import fashion
 from vitkit.data.sources.base import Data
+from vitkit.data.sources.files import counted
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import fitting_split
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, Interrupted
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.progress import progress
@@ -32,7 +33,7 @@ from vitkit.report.page import write_report
 from vitkit.train.choose import choose_rate
 from vitkit.train.devices import describe_machine, pick_device, pick_readers
 from vitkit.train.display import duration
-from vitkit.train.division import Division, fingerprint
+from vitkit.train.division import Division, divide, fingerprint
 from vitkit.train.folder import CARD, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.train.parallel import Processes, joined
 from vitkit.train.run import Say, train
@@ -134,33 +135,54 @@ def _warn(config: Fit, data: Data, note: Say) -> None:
     if config.weights == "none" and config.objective == "labels" and pictures < FEW:
         note("warning", f"{pictures:,} pictures are few to train from nothing. Ti/16 came to 11.8 % so on the 3,680 of "
                         "Pets, and to 91.4 % from trained weights: --weights hf:… or PATH")
+    if config.objective == "labels" and (seen := _seen_before(config, data)):
+        note("warning", seen)
+
+
+def _seen_before(config: Fit, data: Data) -> str:
+    """Weights of a run that learned from these data may know pictures that are to score the new one."""
+    here, began = divide(data, config).set_aside, RunFolder(Path(config.weights)).record()
+    if here is None or began.get("settings", {}).get("data") != config.data or began.get("split") == here:
+        return ""
+    how = "" if began.get("objective") == "labels" else ", though without their labels"
+    return f"{config.weights} has learned from these data{how}, from pictures to be scored too: the score may flatter"
 
 
 def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
     """The score, on pictures that training has not seen, and the report."""
+    try:
+        _score_and_report(config, data, division, folder, say)
+    except KeyboardInterrupt:
+        raise Interrupted(f"trained, but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes it",
+                          130) from None
+
+
+def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
     if division.test is not None:
         device = pick_device(config.device)
         model = load(folder.path).to(device)
-        scored = replace(data, splits={"test": division.test})
-        evaluation = evaluate(model, scored, "test", device=device, max_failed=config.max_failed,
+        scored = replace(data, splits={division.scored: division.test})
+        # broken pictures are told in the report: hours of training are not lost over them
+        evaluation = evaluate(model, scored, division.scored, device=device, max_failed=1.0,
                               workers=pick_readers(config.workers, device, 1), watch=progress)
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
-        say("score", _score(evaluation))
+        unseen = "" if _seen_before(config, data) else " that training has not seen"
+        say("score", _score(evaluation) + unseen)
     folder.add_to_record(finished=_now())
     report = write_report(folder.path, division.test)
     write_card(folder.path)
     say("took", duration(folder.record()["seconds"]))
     say("report", str(report))
-    say("next", f"vitkit evaluate {folder.path} DATA" if division.test is not None else
-        f"vitkit fit DATA --weights {folder.path}")
+    here = shlex.quote(str(folder.path))
+    say("next", f"vitkit evaluate {here} DATA" if division.test is not None else f"vitkit fit DATA --weights {here}")
 
 
 def _score(evaluation: Evaluation) -> str:
     best = evaluation.headline
     name = "mean average precision" if evaluation.multilabel else "top-1"
     macro = f"; macro-F1 {evaluation.macro_f1.value:.1%}" if evaluation.macro_f1 else ""
-    return (f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}) on {evaluation.pictures:,} pictures "
-            f"that training has not seen{macro}")
+    return (f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}){macro} on "
+            f"{counted(evaluation.pictures, 'picture')}")
 
 
 def _check_data(data: Data, folder: RunFolder) -> None:

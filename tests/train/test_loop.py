@@ -141,7 +141,7 @@ def test_what_is_frozen_stays_bit_for_bit(tmp_path: Path):
 
 def script(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     answers = iter(scores)
-    monkeypatch.setattr(run, "_look", lambda *rest: lambda: {"score": next(answers), "loss": 0.0, "top1": 0.0})
+    monkeypatch.setattr(run, "_look", lambda *rest, **more: lambda: {"score": next(answers), "loss": 0.0, "top1": 0.0})
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])

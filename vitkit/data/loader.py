@@ -108,11 +108,12 @@ class Loader:
         """The batch of one step, from its number alone."""
         return self._noted(_Steps(self)[step])
 
-    def _noted(self, batch: Batch | None) -> Batch:
-        """The batch, its failures counted and named once. None is a step in which no whole picture was found."""
-        if batch is None:
-            raise DataError(f"{NEIGHBOURS} pictures one after another cannot be decoded, or all there are.",
-                            try_="vitkit check lists all of them")
+    def _noted(self, batch: Batch) -> Batch:
+        """The batch, its failures counted and named once. Without a picture, it is a step that found no whole one."""
+        if not len(batch.images):
+            shown = [f"{self.reader.split.keys[index]}: {reason}" for index, reason in batch.failures[-3:]]
+            raise DataError(f"{len(batch.failures)} pictures one after another cannot be used.", such_as=shown,
+                            try_="vitkit check lists all of them; --set channels=N for pictures of N bands")
         note_failures(self.failures, batch, self.reader.split, self.max_failed)
         return batch
 
@@ -130,7 +131,7 @@ class _CountUp:
             step += 1
 
 
-class _Steps(Dataset[Batch | None]):
+class _Steps(Dataset[Batch]):
     """Step number → this process's share of its batch.
 
     Runs in workers, where an error would come back as a traceback; so what is wrong comes back as a value.
@@ -141,7 +142,7 @@ class _Steps(Dataset[Batch | None]):
         self.rank, self.ranks = loader.rank, loader.ranks
         self.order = Order(len(loader.reader.split), loader.reader.seed, loader.shuffle)
 
-    def __getitem__(self, step: int) -> Batch | None:
+    def __getitem__(self, step: int) -> Batch:
         failures: list[tuple[int, str]] = []
         pictures, places = [], []
         asked = self.order.step(step, self.batch, self.rank, self.ranks)
@@ -149,7 +150,7 @@ class _Steps(Dataset[Batch | None]):
         for (epoch, index), draws in zip(asked, Fast.draw(self.reader.seed, epochs, indices), strict=True):
             found = self._first_whole(epoch, index, draws, failures)
             if found is None:
-                return None
+                return collate(self.reader, [], [], failures)
             pictures.append(found[0])
             places.append((epoch, found[1]))
         return collate(self.reader, pictures, places, failures)
@@ -192,7 +193,8 @@ def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed:
     if len(known) > max(max_failed * len(split), ALWAYS_FORGIVEN):
         shown = [f"{split.keys[index]}: {reason}" for index, reason in list(known.items())[:5]]
         raise DataError(f"{len(known)} of {len(split):,} pictures could not be decoded so far, more than "
-                        f"{max_failed:.1%}.", such_as=shown, try_="vitkit check lists all of them")
+                        f"{max_failed:.1%}.", such_as=shown, try_=["vitkit check lists all of them",
+                                                                    "--set max_failed=0.2 goes on without them"])
 
 
 class _Chunks(Dataset[Batch]):

@@ -21,6 +21,7 @@ def unseen(run: str, data: Data, split: str | None) -> Data:
     """The data, or the part that the run set aside from them, where otherwise its own training pictures were scored."""
     record = _set_aside(run)
     if record is None:
+        _warn_if_fitted(run, data, split)
         return data
     source = record["source"]
     if split is not None:  # asked for by name, and given
@@ -40,14 +41,30 @@ def unseen(run: str, data: Data, split: str | None) -> Data:
     return aside
 
 
+def _warn_if_fitted(run: str, data: Data, split: str | None) -> None:
+    """A split that the run was fitted on, asked for by name or the only one there is, tells nothing of new pictures."""
+    folder = _run_folder(run)
+    fitted = folder.record().get("data", {}).get("fingerprint") if folder else None
+    name = (canonical(split) or split) if split else _scored(data)
+    if fitted and name in data.splits and fingerprint(data, name) == fitted:
+        log.warning("%s was fitted on these pictures: the scores say nothing about new ones", run)
+
+
 def _set_aside(run: str) -> dict[str, Any] | None:
     """What run.json tells; None for weights that are no run's."""
-    path = Path(run).expanduser()
-    folder = path if path.is_dir() else path.parent
-    record = RunFolder(folder).record().get("split") if path.is_dir() or path.name == "model.safetensors" else None
-    if record is not None and not (isinstance(record, dict) and record.keys() >= KEYS):
-        raise ConfigError(f"{folder / RECORD} does not tell which pictures were set aside.", found=f"split = {record}")
+    folder = _run_folder(run)
+    record = folder.record().get("split") if folder else None
+    if folder and record is not None and not (isinstance(record, dict) and record.keys() >= KEYS):
+        raise ConfigError(f"{folder.path / RECORD} does not tell which pictures were set aside.",
+                          found=f"split = {record}")
     return record
+
+
+def _run_folder(run: str) -> RunFolder | None:
+    path = Path(run).expanduser()
+    if path.name == "model.safetensors" and path.is_file():
+        path = path.parent
+    return RunFolder(path) if path.is_dir() else None
 
 
 def _scored(data: Data) -> str | None:

@@ -123,11 +123,13 @@ def _classes(record: Record) -> str | None:
 def _training(record: Record) -> str:
     counts = record.told("data", "pictures") or {}
     pictures = ", ".join(f"{count:,} {plain(name)}" for name, count in counts.items()) or NOT_RECORDED
+    if record.told("split") and record.evaluation is not None and record.trained_pictures:
+        pictures = f"{record.trained_pictures:,} to fit, {record.evaluation.pictures:,} set aside to score"
     versions = ", ".join(f"{name} {version}" for name, version in (record.told("versions") or {}).items())
     rows = [("data", plain(record.data_title)), ("pictures", pictures),
             ("started from", plain(_start(record))),
             ("recipe", plain((record.config.recipe if record.config else "") or NOT_RECORDED)),
-            ("steps", f"{record.steps_done:,}" if record.steps_done else NOT_RECORDED),
+            ("steps", f"{record.told('kept_step') or record.steps_done:,}" if record.steps_done else NOT_RECORDED),
             *facts.cost(record), ("device", plain(record.told("device") or NOT_RECORDED)),
             ("preprocessing", plain("; ".join(record.exact.describe()) if record.exact else NOT_RECORDED)),
             ("versions", plain(versions or NOT_RECORDED))]

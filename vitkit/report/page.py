@@ -90,6 +90,9 @@ def _story(record: Record) -> str:
     if record.told("device"):
         sentence += f" on {record.told('device')}"
     story = f"{sentence}."
+    if record.told("stopped_early"):
+        story += (f" It stopped early; the weights of step {record.told('kept_step'):,}, the best on the dev pictures, "
+                  "were kept.")
     if record.evaluation is not None:
         story += (f" Measured on {plural(record.evaluation.pictures, 'picture')}, the score is known to within the "
                   f"95 % interval in brackets, and for pictures like these only.")

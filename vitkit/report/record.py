@@ -175,7 +175,7 @@ def _evaluation(path: Path, unreadable: list[str]) -> Evaluation | None:
 
 def _metrics(path: Path) -> dict[str, list[Row]]:
     kinds: dict[str, list[Row]] = {kind: [] for kind in ("step", "score", "speed", "rolled-back", "left-out")}
-    for line in _text(path).splitlines():
+    for line in _text(path).split("\n"):
         try:
             row = json.loads(line)
         except ValueError:  # a kill in the middle of a line

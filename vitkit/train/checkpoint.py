@@ -136,6 +136,8 @@ def _on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _sync(folder: Path) -> None:
+    if os.name == "nt":  # where a folder cannot be opened
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

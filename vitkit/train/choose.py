@@ -49,8 +49,10 @@ def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes
         raise RunError(f"every learning rate of {', '.join(f'{rate:g}' for rate in candidates)} diverged.",
                        try_="--set lr_candidates=… with lower ones")
     best = max(usable, key=partial(_merit, data.multilabel))
-    say("chosen", f"learning rate {best['lr']:g}; now with all pictures")
-    return replace(config, lr=best["lr"], choose_lr=False)
+    chosen = replace(config, lr=best["lr"], choose_lr=False)
+    # where the data have a val split of their own, the trial has seen all there is to fit
+    say("chosen", f"learning rate {best['lr']:g}" + "; now with all pictures" * (divide(data, chosen).dev is None))
+    return chosen
 
 
 def _run(trial: RunFolder, config: Fit, data: Data, processes: Processes) -> None:

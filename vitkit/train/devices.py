@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -96,10 +97,14 @@ def describe_machine() -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that a run may hope for."""
+    """Bytes that a run may hope for. On the CPU all there are: what is free changes with every file that is read, and a
+    run's parts, which mixing and dropout depend on, are not to."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+        told = limit.read_text().strip() if limit.is_file() else "max"
+        return min(memory, int(told)) if told.isdigit() else memory
     except (ValueError, OSError, AttributeError):
         return 4 * 2**30

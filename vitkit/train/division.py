@@ -20,6 +20,7 @@ class Division:
     fit: Split
     dev: Split | None           # for choosing: rates, when to stop
     test: Split | None          # for scoring, once
+    scored: str                 # its name: test, val, or held-out where it was cut from another
     words: tuple[str, ...]      # "3,680 trainval", …: what is what
     set_aside: dict[str, Any] | None  # how `test` was cut out of a split, so that an evaluation can do it again
 
@@ -28,7 +29,7 @@ def divide(data: Data, config: Fit) -> Division:
     name = fitting_split(data)
     fit = data.splits[name]
     if config.objective == "masked-patch":  # labels are not looked at, and nothing is held back
-        return Division(fit, None, None, (f"{len(fit):,} pictures of {name}",), None)
+        return Division(fit, None, None, "", (f"{len(fit):,} pictures of {name}",), None)
     fit, set_aside = _labelled(fit), None
     _check(data, name, fit)
     scored = _scored(data, name)
@@ -48,7 +49,7 @@ def divide(data: Data, config: Fit) -> Division:
     if dev is None and config.dev:
         fit, dev = _cut(fit, config.dev, config.split_seed + 1, "choosing", "more pictures, or a val/ folder")
         words.insert(1, f"{len(dev):,} of them set aside for choosing")
-    return Division(fit, dev, test, tuple(words), set_aside)
+    return Division(fit, dev, test, scored or "held-out", tuple(words), set_aside)
 
 
 def fingerprint(data: Data, split: str) -> str:

@@ -39,7 +39,7 @@ class RunError(VitkitError):
 class RunFolder:
     def __init__(self, path: Path):
         self.path = path
-        self.fresh = False  # whether nothing of it was there before
+        self.made = False  # by us, just now
         self._lock: IO[str] | None = None
         self._metrics: IO[str] | None = None
 
@@ -51,12 +51,16 @@ class RunFolder:
                            continue_=f"vitkit resume {path}", or_="--out another folder, or remove this one")
         if path.is_file():
             raise RunError(f"{path} is a file, not a folder.", try_="--out another name")
+        folder = cls(path)
+        folder.made = not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path} cannot be made: {error.strerror}.", try_="--out a folder you may write") from error
-        folder = cls(path)
-        folder.fresh = not any(path.iterdir())
+        strangers = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+        if strangers:
+            raise RunError(f"{path} is not empty; a run needs a folder of its own.", found=", ".join(strangers[:8]),
+                           try_=f"--out {path / 'run'}, or leave --out away")
         folder.lock()
         return folder
 
@@ -102,12 +106,11 @@ class RunFolder:
         self.close()
         if begun:
             return
-        if self.fresh:
-            shutil.rmtree(self.path, ignore_errors=True)
-            return
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         for name in (CONFIG, RECORD, LOCK):
             (self.path / name).unlink(missing_ok=True)
+        if self.made:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.path).free

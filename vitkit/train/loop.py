@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -190,7 +191,7 @@ class Training:
         self.display.aside += time.perf_counter() - aside
         if stop and not end:
             raise self.stop.interrupted(f"saved at step {step:,} of {self.plan.steps:,}; "
-                                        f"vitkit resume {self.folder.path} goes on from there")
+                                        f"vitkit resume {shlex.quote(str(self.folder.path))} goes on from there")
 
     def _read(self) -> None:
         """The losses of the last steps, averaged over processes: into the log, and checked."""

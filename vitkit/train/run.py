@@ -14,7 +14,7 @@ from vitkit import settings
 from vitkit.config import Fit
 from vitkit.cost import cost
 from vitkit.data.loader import Loader, Reader
-from vitkit.data.sources.base import Data, Split
+from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.sources.files import counted
 from vitkit.data.transforms import Fast
 from vitkit.errors import ConfigError
@@ -40,7 +40,7 @@ from vitkit.train.optimizer import build_optimizer, describe, freeze
 from vitkit.train.parallel import Processes, pick_sharing, share, whole
 from vitkit.train.plan import Plan, check_shares, count_steps, largest_divisor
 from vitkit.train.score import answers
-from vitkit.train.start import start_model
+from vitkit.train.start import remember_model, restart_model, start_model
 from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.weights.save import save
@@ -56,31 +56,38 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     division = divide(data, config)
     labelled = config.objective == "labels"
     check_patience(config, division)
-    say("data", f"{Path(data.name).name or data.name}: {', '.join(division.words)}" + (
+    say("data", f"{Path(data.name).absolute().name}: {', '.join(division.words)}" + (
         f", {len(data.classes)} classes, {_spread(division.fit, data)}" if labelled else ""))
     config = count_steps(config, len(division.fit))
     begins = processes.told(not checkpoint.whole_ones(folder.checkpoints))
     if not begins:
         check_unchanged(config, folder)
     part = check_shares(config, processes.ranks)
-    model, words = start_model(config, data.classes if labelled else (), multilabel=data.multilabel)
-    say("model", words)
-    freeze(model, config.freeze)
+    model, words = (start_model(config, data.classes if labelled else (), multilabel=data.multilabel) if begins else
+                    restart_model(folder.checkpoints))
+    frozen = freeze(model, config.freeze)
+    say("model", words + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
     torch.manual_seed(config.seed)  # an objective may draw weights of its own, whatever those of the model are from
     objective = _objective(model, config, division.fit, data).to(processes.device)
     precision = pick_precision(config.precision, processes.device)
     micro = config.micro or pick_micro(objective, part, processes, precision)
     plan = Plan(steps=config.steps or 0, pictures=len(division.fit), batch=config.batch, processes=processes.ranks,
                 micro=largest_divisor(part, micro))
+    if plan.micro == 1 and (config.augment.mixup or config.augment.cutmix):
+        raise ConfigError("mixing needs two pictures in a pass, and there is one",
+                          try_="--set augment.mixup=0 augment.cutmix=0, a larger --batch, or a smaller --image")
     if begins:
-        config = replace(config, micro=plan.micro)  # resuming in the same parts is resuming exactly
+        # resuming in the same parts and numbers is resuming exactly
+        config = replace(config, micro=plan.micro, precision=precision)
         if processes.first:
             folder.write_config(config)
             folder.add_to_record(settings=settings.to_tables(config))
+            remember_model(model, folder.checkpoints)
     found, readers = cost(model.config), pick_readers(config.workers, processes.device, processes.ranks)
     threads = pick_threads(processes.device, found.macs)
     say("device", describe_device(processes.device, threads) + f"; {counted(readers, 'reader', 'readers')} of pictures")
-    training = _assemble(config, plan, objective, division, folder, processes, precision, readers, say)
+    training = _assemble(config, plan, objective, division, folder, processes, precision, readers, say,
+                         multilabel=data.multilabel)
     # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     processes.alone(lambda: folder.check_space(3 * state))
@@ -94,6 +101,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
         training.run()
     trained = _trained(training, model)
     if processes.first:
+        kept = training.place.best_step if config.patience and training.place.best_step else training.place.step
+        folder.add_to_record(kept_step=kept, stopped_early=training.place.stopped)
         save(trained, folder.path)
     training.trackers.close()
     return division
@@ -101,12 +110,12 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
 
 def check_patience(config: Fit, division: Division) -> None:
     if config.patience and division.dev is None:
-        raise ConfigError(f"patience = {config.patience}: there are no pictures to see by when to stop",
-                          try_="--set dev=0.1, or a val/ folder" if config.objective == "labels" else "patience = 0")
+        advice = "--set dev=0.1, or a val/ folder beside test/" if config.objective == "labels" else "patience = 0"
+        raise ConfigError(f"patience = {config.patience}: there are no pictures to see by when to stop", try_=advice)
 
 
 def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division, folder: RunFolder,
-              processes: Processes, precision: Precision, readers: int, say: Say) -> Training:
+              processes: Processes, precision: Precision, readers: int, say: Say, *, multilabel: bool) -> Training:
     device, model = processes.device, objective.model
     sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes, free_memory(device))
     compiled = config.compile == "yes" or (config.compile == "auto" and device.type == "cuda"
@@ -121,16 +130,16 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
         Reader(split=division.fit, transform=fast, channels=model.config.channels, seed=config.seed),
         batch=plan.batch // plan.accumulate, workers=readers, rank=processes.rank, ranks=processes.ranks,
         pin=device.type == "cuda", max_failed=config.max_failed if processes.ranks == 1 else 1.0)  # the loop adds up
-    warmup = f" after {config.schedule.warmup:,} warm-up steps" if config.schedule.warmup else ""
-    say("recipe", f"{config.recipe or 'settings of your own'}; {describe(optimizer)}; learning rate {config.lr:g}, "
-                  f"{config.schedule.kind}{warmup}")
+    warmup = f" after {counted(int(config.schedule.warmup), 'warm-up step')}" if config.schedule.warmup else ""
+    say("recipe", "; ".join([config.recipe or "settings of your own", describe(optimizer),
+                             f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}", *_regularised(config)]))
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
     say("numbers", precision + ", autocast over fp32 weights" * (precision == "bf16")
         + f", {sharing}" * (sharing != "none") + ", compiled" * compiled)
     say("plan", f"{plan.describe()} → {folder.path}")
     look = None
     if division.dev is not None:
-        look = _look(objective, division.dev, config, processes, precision, readers)
+        look = _look(objective, division.dev, config, processes, precision, readers, multilabel=multilabel)
     return Training(
         config=config, plan=plan, objective=objective, shared=shared, optimizer=optimizer,
         average=Average(objective, config.average) if config.average else None, loader=loader, processes=processes,
@@ -148,7 +157,7 @@ def _objective(model: Model, config: Fit, fit: Split, data: Data) -> Objective:
 
 
 def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, precision: Precision,
-          readers: int) -> Look:
+          readers: int, *, multilabel: bool) -> Look:
     """At all dev pictures; processes share them, except where each needs the others for a forward pass."""
     sharded = objective if isinstance(objective, FSDPModule) else None
     rank, ranks = (0, 1) if sharded else (processes.rank, processes.ranks)
@@ -161,7 +170,7 @@ def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, p
         if sharded:
             sharded.reshard()
         targets = found.labels
-        if targets.ndim == 2:
+        if multilabel and len(targets):
             losses = F.binary_cross_entropy_with_logits(found.logits, targets, reduction="none").sum(1)
             right = targets.gather(1, found.logits.argmax(1, keepdim=True))[:, 0]
         else:
@@ -169,8 +178,11 @@ def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, p
             right = (found.logits.argmax(1) == targets).float()
         sums = losses.double().sum().item(), right.double().sum().item(), float(len(losses))
         loss, hits, count = processes.told(sums) if sharded else processes.total(*sums)  # all must decide alike
+        if not count:
+            raise DataError("no dev picture could be decoded: there is nothing to choose by.",
+                            try_=f"vitkit check {config.data} names the broken ones")
         # without one right answer to a picture, the loss says more than its best guess
-        score = -loss / count if targets.ndim == 2 else hits / count
+        score = -loss / count if multilabel else hits / count
         return {"score": score, "loss": loss / count, "top1": hits / count}
 
     return look
@@ -204,7 +216,13 @@ def check_unchanged(config: Fit, folder: RunFolder) -> None:
 def _spread(split: Split, data: Data) -> str:
     counts = split.per_class(len(data.classes))
     low, high = int(counts.min()), int(counts.max())
-    return f"{low:,} to {high:,} pictures each" if low != high else f"{low:,} pictures each"
+    return f"{low:,} to {high:,} pictures each" if low != high else f"{counted(low, 'picture')} each"
+
+
+def _regularised(config: Fit) -> list[str]:
+    words = {"clip": "gradients clipped at", "label_smoothing": "label smoothing", "dropout": "dropout",
+             "stochastic_depth": "stochastic depth", "balance": "balance of classes", "average": "averaging"}
+    return [f"{word} {getattr(config, name):g}" for name, word in words.items() if getattr(config, name)]
 
 
 def _augmented(config: Fit) -> list[str]:

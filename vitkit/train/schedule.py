@@ -10,7 +10,9 @@ from vitkit.config import Schedule
 def factor(schedule: Schedule, step: int, steps: int) -> float:
     """What the peak learning rate is multiplied by for update number `step`, from 0, of `steps`."""
     rise = min((step + 1) / max(schedule.warmup, 1), 1.0)
-    return rise * _decay(schedule, step, steps)
+    # as big_vision has it: a cooldown longer than what is left after the warm-up lowers the peak too
+    fall = min(max(steps - step, 0) / max(schedule.cooldown, 1), 1.0)
+    return rise * _decay(schedule, step, steps) * fall
 
 
 def _decay(schedule: Schedule, step: int, steps: int) -> float:
@@ -24,6 +26,5 @@ def _decay(schedule: Schedule, step: int, steps: int) -> float:
             return 1 - progress
         case "constant":
             return 1.0
-        case "rsqrt":  # as big_vision has it, where a cooldown longer than what is left lowers the peak too
-            cooldown = min(max(steps - step, 0) / max(schedule.cooldown, 1), 1.0)
-            return cooldown / math.sqrt(1 + since / schedule.timescale)
+        case "rsqrt":
+            return 1 / math.sqrt(1 + since / schedule.timescale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import torch
 
 import vitkit
+from vitkit.atomic import write_text
 from vitkit.config import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, name_of
+from vitkit.weights import native
 from vitkit.weights.checkpoints import DEFAULTS
 from vitkit.weights.load import load
 
@@ -30,11 +33,31 @@ def start_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tup
         how = replace(how, resize=config.resize, crop=1.0)
     model.metadata = replace(
         model.metadata, labels=tuple(classes) or None, preprocessing=how,
-        provenance={"vitkit": vitkit.__version__, "data": config.data, "objective": config.objective,
-                    "recipe": config.recipe, "weights": config.weights, "multilabel": multilabel,
+        # names, not paths: this travels with the weights, to people whom nobody's disk concerns
+        provenance={"vitkit": vitkit.__version__, "data": Path(config.data).name, "objective": config.objective,
+                    "recipe": config.recipe, "multilabel": multilabel,
+                    "weights": config.weights if config.weights.startswith("hf:") else Path(config.weights).name,
                     "before": dict(model.metadata.provenance)},
     )
     return model.train(), f"{_describe(model)}; {words}"
+
+
+def remember_model(model: Model, folder: Path) -> None:
+    """What the model is, beside its checkpoints: resuming needs the weights that it started from no more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "model.json", json.dumps(native.record_of(model), indent=2) + "\n")
+
+
+def restart_model(folder: Path) -> tuple[Model, str]:
+    """The model of a run that goes on; a checkpoint brings the weights."""
+    record = folder / "model.json"
+    try:
+        config, metadata = native.understand(json.loads(record.read_text(encoding="utf-8")), str(record))
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{record} cannot be read: {error}", try_="a new run") from error
+    model = build(config)
+    model.metadata = metadata
+    return model.train(), f"{_describe(model)}; as it began"
 
 
 def resolve_weights(config: Fit) -> Fit:

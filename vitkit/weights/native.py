@@ -7,7 +7,7 @@ preprocessing.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -36,8 +36,15 @@ def load(checkpoint: Checkpoint) -> Content:
     if record is None:
         raise WeightsError(f"{checkpoint.origin} holds vitkit's tensors without their record.",
                            looked_for="the record in its header, or model.json beside model.safetensors")
+    config, metadata = understand(record, checkpoint.origin)
+    state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
+    return Content(config=config, state=state, metadata=metadata)
+
+
+def understand(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, Metadata]:
+    """The inverse of `record_of`, after a trip through JSON."""
     if record.get("version") != VERSION:
-        raise WeightsError(f"{checkpoint.origin} was written in version {record.get('version')!r} of the format; "
+        raise WeightsError(f"{origin} was written in version {record.get('version')!r} of the format; "
                            f"this vitkit, {vitkit.__version__}, reads version {VERSION}.")
     try:
         config = from_dict(record["model"])
@@ -45,12 +52,11 @@ def load(checkpoint: Checkpoint) -> Content:
         metadata = Metadata(labels=None if labels is None else tuple(labels), provenance=record["provenance"],
                             preprocessing=Preprocessing.from_record(record["preprocessing"]))
     except (KeyError, TypeError, AttributeError, VitkitError) as error:
-        raise WeightsError(f"the record of {checkpoint.origin} cannot be used: {error}") from error
+        raise WeightsError(f"the record of {origin} cannot be used: {error}") from error
     if metadata.labels is not None and len(metadata.labels) != config.classes:
-        raise WeightsError(f"the record of {checkpoint.origin} names {len(metadata.labels)} classes, "
+        raise WeightsError(f"the record of {origin} names {len(metadata.labels)} classes, "
                            f"the model has {config.classes}.")
-    state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
-    return Content(config=config, state=state, metadata=metadata)
+    return config, metadata
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
