@@ -30,6 +30,9 @@ OPTIONS = {
     "convert": ["source", "out", "to", "grid", "heads", "lossy", "overwrite", "json"],
     "evaluate": ["run", "data", "split", "labels", "label", "real", "image", "batch", "device", "precision", "workers",
                  "out", "json"],
+    "probe": ["run", "data", "method", "shots", "seeds", "neighbours", "image", "label", "features", "batch", "device",
+              "precision", "workers", "json"],
+    "inspect": ["run", "images", "out", "image", "layer", "head", "token", "device", "json"],
 }
 
 

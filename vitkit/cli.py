@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from vitkit.model.config import ModelConfig
 
 
+def _option(help: str, metavar: str) -> Any:
+    """An option whose default is the recipe's or the run's own, and so not worth printing."""
+    return arg(help=help, metavar=metavar, help_behavior_hint="")
+
+
 def cost(
     models: Annotated[Positional[tuple[str, ...]], arg(metavar="MODEL…")],
     image: Annotated[tuple[int, ...], arg(help="image side, or height and width", metavar="PX")] = (224,),
@@ -163,6 +168,107 @@ def evaluate(
         print_evaluation(found)
 
 
+def probe(
+    run: Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file or hf:OWNER/NAME")],
+    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")],
+    method: Annotated[Literal["fewshot", "knn", "linear"], arg(help="the paper's least squares on a few pictures of "
+                                                                    "each class; nearest neighbours; a linear layer")],
+    shots: Annotated[tuple[int, ...] | None, _option("fewshot: pictures of each class; 1 5 10 25 unless said",
+                                                     "N")] = None,
+    seeds: Annotated[int | None, _option("fewshot: draws of them; 3 unless said", "N")] = None,
+    neighbours: Annotated[int | None, _option("knn: pictures that vote; 20 unless said", "N")] = None,
+    image: Annotated[tuple[int, ...] | None, _option("image side, or height and width; the model's own unless said",
+                                                     "PX")] = None,
+    label: Annotated[str | None, _option("the column of labels, where data have several", "COLUMN")] = None,
+    features: Annotated[Path | None, _option("write features, labels, keys and class names here", "FILE.npz")] = None,
+    batch: Annotated[int, arg(help="pictures at a time")] = 64,
+    device: Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    precision: Annotated[Literal["fp32", "bf16"], arg(help="of the forward pass")] = "fp32",
+    workers: Annotated[int | None, _option("processes that decode pictures; as many as the device is worth, "
+                                           "unless said", "N")] = None,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")] = False,
+) -> None:
+    """How much a frozen model knows of data it was not trained for: few-shot, nearest neighbours, a linear probe.
+
+    vitkit probe runs/pre photos/ --method linear        vitkit probe ViT-B_16.npz photos/ --method fewshot --shots 5
+    """
+    _at_least(1, batch=batch, neighbours=neighbours, seeds=seeds)
+    _at_least(0, workers=workers)
+    if shots is not None and (not shots or min(shots) < 1):
+        raise ConfigError(f"--shots {' '.join(map(str, shots))}: 1 or more is needed")
+    if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
+        raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
+    size = None if image is None else _image(image)
+
+    from vitkit.data.sources.open import open_data
+    from vitkit.evaluate.features import Extractor, write_features
+    from vitkit.evaluate.probe import apart, gather, pick_method, print_probe
+    from vitkit.evaluate.probe import probe as probe_features
+    from vitkit.progress import progress
+    from vitkit.train.devices import pick_device, pick_readers
+    from vitkit.weights.load import load
+
+    learner = pick_method(method, shots=shots, seeds=seeds, neighbours=neighbours)
+    chosen = pick_device(device)
+    opened = apart(run, open_data(data, label=label))
+    extract = Extractor(model=load(run, image=size), device=chosen, precision=precision, batch=batch,
+                        workers=pick_readers(workers, chosen, 1), watch=progress)
+    parts = gather(extract, opened, learner)
+    if features is not None:
+        write_features(features, parts.by_name(), opened.classes)
+    found = probe_features(parts, opened, learner)
+    if json:
+        print(found.to_json())
+    else:
+        print_probe(found)
+
+
+def inspect(
+    run: Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file or hf:OWNER/NAME")],
+    images: Annotated[Positional[tuple[str, ...]], _option("pictures, or folders of them", "IMAGES…")],
+    out: Annotated[Path | None, _option("the folder to write; else inspect/ in the run folder, or here", "DIR")] = None,
+    image: Annotated[tuple[int, ...] | None, _option("image side, or height and width; the model's own unless said",
+                                                     "PX")] = None,
+    layer: Annotated[tuple[int, ...] | None, _option("layers whose attention is shown, counted from 0; else all, or "
+                                                     "12 evenly spread ones", "N")] = None,
+    head: Annotated[tuple[int, ...] | None, _option("heads, counted from 0; else all", "N")] = None,
+    token: Annotated[tuple[str, ...] | None, _option(
+        "whose attention is shown: the class token, the mean of all patches, or single patches, counted from 0; else "
+        "what the head reads", "class|mean|ROW COLUMN")] = None,
+    device: Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")] = False,
+) -> None:
+    """A look inside a model: what it attends to and how far away, where it thinks patches are, its first filters.
+
+    vitkit inspect runs/pets photos/        vitkit inspect ViT-B_16.npz cat.jpg --token 7 7 --layer 0 11
+    """
+    size = None if image is None else _image(image)
+    tokens = _tokens_asked(token)
+    if not images:
+        raise ConfigError("no pictures named", try_=f"vitkit inspect {run} photos/")
+
+    from vitkit.inspect.findings import look_inside
+    from vitkit.inspect.page import write_page
+    from vitkit.inspect.pictures import open_gallery
+    from vitkit.inspect.summary import as_json, print_findings
+    from vitkit.train.devices import pick_device
+    from vitkit.weights.load import load
+
+    folder = out or Path(run) / "inspect"
+    if out is None and not Path(run).is_dir():
+        folder = Path("inspect")
+        for source in images:
+            folder = _outside(Path(source), folder)
+    model = load(run, image=size).to(pick_device(device))
+    found = look_inside(model, open_gallery(model, images), layers=layer, heads=head, tokens=tokens,
+                        say=lambda what: print(f"looking    {what}", file=sys.stderr))
+    files = write_page(found, folder, run)
+    if json:
+        _print_json(as_json(found, files))
+    else:
+        print_findings(found, files)
+
+
 def check(
     data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")],
     image: Annotated[tuple[int, ...], arg(help="image side, or height and width, for the contact sheet",
@@ -226,11 +332,6 @@ def shard(
     else:
         print(f"read     {data}: {opened.kind}, " + ", ".join(f"{count:,} {name}" for name, count in pictures.items()))
         print(f"written  {folder}: {len(written)} shards")
-
-
-def _option(help: str, metavar: str) -> Any:
-    """An option whose default is the recipe's or the run's own, and so not worth printing."""
-    return arg(help=help, metavar=metavar, help_behavior_hint="")
 
 
 _Data = Annotated[Positional[str | None], _option("a folder, manifest, shards, arrays, hf:NAME, fashion", "DATA")]
@@ -378,8 +479,8 @@ def _finished(run: Path, as_json: bool) -> None:
 
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
-    "check": check, "fit": fit, "pretrain": pretrain, "resume": resume, "evaluate": evaluate, "shard": shard,
-    "cost": cost, "convert": convert,
+    "check": check, "fit": fit, "pretrain": pretrain, "resume": resume, "evaluate": evaluate, "probe": probe,
+    "inspect": inspect, "shard": shard, "cost": cost, "convert": convert,
 }
 
 
@@ -440,6 +541,17 @@ def _image(sides: tuple[int, ...]) -> tuple[int, int]:
     if min(sides) < 1:
         raise ConfigError(f"--image {' '.join(map(str, sides))}: 1 or more is needed")
     return sides[0], sides[-1]
+
+
+def _tokens_asked(words: tuple[str, ...] | None) -> list[Any] | None:
+    """"class", "mean", or numbers in pairs, a row and a column each."""
+    if words is None:
+        return None
+    if words in (("class",), ("mean",)):
+        return [words[0]]
+    if not words or len(words) % 2 or not all(word.isdecimal() for word in words):
+        raise ConfigError(f"--token {' '.join(words)}: class, mean, or the row and column of each patch is needed")
+    return [(int(row), int(column)) for row, column in zip(words[::2], words[1::2], strict=True)]
 
 
 def _at_least(least: int, **options: int | None) -> None:

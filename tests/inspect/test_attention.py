@@ -1,0 +1,129 @@
+"""Attention by layer, head and token, held to transformers' eager attention; rollout to plain NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from transformers import ViTConfig, ViTForImageClassification
+
+import vitkit
+from tests.inspect import reference
+from tests.model.kinds import KINDS, images_for, make, randomise
+from tests.weights.test_huggingface import configurations
+from vitkit.errors import ConfigError
+from vitkit.inspect import applies
+from vitkit.inspect.applies import DoesNotApply
+from vitkit.inspect.attention import attention_maps, each_view, views
+from vitkit.inspect.rollout import rollout
+
+TRANSFORMERS = [kind for kind in KINDS if kind not in ("ResNet", "hybrid")]  # a longer stem changes nothing here
+
+
+def whole(model, images: torch.Tensor) -> list[np.ndarray]:
+    """All weights at once, through the plain captures: (B, H, T, T) for each view; axial ones patch by patch."""
+    _, seen = model(images, capture=("block*attention",))
+    h, w = model.config.grid
+    found = []
+    for name, weights in seen.items():
+        weights = weights.detach().double().numpy()
+        if model.config.axial:
+            full = np.zeros((len(images), model.config.heads, h * w, h * w))
+            for query in range(h * w):
+                for key in range(h * w):
+                    (row, column), (to_row, to_column) = divmod(query, w), divmod(key, w)
+                    if "rows" in name and row == to_row:
+                        full[:, :, query, key] = weights[:, row, :, column, to_column]
+                    if "columns" in name and column == to_column:
+                        full[:, :, query, key] = weights[:, column, :, row, to_row]
+            weights = full
+        found.append(weights)
+    return found
+
+
+@given(configurations())
+@settings(max_examples=10)
+def test_maps_of_the_class_token_are_those_of_transformers(tmp_path_factory, config: ViTConfig):
+    theirs = randomise(ViTForImageClassification(config).eval())
+    folder = tmp_path_factory.mktemp("hf")
+    theirs.save_pretrained(folder)
+    ours = vitkit.load(folder)
+    images = images_for(ours)
+    maps = attention_maps(ours, images)
+    eager = torch.stack(theirs(images, output_attentions=True).attentions, dim=1).detach()     # (B, V, H, T, T)
+    np.testing.assert_allclose(maps, eager[:, :, :, 0, 1:].unflatten(-1, ours.config.grid), atol=1e-6, rtol=0)
+    row, column = ours.config.grid[0] - 1, 0
+    maps = attention_maps(ours, images, token=(row, column), layers=[0], heads=[config.num_attention_heads - 1])
+    expected = eager[:, :1, -1:, 1 + row * ours.config.grid[1] + column, 1:].unflatten(-1, ours.config.grid)
+    np.testing.assert_allclose(maps, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_maps_are_rows_of_what_is_captured(kind: str):
+    model = make(kind)
+    images = images_for(model, 3)
+    first = int(model.config.class_token)
+    captured = np.stack(whole(model, images), axis=1)                     # (B, V, H, T, T)
+    h, w = model.config.grid
+    for token, expected in (((h - 1, 0), captured[..., first + (h - 1) * w, first:]),
+                            ("mean", captured[..., first:, first:].mean(axis=-2))):
+        maps = attention_maps(model, images, token=token)
+        assert maps.shape == (3, len(views(model)), model.config.heads, h, w)
+        np.testing.assert_allclose(maps, expected.reshape(maps.shape), atol=1e-6)
+
+
+@pytest.mark.parametrize("identity", [True, False])
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_rollout_equals_plain_numpy(kind: str, identity: bool, monkeypatch: pytest.MonkeyPatch):
+    model = make(kind)
+    images = images_for(model, 3)
+    monkeypatch.setattr(applies, "MOST", 2)  # in two parts
+    first = int(model.config.class_token)
+    layers = whole(model, images)
+    for index, rolled in enumerate(rollout(model, images, identity=identity)):
+        expected = reference.rollout([weights[index] for weights in layers], identity)
+        row = expected[0] if model.config.pool == "token" else expected[first:].mean(axis=0)
+        np.testing.assert_allclose(rolled, row[first:].reshape(model.config.grid), atol=1e-6)
+
+
+def test_one_pass_serves_all_layers_and_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    model = vitkit.create("mu/8", image=32, depth=6, classes=0).eval()
+    passes, held = [], []
+    embed = model.embed
+    monkeypatch.setattr(model, "embed", lambda images, seen: (passes.append(seen), embed(images, seen))[1])
+
+    def look(view: int, weights: torch.Tensor) -> None:
+        held.append([name for name, value in passes[-1].items() if value is not None])
+
+    each_view(model, torch.randn(2, 3, 32, 32), look)
+    assert len(passes) == 1
+    assert held == [[f"block{layer}/attention"] for layer in range(6)]
+
+
+def test_looking_leaves_the_answers_as_they_are():
+    model = make("token")
+    images = images_for(model)
+    before = model(images)
+    rollout(model, images)
+    attention_maps(model, images)
+    assert torch.equal(model(images), before)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"layers": [2]}, "there is no layer 2\n  layers  0 to 1"),
+    ({"heads": [-1]}, "there is no head -1"),
+    ({"token": (4, 0)}, "no patch at row 4, column 0\n  grid  4 rows, 4 columns"),
+])
+def test_what_does_not_exist_is_an_error_that_says_what_does(options: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        attention_maps(make("token"), torch.randn(1, 3, 32, 32), **options)
+
+
+def test_no_class_token_and_no_attention_are_told():
+    with pytest.raises(ConfigError, match="no class token"):
+        attention_maps(make("gap"), torch.randn(1, 3, 32, 32), token="class")
+    with torch.device("meta"):  # its weights would take seconds to draw
+        resnet = vitkit.create("R50x1")
+    with pytest.raises(DoesNotApply, match="attention rollout: a ResNet has no tokens"):
+        rollout(resnet, torch.randn(1, 3, 64, 64))

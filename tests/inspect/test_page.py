@@ -1,0 +1,140 @@
+"""The page and the verb, for every kind of model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from tests.model.kinds import KINDS, make
+from tests.report.test_browser import QUIET
+from vitkit.cli import main
+from vitkit.inspect.findings import look_inside
+from vitkit.inspect.page import write_page
+from vitkit.inspect.pictures import open_gallery
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "sub").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for index, name in enumerate(["a.png", "<b>&amp;.png", "sub/고양이.png"]):
+        Image.fromarray(rng.integers(0, 256, (40 + 9 * index, 60, 3), dtype=np.uint8)).save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    vitkit.save(make("token"), tmp_path / "run", format="vitkit")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "five channels"])
+def test_every_kind_of_model_gets_a_page(kind: str, photos: Path, tmp_path: Path):
+    model = make(kind)
+    found = look_inside(model, open_gallery(model, [photos]))
+    files = write_page(found, tmp_path / "out", "weights.npz")
+    page = files[0].read_text(encoding="utf-8")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in files}
+    for path in files[1:]:
+        with Image.open(path) as picture:
+            assert min(picture.size) > 1
+    assert "&lt;b&gt;&amp;amp;.png" in page
+    assert "고양이.png" in page
+    assert 'src="http' not in page
+    attends, classifies = kind != "ResNet", kind not in ("ResNet", "no head")
+    assert ("How far it looks" in page) == attends
+    assert ("although weights sum to 1" in page) == attends
+    assert ("speaks for the model’s answer" in page) == classifies
+    placed = kind != "ResNet" and model.config.positions not in ("none", "relative")
+    assert ("Where things are" in page) == placed
+    assert ("What is not here" in page) == (not (classifies and placed))
+    assert len(re.findall(r"<figcaption>", page)) >= 4
+
+
+def test_the_verb_writes_beside_the_run_and_says_so(photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]):
+    (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff no more")
+    main(["inspect", str(weights), str(photos), "--token", "1", "2", "3", "0", "--layer", "1", "--head", "0"])
+    printed = capsys.readouterr().out
+    assert "pictures   3\n" in printed
+    assert "broken.jpg (" in printed
+    assert f"written    {weights / 'inspect' / 'inspect.html'}" in printed
+    names = {path.name for path in (weights / "inspect").iterdir()}
+    assert {"attention-1-1-2.png", "attention-3-3-0.png", "distance.png", "filters.png", "positions.png"} <= names
+    page = (weights / "inspect" / "inspect.html").read_text(encoding="utf-8")
+    assert "the patch in row 3, column 0" in page
+    assert "broken.jpg" in page
+
+
+def test_json_holds_the_numbers(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(["inspect", str(weights), str(photos / "a.png"), "--out", str(tmp_path), "--image", "32", "64", "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["grid"] == [4, 8]
+    assert np.shape(content["attention_distance"]["heads"]) == (2, 2)
+    assert len(content["position_similarity_by_steps"]) == 4 + 8 - 1
+    assert content["answers"][0]["picture"] == "a.png"
+    assert all(Path(name).is_file() for name in [content["page"], *content["figures"]])
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["RUN"], "no pictures named"),
+    (["RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
+    (["RUN", "PHOTOS", "--token", "1"], "class, mean, or the row and column"),
+    (["RUN", "PHOTOS", "--token", "9", "9"], "no patch at row 9"),
+    (["RUN", "PHOTOS", "--layer", "7"], "no layer 7"),
+    (["RUN", "PHOTOS", "--head", "7"], "no head 7"),
+    (["RUN", "BROKEN"], "no picture could be used"),
+])
+def test_mistakes_are_messages(words: list[str], message: str, photos: Path, weights: Path,
+                               capsys: pytest.CaptureFixture[str]):
+    (photos.parent / "broken.jpg").write_bytes(b"\xff\xd8\xff no more")
+    places = {"RUN": str(weights), "PHOTOS": str(photos), "BROKEN": str(photos.parent / "broken.jpg")}
+    with pytest.raises(SystemExit) as stopped:
+        main(["inspect", *(places.get(word, word) for word in words)])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (weights / "inspect").exists()
+
+
+def test_the_page_fits_a_phone_and_fetches_nothing(photos: Path, tmp_path: Path):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dev extra")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    model = make("non-square, one channel")
+    address = write_page(look_inside(model, open_gallery(model, [photos])), tmp_path, "x" * 200)[0].as_uri()
+    with playwright.sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=chromium, args=QUIET)
+        page = browser.new_page(viewport={"width": 360, "height": 700}, color_scheme="dark")
+        asked: list[str] = []
+        complaints: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.goto(address)
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert [url for url in asked if not url.startswith("data:")] == [address]
+        assert not complaints
+        assert page.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
+        browser.close()
+
+
+def test_a_new_head_has_nothing_to_say(photos: Path):
+    model = make("token")
+    model.replace_head(5)
+    found = look_inside(model.eval(), open_gallery(model, [photos]))
+    assert found.relevance is None
+    assert "a head that is new, all zeros" in found.not_here[0]
+
+
+def test_a_large_folder_is_sampled_from_end_to_end(photos: Path):
+    gallery = open_gallery(make("token"), [photos], most=2)
+    assert [picture.name for picture in gallery.pictures] == ["<b>&amp;.png", "고양이.png"]
+    assert gallery.found == 3

@@ -1,0 +1,63 @@
+"""The trained Ti/16 shows what the paper's figures show."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from vitkit.data.decode import decode
+from vitkit.data.transforms import Exact
+from vitkit.inspect.distance import attention_distance
+from vitkit.inspect.embeddings import position_similarity, similarity_by_offset, similarity_by_steps
+from vitkit.model.vit import VisionTransformer
+
+PICTURES = 16
+
+
+@pytest.fixture(scope="module")
+def shared_folder() -> Path:
+    folder = Path(__file__).parents[3] / "shared"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared: real weights and data that are not part of the repository")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(shared_folder: Path) -> VisionTransformer:
+    return vitkit.load(shared_folder / "weights" / "vit_ti16_in1k_timm.safetensors")
+
+
+@pytest.fixture(scope="module")
+def photos(shared_folder: Path, model: VisionTransformer) -> torch.Tensor:
+    exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    with tarfile.open(shared_folder / "data" / "pets160.tar") as archive:
+        members = [member for member in archive.getmembers() if member.name.endswith(".jpg")]
+        chosen = members[::len(members) // PICTURES][:PICTURES]
+        files = [archive.extractfile(member) or io.BytesIO() for member in chosen]
+        return torch.stack([exact(decode(file.read())) for file in files])
+
+
+def test_similarity_falls_with_distance_and_rows_and_columns_show(model: VisionTransformer):
+    similarity = position_similarity(model)
+    steps = similarity_by_steps(similarity)
+    assert steps[1] == pytest.approx(0.85, abs=0.01)
+    assert steps[8] == pytest.approx(0.03, abs=0.01)
+    assert (np.diff(steps[:14]) < 0).all()
+    across, down = similarity_by_offset(similarity)
+    assert (across[4:] > steps[4:14]).all()
+    assert (down[5:] > steps[5:14]).all()
+
+
+def test_attention_distance_grows_with_depth(model: VisionTransformer, photos: torch.Tensor):
+    found = attention_distance(model, photos)
+    assert found.layers[:4].mean() < 60
+    assert found.layers[-4:].mean() > 120
+    assert np.corrcoef(np.arange(12), found.layers)[0, 1] > 0.9
+    assert found.heads[:3].min() < 30  # some heads of the lowest layers look next to themselves
+    assert found.heads[:3].max() > 70  # while others look far already

@@ -1,0 +1,49 @@
+"""Dense features as colours: the last layer's patches, their first three principal components as red, green and blue.
+
+The components are those of all given pictures together, so a colour means the same in each of them.
+
+Shapes: B pictures, h x w feature map, D width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitkit.inspect.applies import MOST, placed
+from vitkit.model.build import Model
+from vitkit.model.resnet import ResNet
+
+CLIPPED = 1.0  # percent of patches at either end, so that one odd patch does not take all the contrast
+
+
+def dense_features(model: Model, images: Tensor) -> NDArray[np.float32]:
+    """(B, h, w, D): encoded patches, or a ResNet's last feature map."""
+    found = []
+    with torch.no_grad():
+        for part in images.split(MOST):
+            name = "features" if isinstance(model, ResNet) else "encoded"
+            _, seen = model(placed(part, model), capture=(name,))
+            if isinstance(model, ResNet):
+                features = seen[name].permute(0, 2, 3, 1)
+            else:
+                features = seen[name][:, int(model.config.class_token):].unflatten(1, model.config.grid)
+            found.append(features.float().cpu())
+    return torch.cat(found).numpy()
+
+
+def dense_colours(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(B, h, w, D) → (B, h, w, 3) on 0 to 1."""
+    patches = features.reshape(-1, features.shape[-1]).astype(np.float64)
+    centred = patches - patches.mean(axis=0)
+    scores, strengths, _ = np.linalg.svd(centred, full_matrices=False)
+    colours = np.zeros((len(patches), 3))
+    kept = min(3, len(strengths))
+    colours[:, :kept] = (scores * strengths)[:, :kept]
+    skew = (colours**3).sum(axis=0)
+    colours *= np.where(skew < 0, -1, 1)  # signs are arbitrary; the same pictures should get the same colours
+    low, high = np.percentile(colours, [CLIPPED, 100 - CLIPPED], axis=0)
+    scaled = (colours - low) / np.maximum(high - low, 1e-12)
+    return scaled.clip(0, 1).reshape(*features.shape[:-1], 3).astype(np.float32)

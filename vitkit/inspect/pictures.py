@@ -1,0 +1,93 @@
+"""The pictures that are looked at: files or folders → what the model sees of them; what cannot be read is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitkit.data.decode import decode
+from vitkit.data.sources.base import DataError
+from vitkit.data.sources.files import few
+from vitkit.data.sources.walk import walk
+from vitkit.data.transforms import Exact
+from vitkit.errors import DecodeError
+from vitkit.model.build import Model
+
+MOST = 128  # pictures that are measured, as many as in the paper; of a larger folder, evenly spread ones
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    framed: Tensor  # (C, height, width) on 0 to 255
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """(height, width, 3) to look at; of one or two bands the first, of more than three the first three."""
+        shown = self.framed[:3] if len(self.framed) >= 3 else self.framed[:1].expand(3, -1, -1)
+        return shown.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+
+
+@dataclass
+class Gallery:
+    exact: Exact
+    pictures: list[Picture]
+    found: int                                              # before choosing
+    skipped: dict[str, str] = field(default_factory=dict)  # name → reason
+
+    def images(self, chosen: Sequence[Picture]) -> Tensor:
+        return torch.stack([self.exact.normalise(picture.framed) for picture in chosen])
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        for start in range(0, len(self.pictures), size):
+            yield self.images(self.pictures[start:start + size])
+
+    def spread(self, count: int) -> list[Picture]:
+        return [self.pictures[index] for index in _spread(len(self.pictures), count)]
+
+
+def open_gallery(model: Model, sources: Sequence[str | os.PathLike[str]], most: int = MOST) -> Gallery:
+    exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    paths = find(sources)
+    gallery = Gallery(exact, [], len(paths))
+    for path in (paths[index] for index in _spread(len(paths), most)):
+        try:
+            pixels = decode(path.read_bytes(), channels=model.config.channels)
+        except (DecodeError, OSError) as error:
+            gallery.skipped[str(path)] = (error.strerror if isinstance(error, OSError) else str(error)) or "unreadable"
+            continue
+        gallery.pictures.append(Picture(path.name, exact.frame(pixels)))
+    if not gallery.pictures:
+        raise DataError("no picture could be used.",
+                        such_as=[f"{name}: {reason}" for name, reason in [*gallery.skipped.items()][:5]])
+    return gallery
+
+
+def find(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Files as they are named, folders with all that is below them."""
+    if not sources:
+        raise DataError("no pictures named.", try_="files, or a folder of them")
+    paths: list[Path] = []
+    for source in map(Path, sources):
+        if source.is_dir():
+            inside = walk(str(source))
+            if not inside.pictures:
+                raise DataError(f"{source} has no pictures in it.", found=few(inside.others) or "nothing")
+            paths += [source / name for name in inside.pictures]
+        elif source.exists():
+            paths.append(source)
+        else:
+            raise DataError(f"{source} does not exist.")
+    return paths
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Evenly over the whole range, ends included."""
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()

@@ -1,0 +1,52 @@
+"""Which token is asked what it looks at, and its answer laid out over the picture.
+
+Shapes: T tokens (the class token first, if there is one), h x w patch grid.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vitkit.errors import ConfigError
+from vitkit.model.vit import VisionTransformer
+
+Token = Literal["class", "mean"] | tuple[int, int]  # a patch by (row, column); "mean": over all patches
+
+
+def default_token(model: VisionTransformer) -> Token:
+    """The token that the head reads; where it reads all patches, their mean."""
+    return "class" if model.config.pool == "token" else "mean"
+
+
+def query(model: VisionTransformer, token: Token | None) -> Tensor:
+    """(T,) how much each token counts as the one that looks; sums to 1."""
+    token = default_token(model) if token is None else token
+    config, weights = model.config, torch.zeros(model.config.tokens)
+    if token == "mean":
+        weights[int(config.class_token):] = 1 / config.patches
+    elif token == "class":
+        if not config.class_token:
+            raise ConfigError("this model has no class token to look from", try_="mean, or a patch: ROW COLUMN")
+        weights[0] = 1
+    else:
+        row, column = token
+        h, w = config.grid
+        if not (0 <= row < h and 0 <= column < w):
+            raise ConfigError(f"there is no patch at row {row}, column {column}",
+                              grid=f"{h} rows, {w} columns, counted from 0")
+        weights[int(config.class_token) + row * w + column] = 1
+    return weights
+
+
+def over_patches(model: VisionTransformer, rows: Tensor) -> Tensor:
+    """(…, T) → (…, h, w): what falls on the class token has no place in the picture and is left out."""
+    return rows[..., int(model.config.class_token):].unflatten(-1, model.config.grid)
+
+
+def named(token: Token) -> str:
+    if isinstance(token, tuple):
+        return f"the patch in row {token[0]}, column {token[1]}"
+    return "the class token" if token == "class" else "all patches on average"
