@@ -82,6 +82,7 @@ def test_a_folder_of_class_folders_becomes_a_complete_run_folder(finished: Path)
     assert read(finished / "evaluation.json")["pictures"] == 6
     for page in ("report.html", "README.md"):
         assert "mu/4" in (finished / page).read_text(encoding="utf-8")
+    assert "Where it looks" in (finished / "report.html").read_text(encoding="utf-8")
     assert not [path for path in finished.rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl")]  # no pickles
 
 

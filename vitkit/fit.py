@@ -26,6 +26,7 @@ from vitkit.data.sources.splits import fitting_split
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
+from vitkit.inspect.looks import looks
 from vitkit.progress import progress
 from vitkit.recipes import pick_recipe, recipe
 from vitkit.report.card import write_card
@@ -158,9 +159,9 @@ def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say:
 
 
 def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
+    device = pick_device(config.device)
+    model = load(folder.path).to(device)
     if division.test is not None:
-        device = pick_device(config.device)
-        model = load(folder.path).to(device)
         scored = replace(data, splits={division.scored: division.test})
         # broken pictures are told in the report: hours of training are not lost over them
         evaluation = evaluate(model, scored, division.scored, device=device, max_failed=1.0,
@@ -169,7 +170,8 @@ def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFo
         unseen = "" if _seen_before(config, data) else " that training has not seen"
         say("score", _score(evaluation) + unseen)
     folder.add_to_record(finished=_now())
-    report = write_report(folder.path, division.test)
+    shown = division.fit if division.test is None else division.test
+    report = write_report(folder.path, shown, looks(model, shown))
     write_card(folder.path)
     say("took", duration(folder.record()["seconds"]))
     say("report", str(report))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from vitkit.report.words import duration, interval, percent, plural, products, s
 FOLDED_FROM, WEAKEST, LISTED = 20, 12, 2_000  # classes: from how many on a table is folded, and how much stays open
 PAIRS = 12
 CONTENTS = {"decisions": "Decisions", "curves": "Training", "weakest": "Classes", "confusion": "Confusions",
-            "reliability": "Confidence", "mistakes": "Mistakes", "views": "What it sees", "rates": "Learning rates",
-            "problems": "Problems", "record": "For the record", "use": "How to use it"}  # a section by what fills it
+            "reliability": "Confidence", "mistakes": "Mistakes", "views": "What it sees", "looks": "Where it looks",
+            "rates": "Learning rates", "problems": "Problems",
+            "record": "For the record", "use": "How to use it"}  # a section by what fills it
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,18 @@ class Rate:
     chosen: bool
 
 
-def write_report(folder: Path, split: Split | None) -> Path:
-    """Draw a run folder's report.html; `split` is the scored one, for its pictures, None leaves them out."""
+def write_report(folder: Path, split: Split | None, looks: Sequence[pictures.Look] = ()) -> Path:
+    """Draw a run folder's report.html.
+
+    `split` is the scored one, for its pictures, None leaves them out; `looks` are what vitkit.inspect made of some.
+    """
     record = read_record(folder)
     environment = Environment(loader=PackageLoader("vitkit.report", "."), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"percent": _percent, "whole_percent": _whole_percent, "breakable": _breakable}
     content = (_summary(record) | _training(record) | _evaluation(record.evaluation) | _pictures(record, split)
-               | _for_the_record(record))
+               | _for_the_record(record)
+               | {"looks": [(one.key, pictures.embed(one.seen), pictures.embed(one.lit)) for one in looks]})
     contents = [(anchor, title) for anchor, title in CONTENTS.items() if content.get(anchor, True)]
     page = environment.get_template("template.html").render(content, contents=contents)
     path = folder / "report.html"
@@ -180,6 +186,7 @@ def _for_the_record(record: Record) -> dict[str, Any]:
               ("model.metadata.labels", "class names, in the order of the logits"),
               ("model.metadata.preprocessing", "what pictures go through first")]
     shell = [(f"vitkit evaluate {quoted} DATA", "score it on other pictures"),
+             (f"vitkit inspect {quoted} PICTURES", "look inside: attention by layer and head, and more"),
              (f"vitkit fit DATA --weights {quoted}", "go on from here with other pictures")]
     return {"cost": facts.cost(record), "origin": facts.origin(record), "verbatim": ("command", "fingerprint"),
             "settings": record.settings, "use_python": "import vitkit\n\n" + _commented(python),

@@ -42,6 +42,15 @@ class View:
 
 
 @dataclass(frozen=True)
+class Look:
+    """What the model sees of a picture, and the same with what it looks at aglow: (height, width, 3) each."""
+
+    key: str
+    seen: np.ndarray
+    lit: np.ndarray
+
+
+@dataclass(frozen=True)
 class Shown:
     mistake: Mistake
     picture: Embedded | None  # None: it cannot be read again
@@ -49,14 +58,18 @@ class Shown:
 
 def views(split: Split, exact: Exact, channels: int) -> list[View]:
     """Spread over the classes, broken ones passed over."""
-    order = np.argsort(split.labels, kind="stable") if split.labels.ndim == 1 else np.arange(len(split))
-    chosen = order[np.linspace(0, len(order) - 1, min(VIEWS, len(order))).astype(int)]
     found = []
-    for index in map(int, chosen):
+    for index in spread_over_classes(split):
         pixels = _pixels(split, index, channels)
         if pixels is not None:
             found.append(View(split.keys[index], embed(pixels), embed(_framed(exact, pixels))))
     return found
+
+
+def spread_over_classes(split: Split) -> list[int]:
+    """A few pictures, by number."""
+    order = np.argsort(split.labels, kind="stable") if split.labels.ndim == 1 else np.arange(len(split))
+    return order[np.linspace(0, len(order) - 1, min(VIEWS, len(order))).astype(int)].tolist()
 
 
 def worst(mistakes: Sequence[Mistake], split: Split, exact: Exact, channels: int) -> list[Shown]:
