@@ -36,7 +36,7 @@ from vitkit.train.run import train
 
 FASHION = open_data("fashion")
 TOY: dict[str, Any] = {"model": "mu/4", "weights": "none", "image": (28, 28), "channels": 1, "batch": 16, "micro": 8,
-                       "device": "cpu", "workers": 0}
+                       "device": "cpu", "workers": 0, "precision": "fp32"}
 LONG = 120  # seconds that nothing here takes
 
 

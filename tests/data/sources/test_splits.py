@@ -17,13 +17,18 @@ def data_of(*splits: str, unlabelled: tuple[str, ...] = ()) -> Data:
     (("train", "val", "test"), "train", "val", "test"),
     (("train", "trainval", "val", "test"), "train", "val", "test"),
     (("trainval", "test"), "trainval", None, "test"),
-    (("trainval", "val"), "trainval", None, "val"),  # trainval holds val
+    (("train", "trainval", "val"), "train", "val", "val"),
     (("train", "val"), "train", "val", "val"),
     (("all",), "all", None, "all"),
 ])
 def test_fitting_uses_train_choosing_val_and_scoring_test(splits, fitting: str, choosing: str | None, scoring: str):
     data = data_of(*splits)
     assert (fitting_split(data), choosing_split(data), scoring_split(data)) == (fitting, choosing, scoring)
+
+
+def test_val_does_not_score_what_was_fitted_on_trainval_which_holds_it():
+    with pytest.raises(DataError, match="no split to score on"):
+        scoring_split(data_of("trainval", "val"))
 
 
 def test_a_test_split_without_labels_does_not_score():

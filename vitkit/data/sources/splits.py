@@ -55,10 +55,11 @@ def choosing_split(data: Data) -> str | None:
 def scoring_split(data: Data) -> str:
     """test, else val, else everything; a split without labels (a competition's test set) cannot score.
 
-    Beside trainval, which holds it, val is no test of what was fitted.
+    Where fitting uses trainval, which holds val, val is no test of what was fitted.
     """
-    for name in ("test", *(["val"] if "trainval" not in data.splits else []), WHOLE):
-        if name in data.splits and data.splits[name].labelled:
+    fitted = "trainval" in data.splits and "train" not in data.splits
+    for name in ("test", "val", WHOLE):
+        if name in data.splits and data.splits[name].labelled and not (name == "val" and fitted):
             return name
     raise _lacking(data, "to score on", "test or val with labels, or no splits at all")
 
