@@ -332,6 +332,24 @@ def test_a_folder_that_holds_other_things_is_left_alone(photos: Path, capsys: py
     assert [path.name for path in Path("run").rglob("*")] == ["checkpoints", "mine.pt"]
 
 
+@pytest.mark.parametrize("form", ["run", "run/model.safetensors", "alone.safetensors", "google.npz"])
+def test_fitting_starts_from_weights_of_any_form(photos: Path, form: str):
+    fit(photos, *TINY, "--out", "run")
+    model = vitkit.load("run")
+    vitkit.save(model, "alone.safetensors")
+    vitkit.save(model, "google.npz", format="google")
+    fit(photos, "--weights", form, "--steps", "2", "--batch", "6", "--workers", "0", "--out", "next")
+    assert vitkit.load("next").config.patch == 4
+
+
+def test_a_broken_weights_file_is_a_message(photos: Path, capsys: pytest.CaptureFixture[str]):
+    Path("half.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00 half of a head")
+    with pytest.raises(SystemExit, match="2"):
+        fit(photos, "--weights", "half.safetensors", "--steps", "2", "--out", "run")
+    assert "half.safetensors" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
 def test_a_failed_start_leaves_an_empty_folder_empty(photos: Path):
     Path("run").mkdir()
     with pytest.raises(SystemExit, match="2"):

@@ -14,20 +14,21 @@ from vitkit.evaluate.evaluation import Evaluation
 from vitkit.fit import begin, free_name, resolve
 from vitkit.progress import progress
 from vitkit.train.display import duration
-from vitkit.train.folder import EVALUATION
+from vitkit.train.folder import EVALUATION, refuse_strangers
 
 
 def demo(out: Path | None, talk: TextIO) -> Path:
     """A folder with a contact sheet, a pre-trained model and a classifier; its name."""
     started = time.monotonic()
     folder = out or free_name(Path("runs/demo"))
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_strangers(folder)
     classifier, pretrained = folder / "classifier", folder / "pretrained"
 
     _heading(talk, "1 of 3", f"look at the data: vitkit check {NAME}")
     data = open_data(NAME)
     report = check(data, watch=progress)
     print_report(report, talk)
-    folder.mkdir(parents=True, exist_ok=True)
     sheet = folder / "check.png"
     contact_sheet(data, report, (SIDE, SIDE), "crop", 1).save(sheet)
 

@@ -142,8 +142,11 @@ def _warn(config: Fit, data: Data, note: Say) -> None:
 
 def _seen_before(config: Fit, data: Data) -> str:
     """Weights of a run that learned from these data may know pictures that are to score the new one."""
-    here, began = divide(data, config).set_aside, RunFolder(Path(config.weights)).record()
-    if here is None or began.get("settings", {}).get("data") != config.data or began.get("split") == here:
+    here, run = divide(data, config).set_aside, RunFolder.of(config.weights)
+    if here is None or run is None:
+        return ""
+    began = run.record()
+    if began.get("settings", {}).get("data") != config.data or began.get("split") == here:
         return ""
     how = "" if began.get("objective") == "labels" else ", though without their labels"
     return f"{config.weights} has learned from these data{how}, from pictures to be scored too: the score may flatter"

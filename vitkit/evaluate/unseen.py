@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from vitkit.data.sources.base import Data, DataError
@@ -43,7 +42,7 @@ def unseen(run: str, data: Data, split: str | None) -> Data:
 
 def _warn_if_fitted(run: str, data: Data, split: str | None) -> None:
     """A split that the run was fitted on, asked for by name or the only one there is, tells nothing of new pictures."""
-    folder = _run_folder(run)
+    folder = RunFolder.of(run)
     fitted = folder.record().get("data", {}).get("fingerprint") if folder else None
     name = (canonical(split) or split) if split else _scored(data)
     if fitted and name in data.splits and fingerprint(data, name) == fitted:
@@ -52,19 +51,12 @@ def _warn_if_fitted(run: str, data: Data, split: str | None) -> None:
 
 def _set_aside(run: str) -> dict[str, Any] | None:
     """What run.json tells; None for weights that are no run's."""
-    folder = _run_folder(run)
+    folder = RunFolder.of(run)
     record = folder.record().get("split") if folder else None
     if folder and record is not None and not (isinstance(record, dict) and record.keys() >= KEYS):
         raise ConfigError(f"{folder.path / RECORD} does not tell which pictures were set aside.",
                           found=f"split = {record}")
     return record
-
-
-def _run_folder(run: str) -> RunFolder | None:
-    path = Path(run).expanduser()
-    if path.name == "model.safetensors" and path.is_file():
-        path = path.parent
-    return RunFolder(path) if path.is_dir() else None
 
 
 def _scored(data: Data) -> str | None:

@@ -57,10 +57,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path} cannot be made: {error.strerror}.", try_="--out a folder you may write") from error
-        strangers = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-        if strangers:
-            raise RunError(f"{path} is not empty; a run needs a folder of its own.", found=", ".join(strangers[:8]),
-                           try_=f"--out {path / 'run'}, or leave --out away")
+        refuse_strangers(path)
         folder.lock()
         return folder
 
@@ -74,6 +71,14 @@ class RunFolder:
         folder = cls(path)
         folder.lock()
         return folder
+
+    @classmethod
+    def of(cls, weights: str) -> RunFolder | None:
+        """The folder that weights come from, named as it or by its model.safetensors; None for weights of no run."""
+        path = Path(weights).expanduser()
+        if path.name == "model.safetensors" and path.is_file():
+            path = path.parent
+        return cls(path) if (path / RECORD).is_file() else None
 
     def lock(self) -> None:
         """The system lets go of the lock when the process ends, however it ends."""
@@ -192,6 +197,14 @@ def _leave_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_locks)
+
+
+def refuse_strangers(path: Path) -> None:
+    """What is in a folder already is somebody's."""
+    strangers = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if strangers:
+        raise RunError(f"{path} is not empty; a run needs a folder of its own.", found=", ".join(strangers[:8]),
+                       try_=f"--out {path / 'run'}, or leave --out away")
 
 
 def _gib(count: int) -> str:
