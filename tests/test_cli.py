@@ -32,6 +32,8 @@ OPTIONS = {
                  "out", "json"],
     "probe": ["run", "data", "method", "shots", "seeds", "neighbours", "image", "label", "features", "batch", "device",
               "precision", "workers", "json"],
+    "predict": ["run", "images", "top", "out", "overwrite", "labels", "image", "fast", "device", "workers", "csv",
+                "json"],
     "inspect": ["run", "images", "out", "image", "layer", "head", "token", "device", "json"],
 }
 

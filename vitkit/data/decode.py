@@ -32,13 +32,14 @@ _open_lock = threading.Lock()
 
 
 def decode(
-    content: bytes | np.ndarray,
+    content: bytes | np.ndarray | Image.Image,
     *,
     channels: int = 3,
     background: tuple[int, int, int] = BACKGROUND,
     pixel_limit: int = PIXEL_LIMIT,
 ) -> np.ndarray:
-    """An encoded picture, or pixels from an array file → (height, width, channels), uint8 or float32 on 0 to 255.
+    """A picture as encoded bytes, as pixels of an array file or as Pillow opened it → (height, width, channels),
+    uint8 or float32 on 0 to 255.
 
     channels    3 is RGB, 1 is grey, any other number must be what a .npy or TIFF file holds
     background  the colour under transparent pixels
@@ -54,9 +55,12 @@ def decode(
     return np.require(pixels, requirements=["C", "W"])  # Pillow's arrays are read-only, which torch warns of
 
 
-def _decode(content: bytes | np.ndarray, channels: int, background: tuple[int, int, int], limit: int) -> np.ndarray:
+def _decode(content: bytes | np.ndarray | Image.Image, channels: int, background: tuple[int, int, int],
+            limit: int) -> np.ndarray:
     if isinstance(content, np.ndarray):
         return _fit_channels(deepen(content), channels)
+    if isinstance(content, Image.Image):
+        return _look_at(content, channels, background, limit)
     if not content:
         raise DecodeError("empty file")
     if content[:3] == b"\xff\xd8\xff" and channels in (_GREY, _COLOUR):
@@ -70,8 +74,14 @@ def _decode(content: bytes | np.ndarray, channels: int, background: tuple[int, i
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"{channels} channels are wanted, which only .npy and TIFF files can hold")
     with _open(content) as picture:
-        _check_size(picture.size, limit)
-        return _from_pillow(picture, channels, background)
+        return _look_at(picture, channels, background, limit)
+
+
+def _look_at(picture: Image.Image, channels: int, background: tuple[int, int, int], limit: int) -> np.ndarray:
+    if channels not in (_GREY, _COLOUR):
+        raise DecodeError(f"{channels} channels are wanted, which an image of Pillow's cannot hold")
+    _check_size(picture.size, limit)
+    return _from_pillow(picture, channels, background)
 
 
 def _pillow_can(content: bytes, channels: int) -> bool:

@@ -174,14 +174,19 @@ def evaluation_batches(reader: Reader, batch: int, *, workers: int = 0, rank: in
 
     A batch may be empty; a score over what is left, when more than `max_failed` is broken, is an error instead.
     """
-    mine = range(rank, len(reader.split), ranks)
-    chunks = [list(mine[first:first + batch]) for first in range(0, len(mine), batch)]
     failures: dict[int, str] = {}
-    for loaded in DataLoader(_Chunks(reader, chunks), batch_size=None, shuffle=False, num_workers=workers,
-                             pin_memory=pin, prefetch_factor=4 if workers else None,
-                             worker_init_fn=_outlive_a_signal):
+    for loaded in batches_in_order(reader, batch, workers=workers, rank=rank, ranks=ranks, pin=pin):
         note_failures(failures, loaded, reader.split, max_failed)
         yield loaded
+
+
+def batches_in_order(reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1,
+                     pin: bool = False) -> Iterator[Batch]:
+    """The same, with any number of broken pictures: what to make of them is the caller's."""
+    mine = range(rank, len(reader.split), ranks)
+    chunks = [mine[first:first + batch] for first in range(0, len(mine), batch)]
+    yield from DataLoader(_Chunks(reader, chunks), batch_size=None, shuffle=False, num_workers=workers, pin_memory=pin,
+                          prefetch_factor=4 if workers else None, worker_init_fn=_outlive_a_signal)
 
 
 def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed: float) -> None:
@@ -198,7 +203,7 @@ def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed:
 
 
 class _Chunks(Dataset[Batch]):
-    def __init__(self, reader: Reader, chunks: list[list[int]]):
+    def __init__(self, reader: Reader, chunks: Sequence[Sequence[int]]):
         self.reader, self.chunks = reader, chunks
 
     def __len__(self) -> int:

@@ -1,0 +1,203 @@
+"""`vitkit predict`: files, folders and patterns → rows, continued where they stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import vitkit
+from tests.data.pictures import encode, scene
+from tests.serve.coloured import colour_model, odd_pictures, real_pictures
+from vitkit.cli import main
+from vitkit.data.sources.named import find
+from vitkit.serve.stream import predict_files, predict_into
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    vitkit.save(colour_model(), tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """30 pictures in two folders, one of them broken, and a text beside them."""
+    folder = tmp_path / "photos"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        real_pictures(folder / name, 15)
+    (folder / "a" / "007.jpg").write_bytes(b"\xff\xd8\xffnothing")
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+def predict(*words: str | Path) -> None:
+    main(["predict", *map(str, words), "--device", "cpu"])
+
+
+def answers(run: Path, photos: Path) -> dict[str, str | None]:
+    """The oracle: each picture asked on its own."""
+    classifier = vitkit.Classifier(run)
+    told = {str(path): classifier(path) for path in sorted(photos.rglob("*.*g"))}
+    return {name: None if prediction.error else prediction.label for name, prediction in told.items()}
+
+
+def test_json_is_a_line_for_each_picture(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
+    predict(run, photos, "--json", "--top", "2")
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["picture"]: row["answers"][0]["label"] if row["answers"] else None for row in rows} == answers(
+        run, photos)
+    assert [row["picture"] for row in rows] == sorted(answers(run, photos))
+    assert all(len(row["answers"]) == 2 for row in rows if row["error"] is None)
+    assert [row["picture"] for row in rows if row["error"]] == [str(photos / "a" / "007.jpg")]
+
+
+def test_csv_is_read_by_others(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
+    predict(run, photos, "--csv", "--top", "3")
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["picture"]: row["label_1"] or None for row in rows} == answers(run, photos)
+    assert list(rows[0]) == ["picture", "error", "label_1", "probability_1", "label_2", "probability_2", "label_3",
+                             "probability_3"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_files_hold_what_is_printed(run: Path, photos: Path, tmp_path: Path, ending: str,
+                                    capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / f"answers.{ending}"
+    predict(run, photos, "--out", out)
+    assert "30 pictures; 1 could not be read" in capsys.readouterr().out
+    if ending == "parquet":
+        rows = pyarrow.parquet.read_table(out).to_pylist()
+        found = {row["picture"]: row["label"] for row in rows}
+        assert all(row["labels"][0] == row["label"] for row in rows if row["error"] is None)
+    elif ending == "csv":
+        with out.open(newline="") as file:
+            found = {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)}
+    else:
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        found = {row["picture"]: row["answers"][0]["label"] if row["answers"] else None for row in rows}
+    assert found == answers(run, photos)
+    assert [path.name for path in tmp_path.glob("*answers*")] == [out.name]
+
+
+def test_people_get_bars_for_a_few_and_lines_for_many(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
+    predict(run, photos / "a" / "000.png", photos / "a" / "007.jpg")
+    text = capsys.readouterr().out
+    assert "█" in text
+    assert "no answer: " in text
+    predict(run, photos)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 30
+    assert lines[0].startswith("a/000.png")
+    assert answers(run, photos)[str(photos / "a" / "000.png")] in lines[0].split()[1]
+
+
+def test_a_killed_call_goes_on_where_it_stopped(run: Path, tmp_path: Path):
+    photos, out = tmp_path / "many", tmp_path / "answers.csv"
+    photos.mkdir()
+    real_pictures(photos, 400)
+    command = [sys.executable, "-m", "vitkit", "predict", str(run), str(photos), "--out", str(out), "--device", "cpu",
+               "--workers", "0"]
+    slow = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=slow, stderr=subprocess.DEVNULL)
+    journal = tmp_path / "answers.csv.part"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None and (
+            not journal.exists() or journal.stat().st_size < 20_000):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    with journal.open("ab") as file:
+        file.write(b'{"picture": "half a ro')  # the worst moment: within a row
+    left = journal.read_bytes().count(b"\n") - 1
+    assert 0 < left < 400
+    done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
+    assert f"400 pictures, {left} of them from an earlier call" in done.stdout
+    again = tmp_path / "whole.csv"
+    assert predict_into(again, vitkit.Classifier(run), find([photos]), top=5) == (0, 0)
+    assert out.read_text() == again.read_text()
+    assert not journal.exists()
+
+
+def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_path: Path):
+    out = tmp_path / "answers.jsonl"
+    classifier = vitkit.Classifier(run)
+
+    def stop(items, total, what):
+        for place, item in enumerate(items):
+            if place == 10:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_into(out, classifier, find([photos]), top=5, watch=stop)
+    for other, words in ((vitkit.Classifier(colour_model(resize="squash")), "preprocessing"),
+                         (vitkit.Classifier(run, labels=list("abcdefg")), "head")):
+        with pytest.raises(vitkit.VitkitError, match=f"begun with another model(.|\n)*{words}"):
+            predict_into(out, other, find([photos]), top=5)
+    with pytest.raises(vitkit.VitkitError, match="top: 5, now 3"):
+        predict_into(out, classifier, find([photos]), top=3)
+    assert predict_into(out, classifier, find([photos]), top=5) == (10, 1)
+    with pytest.raises(vitkit.VitkitError, match="exists already"):
+        predict_into(out, classifier, find([photos]), top=5)
+    assert predict_into(out, classifier, find([photos]), top=5, overwrite=True) == (0, 1)
+
+
+def test_workers_change_nothing(run: Path, photos: Path):
+    classifier = vitkit.Classifier(run)
+    alone = [*predict_files(classifier, find([photos]))]
+    beside = [*predict_files(classifier, find([photos]), workers=2)]
+    for one, other in zip(alone, beside, strict=True):
+        assert (one.name, one.error) == (other.name, other.error)
+        np.testing.assert_array_equal(one.probabilities, other.probabilities)
+
+
+def test_patterns_folders_and_files_are_found(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(photos)
+    assert find(["*/00[01].*"]) == [Path("a/000.png"), Path("a/001.jpg"), Path("b/000.png"), Path("b/001.jpg")]
+    assert len(find(["**/*"])) == 30  # the text is none of them
+    assert find(["notes.txt"]) == [Path("notes.txt")]  # named on purpose: the row says that it is no picture
+    for wrong, message in ((["c*"], "no picture matches"), (["c"], "does not exist"), ([], "no pictures named")):
+        with pytest.raises(vitkit.VitkitError, match=message):
+            find(wrong)
+
+
+def test_names_that_are_no_text_and_odd_pictures_come_through(run: Path, tmp_path: Path):
+    photos = tmp_path / "odd"
+    photos.mkdir()
+    for name, content in odd_pictures().items():
+        (photos / name).write_bytes(content)
+    (photos / os.fsdecode(b"\xff\xfe.png")).write_bytes(encode(scene(), "PNG"))
+    (photos / 'comma, "quote"\n.png').write_bytes(encode(scene(), "PNG"))
+    for ending in ("csv", "jsonl", "parquet"):
+        _, failed = predict_into(tmp_path / f"odd.{ending}", vitkit.Classifier(run), find([photos]), top=1)
+        assert failed == 0
+    with (tmp_path / "odd.csv").open(newline="", errors="surrogateescape") as file:
+        assert sum(1 for _ in csv.reader(file)) == len(odd_pictures()) + 3
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["nowhere.jpg"], "nowhere.jpg does not exist"),
+    (["PHOTOS", "--top", "0"], "--top 0: 1 or more is needed"),
+    (["PHOTOS", "--csv", "--json"], "one is needed"),
+    (["PHOTOS", "--out", "answers.xlsx"], ".csv, .jsonl, .parquet"),
+    (["PHOTOS", "--out", "no/folder/answers.csv"], "there is no folder"),
+])
+def test_mistakes_are_told_in_words(run: Path, photos: Path, words: list[str], message: str,
+                                    capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        predict(run, *(str(photos) if word == "PHOTOS" else word for word in words))
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err

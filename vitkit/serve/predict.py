@@ -1,0 +1,119 @@
+"""A trained model as a function of pictures: paths, bytes, PIL images or arrays → names and probabilities.
+
+    classifier = vitkit.Classifier("runs/pets")
+    classifier("cat.jpg").label
+    for prediction in classifier(["a.jpg", picture, array]): print(prediction.top(3))
+
+Shapes: B pictures, C channels, K classes, D width of the representation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitkit.data.decode import PIXEL_LIMIT
+from vitkit.data.transforms import Exact
+from vitkit.errors import ConfigError, DecodeError, WeightsError
+from vitkit.model.build import Model
+from vitkit.serve.engine import Engine, exact
+from vitkit.serve.given import Given, name_of, pixels_of
+from vitkit.serve.prediction import Prediction
+from vitkit.train.devices import pick_device
+from vitkit.weights.load import load
+
+
+class Classifier:
+    """A run folder, a weights file or hf:OWNER/NAME, ready to be asked; the same answers as `vitkit evaluate`.
+
+    device   cpu unless said: "auto", "cuda", "cuda:1" …
+    image    another size than the model's own; positions are resized
+    labels   class names, in the order of the logits, for weights that carry none
+    fast     the quickest way that this machine has, instead of the exact one; `classifier.engine.words` tells which
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | Model, *, device: str = "cpu",
+                 image: int | tuple[int, int] | None = None, labels: Sequence[str] | None = None, fast: bool = False):
+        self.model = load(source, image=image) if isinstance(source, str | os.PathLike) else source
+        self.model.eval()
+        config, metadata = self.model.config, self.model.metadata
+        if not config.classes:
+            raise WeightsError(f"{source if isinstance(source, str | os.PathLike) else 'the model'} has no classes to "
+                               "answer with: it was pre-trained, or its head was taken off.",
+                               try_="vitkit fit DATA --weights RUN, then ask that run")
+        if labels is not None:
+            if len(labels) != config.classes:
+                raise ConfigError(f"{len(labels)} class names for a model of {config.classes} classes")
+            metadata = self.model.metadata = replace(metadata, labels=tuple(labels))
+        # weights of others may carry no names; a number is still an answer
+        self.labels = metadata.labels or tuple(map(str, range(config.classes)))
+        self.multilabel = bool(metadata.provenance.get("multilabel"))  # each class on its own: cat yes, dog yes
+        self.exact = Exact(image=config.image, preprocessing=metadata.preprocessing)
+        self.device = pick_device(device)
+        self.engine: Engine = exact(self.model, self.device)
+        if fast:
+            from vitkit.serve.fast import quicken
+
+            self.engine = quicken(self)
+
+    @overload
+    def __call__(self, pictures: Given) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is one path
+    @overload
+    def __call__(self, pictures: Iterable[Given]) -> list[Prediction]: ...
+    def __call__(self, pictures: Given | Iterable[Given]) -> Prediction | list[Prediction]:
+        """One picture → its prediction; several → a list, in order. One that cannot be read has an `error` instead."""
+        if isinstance(pictures, str | os.PathLike | bytes | bytearray | memoryview | Image.Image | np.ndarray):
+            return self([pictures])[0]
+        predictions: list[Prediction] = []
+        waiting: list[tuple[int, Tensor]] = []
+        for place, picture in enumerate(pictures):
+            try:
+                waiting.append((place, self.see(picture)))
+                predictions.append(Prediction(self.labels, name=name_of(picture)))
+            except DecodeError as error:
+                predictions.append(Prediction(self.labels, name=name_of(picture), error=str(error)))
+            if len(waiting) == self.engine.batch:
+                self._answer(waiting, predictions)
+        self._answer(waiting, predictions)
+        return predictions
+
+    def _answer(self, waiting: list[tuple[int, Tensor]], predictions: list[Prediction]) -> None:
+        if waiting:
+            told = self.probabilities(torch.stack([image for _, image in waiting]))
+            for (place, _), row in zip(waiting, told, strict=True):
+                predictions[place] = replace(predictions[place], probabilities=row)
+            waiting.clear()
+
+    def see(self, picture: Given, *, pixel_limit: int = PIXEL_LIMIT) -> Tensor:
+        """(C, height, width): what the model is shown of a picture, preprocessed; a DecodeError where it is none."""
+        return self.exact(self._pixels(picture, pixel_limit))
+
+    def frame(self, picture: Given, *, pixel_limit: int = PIXEL_LIMIT) -> Tensor:
+        """(C, height, width) on 0 to 255: the same, to look at."""
+        return self.exact.frame(self._pixels(picture, pixel_limit))
+
+    def _pixels(self, picture: Given, pixel_limit: int) -> NDArray[Any]:
+        return pixels_of(picture, channels=self.model.config.channels, pixel_limit=pixel_limit)
+
+    def probabilities(self, images: Tensor) -> NDArray[np.float32]:
+        """(B, C, height, width), preprocessed → (B, K)."""
+        return probabilities(self.engine.logits(images), self.multilabel)
+
+    def embed(self, images: Tensor) -> NDArray[np.float32]:
+        """(B, C, height, width), preprocessed → (B, D): what the logits are made of, as in `vitkit probe`."""
+        with torch.inference_mode():
+            _, seen = self.model(images.to(self.device), capture=("representation",))
+        return seen["representation"].float().cpu().numpy()
+
+
+def probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:
+    """(B, K) → (B, K): of one answer among many, or of each class on its own."""
+    return (logits.sigmoid() if multilabel else logits.softmax(dim=-1)).numpy()

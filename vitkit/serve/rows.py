@@ -1,0 +1,93 @@
+"""Predictions as rows of a file or of a program's output: CSV, JSON Lines, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from vitkit.atomic import replacing
+from vitkit.data.sources.files import printable
+from vitkit.errors import ConfigError
+
+Row = Mapping[str, Any]  # Prediction.record
+
+AT_A_TIME = 10_000  # rows of a Parquet group
+
+
+def write_rows(path: Path, rows: Iterable[Row], top: int) -> None:
+    """By the ending of the file's name; whole or not at all."""
+    write = WRITERS[path.suffix.lower()]
+    with replacing(path, ConfigError) as temporary:
+        write(temporary, rows, top)
+
+
+def check_name(path: Path) -> None:
+    if path.suffix.lower() not in WRITERS:
+        raise ConfigError(f"--out {path}: rows are written as {', '.join(WRITERS)}, by the ending of the name")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--out {path}: there is no folder {path.parent}")
+    if path.suffix.lower() == ".parquet":
+        _pyarrow()
+
+
+def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
+    """picture, error, label_1, probability_1, label_2, …"""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["picture", "error",
+                     *(f"{what}_{place}" for place in range(1, top + 1) for what in ("label", "probability"))])
+    yield text.getvalue()
+    for row in rows:
+        text.seek(0)
+        text.truncate()
+        writer.writerow([row["picture"], row["error"] or "",
+                         *(value for answer in row["answers"] for value in (answer["label"], answer["probability"]))])
+        yield text.getvalue()
+
+
+def _write_csv(path: Path, rows: Iterable[Row], top: int) -> None:
+    with path.open("w", encoding="utf-8", newline="", errors="surrogateescape") as file:  # names need not be text
+        file.writelines(csv_lines(rows, top))
+
+
+def _write_jsonl(path: Path, rows: Iterable[Row], top: int) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
+    """label and probability of the likeliest class; labels, probabilities of the first `top`; null where unreadable."""
+    arrow, parquet = _pyarrow()
+    schema = arrow.schema([("picture", arrow.string()), ("error", arrow.string()), ("label", arrow.string()),
+                           ("probability", arrow.float32()), ("labels", arrow.list_(arrow.string())),
+                           ("probabilities", arrow.list_(arrow.float32()))])
+    remaining = iter(rows)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while part := list(islice(remaining, AT_A_TIME)):
+            writer.write_table(arrow.Table.from_pylist([_flat(row) for row in part], schema=schema))
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    answers = row["answers"]
+    return {"picture": printable(row["picture"]), "error": row["error"],
+            "label": answers[0]["label"] if answers else None,
+            "probability": answers[0]["probability"] if answers else None,
+            "labels": [answer["label"] for answer in answers] or None,
+            "probabilities": [answer["probability"] for answer in answers] or None}
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError("Parquet needs pyarrow", try_='pip install "vitkit[formats]", or --out FILE.csv') from None
+    return pyarrow, pyarrow.parquet
+
+
+WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}

@@ -1,0 +1,86 @@
+"""The verb that asks a model."""
+
+from __future__ import annotations
+
+import json as text
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vitkit.errors import ConfigError
+from vitkit.verbs.options import Device, Run, at_least, image_size, option, print_json
+
+FEW = 256  # pictures
+
+
+def predict(
+    run: Run,
+    images: Annotated[Positional[tuple[str, ...]], option("pictures, folders of them, or patterns in quotes",
+                                                          "IMAGES…")],
+    top: Annotated[int, arg(help="answers for each picture, the likeliest first", metavar="K")] = 5,
+    out: Annotated[Path | None, option("rows into a file; the same command goes on after a stop",
+                                       "FILE.csv|.jsonl|.parquet")] = None,
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE, and begin again")] = False,
+    labels: Annotated[Path | None, option("class names of weights that carry none: one on each line, in the order of "
+                                          "the logits", "FILE")] = None,
+    image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
+                                                    "PX")] = None,
+    fast: Annotated[bool, tyro.conf.FlagCreatePairsOff,
+                    arg(help="the quickest way that this machine has; says which, and how well it agrees")] = False,
+    device: Device = "auto",
+    workers: Annotated[int | None, option("processes that decode pictures; as many as the device is worth, unless said",
+                                          "N")] = None,
+    csv: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print CSV")] = False,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON, a line for each picture")] = False,
+) -> None:
+    """What a model sees in pictures: names and probabilities; broken pictures get a reason instead.
+
+    vitkit predict runs/pets cat.jpg dog.jpg        vitkit predict runs/pets photos/ --out answers.csv
+    """
+    at_least(1, top=top)
+    at_least(0, workers=workers)
+    if csv and (json or out is not None):
+        raise ConfigError("--csv, --json and --out are three ways to have the answers: one is needed")
+    size = None if image is None else image_size(image)
+
+    from vitkit.data.sources.named import find
+    from vitkit.evaluate.matching import read_labels
+    from vitkit.progress import progress
+    from vitkit.serve.predict import Classifier
+    from vitkit.serve.rows import check_name, csv_lines
+    from vitkit.serve.show import print_predictions
+    from vitkit.serve.stream import predict_files, predict_into
+    from vitkit.train.devices import pick_readers
+    from vitkit.weights.load import load
+
+    paths = find(images)
+    if out is not None:
+        check_name(out)
+    model = load(run, image=size)
+    classifier = Classifier(model, device=device, fast=fast,
+                            labels=None if labels is None else read_labels(labels, model.config.classes))
+    # a process is not worth starting for pictures that are read within a second
+    readers = pick_readers(workers, classifier.device, 1) if workers is not None or len(paths) > FEW else 0
+    if fast:
+        print(classifier.engine.words, file=sys.stderr)
+    if out is not None:
+        before, failed = predict_into(out, classifier, paths, top=top, workers=readers, overwrite=overwrite,
+                                      watch=progress)
+        if json:
+            print_json({"out": str(out), "pictures": len(paths), "there_already": before, "unreadable": failed})
+        else:
+            kept = f", {before:,} of them from an earlier call" if before else ""
+            print(f"written  {out}: {len(paths):,} pictures{kept}; {failed:,} could not be read")
+        return
+    quiet: Any = {} if sys.stdout.isatty() else {"watch": progress}  # a bar would run through the rows
+    predictions = predict_files(classifier, paths, workers=readers, **quiet)
+    if csv:
+        sys.stdout.writelines(csv_lines((prediction.record(top) for prediction in predictions), top))
+    elif json:
+        for prediction in predictions:
+            print(text.dumps(prediction.record(top)))
+    else:
+        print_predictions(predictions, [str(path) for path in paths], top)
