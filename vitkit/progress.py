@@ -40,5 +40,5 @@ def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         now = time.monotonic()
         if now - last >= SECONDS_BETWEEN_LINES:
             last, rate = now, done / (now - started)
-            print(f"{what}  {done:,} of {total:,}, {rate:,.0f}/s, {(total - done) / rate:,.0f} s left",
+            print(f"{what}  {done:,} of {total:,}, {rate:,.3g}/s, {(total - done) / rate:,.0f} s left",
                   file=sys.stderr, flush=True)

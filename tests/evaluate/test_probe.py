@@ -194,6 +194,19 @@ def test_pictures_left_out_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "2 more" in text
 
 
+def test_no_more_neighbours_are_told_than_voted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = with_splits("train", "test")
+    data = replace(data, splits=data.splits | {"train": data.splits["train"].select(np.arange(0, 160, 20))})
+    parts = gather(Extractor(model=small_model(), place=tmp_path), data, Knn())
+    result = probe_features(parts, data, Knn())
+    assert result.neighbours == len(parts.fit) == 8
+    theirs = KNeighborsClassifier(8, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
+    theirs.fit(parts.fit.values.astype(float), parts.fit.labels)
+    assert result.top1.value == pytest.approx(theirs.score(parts.test.values.astype(float), parts.test.labels))
+    print_probe(result)
+    assert "8 neighbours" in capsys.readouterr().out
+
+
 def test_several_labels_are_refused(tmp_path: Path):
     with pytest.raises(DataError, match="several labels"):
         gather(Extractor(model=small_model(), place=tmp_path), replace(with_splits("train", "test"), multilabel=True),

@@ -12,10 +12,13 @@ import vitkit
 from tests.inspect import reference
 from tests.model.kinds import KINDS, images_for, make, randomise
 from tests.weights.test_huggingface import configurations
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, SizeError
 from vitkit.inspect import applies
 from vitkit.inspect.applies import DoesNotApply
 from vitkit.inspect.attention import attention_maps, each_view, views
+from vitkit.inspect.dense import dense_features
+from vitkit.inspect.distance import attention_distance
+from vitkit.inspect.relevance import relevance
 from vitkit.inspect.rollout import rollout
 
 TRANSFORMERS = [kind for kind in KINDS if kind not in ("ResNet", "hybrid")]  # a longer stem changes nothing here
@@ -108,6 +111,41 @@ def test_looking_leaves_the_answers_as_they_are():
     rollout(model, images)
     attention_maps(model, images)
     assert torch.equal(model(images), before)
+
+
+@pytest.mark.parametrize("analysis", [attention_maps, rollout])
+def test_a_model_in_float64_is_looked_into_as_well(analysis):
+    model = make("token")
+    images = images_for(model)
+    found = analysis(model.double(), images.double())
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, analysis(model.float(), images), atol=1e-6)
+
+
+@pytest.mark.parametrize("analysis", [attention_maps, rollout, lambda *asked: attention_distance(*asked).pictures,
+                                      dense_features])
+def test_a_model_that_is_being_trained_looks_without_dropout_and_goes_on(analysis):
+    model = randomise(vitkit.create("mu/8", image=32, classes=10, dropout=0.5, stochastic_depth=0.5))
+    model.encoder.eval()  # a part that somebody has frozen
+    model.encoder.blocks[0].train()
+    images = images_for(model)
+    before = {name: part.training for name, part in model.named_modules()}
+    found = analysis(model, images)
+    assert {name: part.training for name, part in model.named_modules()} == before
+    np.testing.assert_allclose(found, analysis(model.eval(), images), atol=1e-6)
+
+
+@pytest.mark.parametrize("analysis", [attention_maps, rollout, attention_distance, relevance, dense_features])
+@pytest.mark.parametrize("shape", [(2, 1, 40, 16), (2, 1, 16, 48), (2, 3, 16, 40), (1, 16, 40)])
+def test_pictures_of_another_size_are_refused_not_laid_out_wrong(analysis, shape: tuple[int, ...]):
+    """A picture that lies on its side has as many patches: only the check can tell."""
+    with pytest.raises(SizeError, match="images"):
+        analysis(make("non-square, one channel"), torch.randn(shape))
+
+
+def test_a_token_that_has_another_name_is_told_the_names():
+    with pytest.raises(ConfigError, match="no token 'cls'\n  try  class, mean"):
+        attention_maps(make("token"), torch.randn(1, 3, 32, 32), token="cls")
 
 
 @pytest.mark.parametrize(("options", "message"), [

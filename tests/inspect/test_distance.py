@@ -47,6 +47,16 @@ def test_many_batches_are_as_one():
                                attention_distance(model, images).heads, rtol=1e-6)
 
 
+def test_an_axial_layer_counts_once_by_rows_and_columns_together():
+    model = make("axial")
+    found = attention_distance(model, images_for(model))
+    rows, columns = found.layers[::2], found.layers[1::2]
+    np.testing.assert_allclose(found.by_depth, (rows + columns) / 2, rtol=1e-6)
+    assert len(found.by_depth) == model.config.depth
+    plain = attention_distance(make("token"), torch.randn(1, 3, 32, 32))
+    np.testing.assert_array_equal(plain.by_depth, plain.layers)
+
+
 def test_attention_to_the_class_token_does_not_count():
     """A row that gives nine tenths to the class token is as far away as the tenth that is left."""
     weights = torch.tensor([[0.9, 0.1, 0.0], [0.9, 0.0, 0.1], [0.9, 0.1, 0.0]])[None, None]
@@ -60,3 +70,5 @@ def test_shares_by_distance_sum_to_1_and_have_the_mean():
     np.testing.assert_allclose(shares[:3], [0.25, 0, 0.75])
     assert shares.sum() == pytest.approx(1)
     assert mean == pytest.approx(12)
+    shares, mean = by_distance(np.zeros((2, 2), dtype=np.float32), (0, 0), 8)  # all of it went to the class token
+    assert mean == shares.sum() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import vitkit
@@ -18,6 +20,7 @@ from vitkit.cli import main
 from vitkit.inspect.findings import look_inside
 from vitkit.inspect.page import write_page
 from vitkit.inspect.pictures import open_gallery
+from vitkit.inspect.summary import print_findings
 
 
 @pytest.fixture
@@ -124,6 +127,46 @@ def test_the_page_fits_a_phone_and_fetches_nothing(photos: Path, tmp_path: Path)
         assert not complaints
         assert page.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
         browser.close()
+
+
+@pytest.mark.parametrize("kind", ["non-square, one channel", "ResNet", "no head"])
+def test_the_code_on_the_page_runs_as_it_stands(kind: str, photos: Path, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # where photos/ is
+    model = make(kind)
+    vitkit.save(model, "it's a run")
+    page = write_page(look_inside(model, open_gallery(model, [photos])), tmp_path / "out", "it's a run")[0]
+    code = re.search(r"<code>(.*?)</code>", page.read_text(encoding="utf-8"), re.DOTALL)
+    there: dict = {}
+    exec(html.unescape(code[1]), there)
+    assert there["images"].shape == (3, model.config.channels, *model.config.image)
+
+
+@pytest.mark.parametrize("part", ["patches.project.weight", "head.logits.bias"])
+def test_weights_that_give_no_numbers_are_said(part: str, photos: Path, weights: Path,
+                                               capsys: pytest.CaptureFixture[str]):
+    model = make("token")
+    with torch.no_grad():
+        model.get_parameter(part).view(-1)[0] = float("nan")
+    vitkit.save(model, weights)
+    with pytest.raises(SystemExit) as stopped:
+        main(["inspect", str(weights), str(photos), "--json"])
+    assert stopped.value.code == 2
+    assert "no finite numbers" in capsys.readouterr().err
+    assert not (weights / "inspect").exists()
+
+
+def test_an_axial_model_is_compared_layer_by_layer(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Not the rows of the first layer with the columns of the last, which are as far as the picture is wide or high."""
+    model = make("axial")
+    found = look_inside(model, open_gallery(model, [photos]))
+    files = write_page(found, tmp_path, "run")
+    print_findings(found, files)
+    first, last = (found.distance.heads[2 * layer:2 * layer + 2].mean() for layer in (0, model.config.depth - 1))
+    assert f"{first:.0f} px in the first layer, {last:.0f} px in the last" in capsys.readouterr().out
+    page = files[0].read_text(encoding="utf-8")
+    assert f"{first:.0f} → {last:.0f} px" in page
+    assert "one line of patches only" in page
 
 
 def test_a_new_head_has_nothing_to_say(photos: Path):

@@ -86,6 +86,20 @@ def test_asking_for_its_own_answer_is_the_default_and_leaves_no_trace(kind: str)
     assert torch.equal(model(images), logits)
 
 
+def test_it_does_not_depend_on_how_the_model_is_used_otherwise():
+    """In float64, within inference mode, for no picture at all."""
+    model = make("token")
+    images = images_for(model)
+    found = relevance(model, images)
+    with torch.inference_mode():
+        np.testing.assert_allclose(relevance(model, images).maps, found.maps, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(relevance(model, images * 1).maps, found.maps, rtol=1e-4, atol=1e-7)
+    assert relevance(model, images[:0]).maps.shape == (0, *model.config.grid)
+    wide = relevance(model.double(), images.double())
+    assert wide.maps.dtype == wide.probabilities.dtype == np.float32
+    np.testing.assert_allclose(wide.maps, found.maps, rtol=1e-3, atol=1e-6)
+
+
 def test_pictures_do_not_meet():
     model = make("token")
     images = images_for(model, 4)
@@ -103,5 +117,7 @@ def test_axial_relevance_reaches_every_patch_through_its_row_and_column():
 def test_a_model_without_classes_and_a_class_that_it_lacks_are_told():
     with pytest.raises(DoesNotApply, match="no classes"):
         relevance(make("no head"), torch.randn(1, 3, 32, 32))
+    with pytest.raises(ConfigError, match="3 classes for 2 pictures"):
+        relevance(make("token"), torch.randn(2, 3, 32, 32), classes=[1, 2, 3])
     with pytest.raises(ConfigError, match="0 to 9"):
         relevance(make("token"), torch.randn(1, 3, 32, 32), classes=10)

@@ -1,4 +1,4 @@
-"""Losses from labels: against torch's and plain loops, in parts, weighted, mixed, under autocast."""
+"""Losses from labels: against torch's and plain loops, in parts, weighted, mixed, in bf16."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tests.model.kinds import make
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import Exact
+from vitkit.train.narrow import Narrow, ask
 from vitkit.train.objectives import Labels, Objective, class_weights, sigmoid_loss, softmax_loss
 
 K = 10
@@ -135,6 +136,8 @@ def test_normalisation_is_no_part_of_a_checkpoint():
 class Fixed(nn.Module):
     """Answers with what it is given."""
 
+    dtype = torch.float32
+
     def __init__(self, logits: Tensor):
         super().__init__()
         self.logits = logits
@@ -164,12 +167,11 @@ def test_multi_label_counts_first_answers_that_the_picture_has():
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_loss_is_single_precision_under_autocast(multilabel: bool):
+def test_the_loss_is_single_precision_above_a_model_in_bf16(multilabel: bool):
     objective = Labels(make("token"), multilabel=multilabel, smoothing=0.1, weights=None)
     pixels, targets = torch.rand(4, 3, 32, 32), one_hot(torch.tensor([0, 1, 2, 3]))
-    with torch.autocast("cpu", torch.bfloat16):
-        loss, _ = objective(pixels, targets)
-        logits = objective.model(objective.normalise(pixels))
+    loss, _ = Narrow(objective)(pixels, targets)
+    logits, _ = ask(objective.model, objective.normalise(pixels), "bf16")
     assert logits.dtype == torch.bfloat16
     assert loss.dtype == torch.float32
     exact = (sigmoid_loss if multilabel else softmax_loss)(logits.double(), targets.double(), 0.1, None)

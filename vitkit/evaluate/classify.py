@@ -20,6 +20,7 @@ from vitkit.evaluate.matching import match
 from vitkit.evaluate.real import read_real, real_accuracy
 from vitkit.evaluate.scores import Asked, score_one_label, score_several_labels
 from vitkit.model.build import Model
+from vitkit.train.devices import Precision
 from vitkit.train.score import Answers, Watch, answers
 
 
@@ -29,7 +30,7 @@ def evaluate(
     split: str | None = None,
     *,
     device: torch.device | str = "cpu",
-    precision: str = "fp32",
+    precision: Precision = "fp32",
     batch: int = 64,
     workers: int = 0,
     max_failed: float = 0.01,

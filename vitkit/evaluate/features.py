@@ -8,17 +8,15 @@ Shapes: n pictures, D width of the representation.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitkit.atomic import replacing
 from vitkit.data.facts import content_hash, default_place
@@ -26,8 +24,11 @@ from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import DataError, Names, Split
 from vitkit.data.sources.files import few
 from vitkit.data.transforms import Exact
-from vitkit.errors import ConfigError, VitkitError, WeightsError
+from vitkit.errors import ConfigError, WeightsError
+from vitkit.evaluate.memory import recall, remember
 from vitkit.model.build import Model
+from vitkit.train.devices import Precision
+from vitkit.train.narrow import ask
 from vitkit.train.score import Watch
 
 VERSION = 1  # of decoding and the exact chain: a change there forgets what was remembered
@@ -47,13 +48,22 @@ class Features:
         return Features(self.values[rows], self.labels[rows], self.keys.select(rows))
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What one batch gave."""
+
+    rows: NDArray[np.int64]      # which pictures these are
+    values: NDArray[np.float32]  # (n, D)
+    failures: Mapping[int, str]  # row → why it could not be decoded
+
+
 @dataclass(frozen=True, kw_only=True)
 class Extractor:
     """A model that is asked for its representation; where, how, and where the answers are kept."""
 
     model: Model
     device: torch.device | str = "cpu"
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     batch: int = 64
     workers: int = 0
     max_failed: float = 0.01
@@ -67,54 +77,56 @@ class Extractor:
     def __call__(self, split: Split) -> Features:
         """Of every picture that can be decoded, in the split's order."""
         path = (self.place or default_place().parent / "features") / f"{self._key(split)}.npz"
-        values, known = _recall(path, len(split))
+        values, known = recall(path, len(split))
         lacking = np.flatnonzero(~known)
         failures: dict[str, str] = {}
         if len(lacking):  # failures are tried again each time: a reader that is installed later may mend them
             asked = split.select(lacking)
-            found, rows, reasons = self._compute(asked, self.max_failed * len(split) / len(lacking))
-            if len(rows):
-                values = np.zeros((len(split), found.shape[1]), np.float32) if values is None else values
-                values[lacking[rows]], known[lacking[rows]] = found, True
-                _remember(path, values, known)
-            failures = {asked.keys[row]: reason for row, reason in reasons.items()}
+            try:
+                for part in self._compute(asked, self.max_failed * len(split) / len(lacking)):
+                    failures |= {asked.keys[row]: reason for row, reason in part.failures.items()}
+                    if len(part.rows):
+                        values = np.zeros((len(split), part.values.shape[1]), np.float32) if values is None else values
+                        values[lacking[part.rows]] = part.values
+                        known[lacking[part.rows]] = True
+            finally:  # whoever is stopped half-way goes on from there
+                if values is not None and known[lacking].any():
+                    remember(path, values, known)
         if values is None:
             raise DataError("no picture could be decoded; there is nothing to look at.",
                             such_as=[f"{key}: {reason}" for key, reason in [*failures.items()][:5]] or "no pictures")
         chosen = split if known.all() else split.select(known)
         return Features(values[known], chosen.labels, chosen.keys, failures)
 
-    def _compute(self, split: Split, max_failed: float) -> tuple[NDArray[np.float32], NDArray[Any], dict[int, str]]:
-        """The vectors (n, D), which pictures they are of, and why others have none."""
+    def _compute(self, split: Split, max_failed: float) -> Iterator[_Part]:
+        """A batch at a time."""
         model, device = self.model.to(self.device), torch.device(self.device)
         reader = Reader(split=split, transform=self.exact, channels=model.config.channels)
         batches = evaluation_batches(reader, self.batch, workers=self.workers, pin=device.type == "cuda",
                                      max_failed=max_failed)
-        values, indices, failures = [], [], {}
         training = model.training
         model.eval()
         try:
-            with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                for loaded in self.watch(batches, -(-len(split) // self.batch), "features"):
-                    failures.update(loaded.failures)
-                    if len(loaded.images):
-                        _, seen = model(loaded.images.to(device, non_blocking=True), capture=("representation",))
-                        values.append(seen["representation"].float().cpu())
-                        indices.append(loaded.indices)
+            for loaded in self.watch(batches, -(-len(split) // self.batch), "features"):
+                rows = loaded.indices.numpy()
+                yield _Part(rows, self._ask(loaded.images, split.select(rows)), dict(loaded.failures))
         finally:
             model.train(training)
-        if not values:
-            return np.empty((0, 0), np.float32), np.empty(0, np.int64), failures
-        found, rows = torch.cat(values).numpy(), torch.cat(indices).numpy()
-        self._refuse_nonsense(found, split.select(rows))
-        return found, rows, failures
 
-    def _refuse_nonsense(self, found: NDArray[np.float32], split: Split) -> None:
+    def _ask(self, images: Tensor, split: Split) -> NDArray[np.float32]:
+        """(n, C, height, width) → (n, D); `split` has their names."""
+        if not len(images):
+            return np.empty((0, 0), np.float32)
+        device = torch.device(self.device)
+        with torch.no_grad():
+            _, seen = ask(self.model, images.to(device, non_blocking=True), self.precision, ("representation",))
+        found = seen["representation"].float().cpu().numpy()
         wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
         if len(wrong):
             raise WeightsError(f"the model has no finite numbers for {len(wrong):,} of {len(found):,} pictures.",
                                such_as=few([split.keys[int(row)] for row in wrong[:3]]),
                                try_="--precision fp32" if self.precision != "fp32" else "other weights")
+        return found
 
     def _key(self, split: Split) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -150,21 +162,3 @@ def write_features(path: Path, parts: Mapping[str, Features], classes: tuple[str
                  labels=np.concatenate([part.labels for part in parts.values()]),
                  keys=np.array([key for part in parts.values() for key in part.keys]),
                  split=np.repeat([*parts], [len(part) for part in parts.values()]), class_names=np.array(classes))
-
-
-def _recall(path: Path, pictures: int) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
-    """What was remembered (n, D) and of which pictures (n,); None and no picture where that is damaged or missing."""
-    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), \
-            np.load(path, allow_pickle=False) as stored:
-        values, known = stored["values"], stored["known"]
-        if values.ndim == 2 and values.dtype == np.float32 and known.dtype == bool and (
-                values.shape[:1] == known.shape == (pictures,)):
-            return values, known
-    return None, np.zeros(pictures, bool)
-
-
-def _remember(path: Path, values: NDArray[np.float32], known: NDArray[np.bool_]) -> None:
-    with contextlib.suppress(VitkitError, OSError):  # a memory that cannot be kept costs time, not answers
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, values=values, known=known)

@@ -58,7 +58,7 @@ class Probe:
     left_out: Mapping[str, str]     # pictures that could not be decoded, and why
     top1: Estimate | None = None    # of all methods but few-shot
     shots: tuple[Shots, ...] = ()   # few-shot
-    neighbours: int | None = None   # kNN
+    neighbours: int | None = None   # kNN: that voted
     temperature: float | None = None
     l2: float | None = None         # linear: chosen among those tried
     tried: tuple[Tried, ...] = ()
@@ -81,8 +81,9 @@ class Knn:
     neighbours: int = NEIGHBOURS
 
     def __call__(self, parts: Parts, classes: int) -> dict[str, Any]:
-        answers = classify(parts.fit.values, parts.fit.labels, parts.test.values, classes, neighbours=self.neighbours)
-        return {"top1": _share(answers, parts.test), "neighbours": self.neighbours, "temperature": TEMPERATURE}
+        voting = min(self.neighbours, len(parts.fit))
+        answers = classify(parts.fit.values, parts.fit.labels, parts.test.values, classes, neighbours=voting)
+        return {"top1": _share(answers, parts.test), "neighbours": voting, "temperature": TEMPERATURE}
 
 
 @dataclass(frozen=True, kw_only=True)

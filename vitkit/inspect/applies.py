@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -28,8 +31,23 @@ def together(model: VisionTransformer) -> int:
     return min(max(NUMBERS // (model.config.heads * model.config.tokens**2), 1), MOST)
 
 
+@contextmanager
+def looking(model: Model) -> Iterator[None]:
+    """No gradients and no dropout; a model that is being trained goes on afterwards, each part as it was."""
+    learning = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part in learning:
+            part.training = True
+
+
 def placed(images: Tensor, model: Model) -> Tensor:
-    """On the model's device, in its numbers."""
+    """On the model's device, in its numbers; of the size that it is for, or an error."""
+    # a picture turned on its side has as many patches, and would be laid out wrong without a word
+    model._check(images)
     reference = next(model.parameters())
     return images.to(device=reference.device, dtype=reference.dtype)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import ConfigError
-from vitkit.inspect.applies import placed, together, transformer, widened
+from vitkit.inspect.applies import looking, placed, together, transformer, widened
 from vitkit.inspect.tokens import Token, over_patches, query
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
@@ -67,8 +67,8 @@ def attention_maps(model: Model, images: Tensor, *, token: Token | None = None, 
     maps: list[list[Tensor]] = [[] for _ in views(vit, layers)]
 
     def look(index: int, weights: Tensor) -> None:
-        rows = torch.einsum("t,bhts->bhs", asked.to(weights.device), weights[:, chosen])
-        maps[index].append(over_patches(vit, rows).cpu())
+        rows = torch.einsum("t,bhts->bhs", asked.to(weights), weights[:, chosen])
+        maps[index].append(over_patches(vit, rows).float().cpu())
 
     each_view(vit, images, look, layers)
     return torch.stack([torch.cat(parts) for parts in maps], dim=1).numpy()
@@ -87,7 +87,7 @@ def each_view(model: VisionTransformer, images: Tensor, look: Callable[[int, Ten
         weights = widened(weights)
         look(place[view], weights if not view.along else spread(weights, view.along, model.config.grid))
 
-    with torch.no_grad():
+    with looking(model):
         for part in images.split(together(model)):
             model.pool_image(placed(part, model), _PassedOn(wanted, whole))
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.inspect.applies import MOST, placed
+from vitkit.inspect.applies import MOST, looking, placed
 from vitkit.model.build import Model
 from vitkit.model.resnet import ResNet
 
@@ -22,7 +22,7 @@ CLIPPED = 1.0  # percent of patches at either end, so that one odd patch does no
 def dense_features(model: Model, images: Tensor) -> NDArray[np.float32]:
     """(B, h, w, D): encoded patches, or a ResNet's last feature map."""
     found = []
-    with torch.no_grad():
+    with looking(model):
         for part in images.split(MOST):
             name = "features" if isinstance(model, ResNet) else "encoded"
             _, seen = model(placed(part, model), capture=(name,))

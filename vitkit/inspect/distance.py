@@ -41,6 +41,11 @@ class AttentionDistance:
         """(V,)"""
         return self.heads.mean(axis=1)
 
+    @property
+    def by_depth(self) -> NDArray[np.float32]:
+        """As `layers`; the two views of an axial layer, rows and columns, are one step of depth together."""
+        return self.layers.reshape(-1, 2 if self.views[0].along else 1).mean(axis=1)
+
 
 def attention_distance(model: Model, images: Tensor | Iterable[Tensor]) -> AttentionDistance:
     """Over one batch, or over as many as an iterable gives; the paper takes 128 pictures."""
@@ -52,7 +57,7 @@ def attention_distance(model: Model, images: Tensor | Iterable[Tensor]) -> Atten
         seen: list[list[Tensor]] = [[] for _ in views(vit)]
 
         def look(view: int, weights: Tensor, seen: list[list[Tensor]] = seen) -> None:
-            seen[view].append(mean_distance(weights, apart).cpu())
+            seen[view].append(mean_distance(weights, apart).float().cpu())
 
         each_view(vit, batch, look)
         found.append(torch.stack([torch.cat(parts) for parts in seen], dim=1))
@@ -78,6 +83,6 @@ def by_distance(weights: NDArray[np.float32], patch: tuple[int, int], stride: in
     """One patch's weights (h, w) → their shares 0, 1, 2 … patches away, and their mean distance in pixels."""
     h, w = weights.shape
     apart = patch_distances((h, w), stride)[patch[0] * w + patch[1]].numpy()
-    shares = weights.ravel() / weights.sum()
+    shares = weights.ravel() / max(float(weights.sum()), 1e-30)
     rings = np.rint(apart / stride).astype(int)
     return np.bincount(rings, shares).astype(np.float32), float((shares * apart).sum())

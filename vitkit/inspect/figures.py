@@ -53,7 +53,7 @@ def draw_distance(found: AttentionDistance) -> Figure:
         axes.axhline(found.uniform, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="looking everywhere alike")
         halves = 2 if found.views[0].along else 1  # an axial layer attends twice
         axes.set(xlabel="layer: rows, then columns" if halves == 2 else "layer", ylabel="attention distance, pixels",
-                 ylim=(0, None))
+                 ylim=(0, 1.08 * max(float(found.heads.max()), found.uniform, 1)))
         every = halves * math.ceil(len(places) / halves / 12)
         axes.set_xticks(places[::every], [str(view.layer) for view in found.views[::every]])
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.02), ncols=3, columnspacing=1.4)

@@ -12,7 +12,9 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from vitkit.inspect.applies import DoesNotApply
+from vitkit.data.sources.files import counted
+from vitkit.errors import WeightsError
+from vitkit.inspect.applies import DoesNotApply, looking, placed
 from vitkit.inspect.attention import View, attention_maps, pick_heads, views
 from vitkit.inspect.dense import dense_colours, dense_features
 from vitkit.inspect.distance import AttentionDistance, attention_distance, by_distance
@@ -78,18 +80,19 @@ def look_inside(model: Model, gallery: Gallery, *, layers: Sequence[int] | None 
     chosen = _check(model, layers, heads, tokens)
     shown = gallery.spread(SHOWN)
     images = gallery.images(shown)
+    _refuse_nonsense(model, images)
     say("filters and features")
     found = Findings(model, gallery, shown, filter_components(model), dense_colours(dense_features(model, images)))
     found.similarity = _tried(found, lambda: position_similarity(model))
     if not isinstance(model, VisionTransformer):
         found.not_here.append("Attention maps, rollout, relevance and attention distance: a ResNet has no attention.")
         return found
-    say(f"attention in {len(shown)} pictures")
+    say(f"attention in {counted(len(shown), 'picture')}")
     found.attention = [_attention(model, images, token, chosen, heads) for token in tokens or [default_token(model)]]
     found.rollout = rollout(model, images)
     found.literal = rollout(model, images, identity=False)
     found.relevance = _tried(found, lambda: _speaking(relevance(model, images)))
-    say(f"attention distance over {len(gallery.pictures)} pictures")
+    say(f"attention distance over {counted(len(gallery.pictures), 'picture')}")
     found.distance = attention_distance(model, gallery.batches(AT_A_TIME))
     if model.config.patches > 1:
         found.patch = _brightest(found.rollout[0])
@@ -111,6 +114,15 @@ def _check(model: Model, layers: Sequence[int] | None, heads: Sequence[int] | No
     if layers is not None or model.config.depth <= LAYERS:
         return layers
     return np.linspace(0, model.config.depth - 1, LAYERS).round().astype(int).tolist()
+
+
+def _refuse_nonsense(model: Model, images: Tensor) -> None:
+    """Weights of a run that diverged: no figure of them would mean anything."""
+    with looking(model):
+        answers = model(placed(images, model))
+    if not answers.isfinite().all():
+        raise WeightsError("the model has no finite numbers for these pictures: there is nothing to see in it.",
+                           try_="other weights; of a run that diverged, an earlier checkpoint")
 
 
 def _tried(found: Findings, analysis: Callable[[], Found]) -> Found | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitkit.data.decode import decode
 from vitkit.data.sources.base import DataError, Split
@@ -12,7 +10,7 @@ from vitkit.data.transforms import Exact
 from vitkit.errors import DecodeError
 from vitkit.inspect.applies import DoesNotApply
 from vitkit.inspect.pictures import Picture
-from vitkit.inspect.rasters import lit
+from vitkit.inspect.rasters import enlarged, lit
 from vitkit.inspect.rollout import rollout
 from vitkit.model.build import Model
 from vitkit.report.pictures import SIDE, Look, spread_over_classes
@@ -34,12 +32,6 @@ def looks(model: Model, split: Split) -> list[Look]:
         maps = rollout(model, torch.stack([exact.normalise(picture.framed) for picture in pictures]))
     except DoesNotApply:
         return []
-    shown = [enlarged(picture.pixels) for picture in pictures]
+    shown = [enlarged(picture.pixels, SIDE) for picture in pictures]
     return [Look(picture.name, photo, lit(photo, weights))
             for picture, photo, weights in zip(pictures, shown, maps, strict=True)]
-
-
-def enlarged(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Pixel by pixel, so that a smooth map has room on a tiny picture."""
-    times = max(SIDE // max(pixels.shape[:2]), 1)
-    return pixels.repeat(times, axis=0).repeat(times, axis=1)

@@ -21,7 +21,8 @@ from vitkit.errors import ConfigError
 from vitkit.inspect import figures, rasters
 from vitkit.inspect.distance import AttentionDistance
 from vitkit.inspect.embeddings import similarity_by_offset, similarity_by_steps
-from vitkit.inspect.findings import Attention, Findings
+from vitkit.inspect.findings import SHOWN, Attention, Findings
+from vitkit.inspect.pictures import Picture
 from vitkit.inspect.tokens import default_token, named
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
@@ -54,7 +55,8 @@ class Album:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{folder} cannot be made: {error.strerror}.") from error
+            raise ConfigError(f"{folder} cannot be made: {error.strerror}.",
+                              try_="--out DIR, another folder") from error
         self.folder = folder
         self.files: list[str] = []
 
@@ -95,7 +97,7 @@ def _summary(found: Findings) -> dict[str, Any]:
         keys += [("Patches", f"{vit.grid[0]} x {vit.grid[1]}", f"one token for {vit.stride} x {vit.stride} px"),
                  ("Attention", f"{vit.depth} x {vit.heads}", "layers x heads")]
     if found.distance is not None:
-        first, last = found.distance.layers[[0, -1]]
+        first, last = found.distance.by_depth[[0, -1]]
         keys.append(("Attention distance", f"{first:.0f} → {last:.0f} px", "first layer → last"))
     return {"subject": name_of(config) or "a model of its own size", "keys": keys,
             "pictures": plural(pictures, "picture"), "skipped": found.gallery.skipped,
@@ -106,7 +108,7 @@ def _summary(found: Findings) -> dict[str, Any]:
 def _sights(found: Findings, album: Album) -> dict[str, Any]:
     sights = []
     for index, picture in enumerate(found.shown):
-        photo = picture.pixels
+        photo = _photo(picture)
         shown = [(photo, "what the model sees")]
         if found.rollout is not None:
             shown.append((rasters.lit(photo, found.rollout[index]), "rollout"))
@@ -121,11 +123,15 @@ def _sights(found: Findings, album: Album) -> dict[str, Any]:
             "from_class": isinstance(found.model, VisionTransformer) and default_token(found.model) == "class"}
 
 
+def _photo(picture: Picture) -> NDArray[np.uint8]:
+    return rasters.enlarged(picture.pixels, LARGEST // 2)
+
+
 def _literal(found: Findings) -> list[Tile]:
     """Rollout without the identity."""
     if found.literal is None:
         return []
-    return [Tile(_embed(rasters.lit(picture.pixels, maps)), "", f"{picture.name}: rollout without the identity")
+    return [Tile(_embed(rasters.lit(_photo(picture), maps)), "", f"{picture.name}: rollout without the identity")
             for picture, maps in zip(found.shown, found.literal, strict=True)]
 
 
@@ -134,7 +140,7 @@ def _grids(found: Findings, one: Attention, album: Album) -> dict[str, Any]:
     drawn = []
     for index, picture in enumerate(found.shown):
         figure = figures.draw_attention(one.maps[index], [view.label for view in one.views], one.heads)
-        photo = picture.pixels
+        photo = _photo(picture)
         if isinstance(one.token, tuple) and isinstance(found.model, VisionTransformer):
             photo = rasters.outlined(photo, found.model.config.grid, one.token)
         svg = album.figure(figure, f"attention-{index + 1}-{suffix}", f"Attention of {named(one.token)} by layer and "
@@ -153,7 +159,7 @@ def _distance(found: Findings, album: Album) -> dict[str, Any]:
     furthest = max((len(one.shares) for one in found.examples), default=0)
     examples = []
     for word, one in zip(("near", "far"), found.examples, strict=False):
-        photo = rasters.lit(found.shown[0].pixels, one.maps, brightest=100)
+        photo = rasters.lit(_photo(found.shown[0]), one.maps, brightest=100)
         photo = rasters.outlined(photo, found.model.config.grid, found.patch)
         figure = figures.draw_profile(one.shares, one.mean, distance.stride, most, furthest)
         where = f"layer {one.view.label}, head {one.head}"
@@ -163,7 +169,7 @@ def _distance(found: Findings, album: Album) -> dict[str, Any]:
     corner = math.hypot(h - 1, w - 1) * distance.stride
     return {"distance": svg, "examples": examples, "verdict": _verdict(distance),
             "uniform": f"{distance.uniform:.0f} px", "corner": f"{corner:.0f} px",
-            "class_token": found.model.config.class_token}
+            "class_token": found.model.config.class_token, "axial": found.model.config.axial}
 
 
 def _verdict(distance: AttentionDistance) -> str:
@@ -172,8 +178,11 @@ def _verdict(distance: AttentionDistance) -> str:
     sentence = (f"The most local head is head {near[1]} of layer {distance.views[near[0]].label}, at "
                 f"{distance.heads[near]:.0f} px; the widest is head {far[1]} of layer {distance.views[far[0]].label}, "
                 f"at {distance.heads[far]:.0f} px.")
-    third = max(len(distance.layers) // 3, 1)
-    low, high = float(distance.layers[:third].mean()), float(distance.layers[-third:].mean())
+    depth = len(distance.by_depth)
+    if depth == 1:
+        return sentence
+    third = max(depth // 3, 1)
+    low, high = float(distance.by_depth[:third].mean()), float(distance.by_depth[-third:].mean())
     if high > 1.15 * low:
         return f"As in the paper, the distance grows with depth: {low:.0f} px in the first third of the layers, " \
                f"{high:.0f} px in the last. {sentence}"
@@ -205,7 +214,7 @@ def _answer(found: Findings, index: int) -> str:
 
 
 def _code(found: Findings, source: str) -> str:
-    """How to get at the arrays that were drawn."""
+    """How to get at the arrays that were drawn; runs as it stands, but for the folder of pictures."""
     calls = [("embeddings", "filter_components(model)", "(n, side, side, channels)"),
              ("dense", "dense_features(model, images)", "(pictures, rows, columns, width)")]
     if found.similarity is not None:
@@ -216,18 +225,22 @@ def _code(found: Findings, source: str) -> str:
                   ("distance", "attention_distance(model, images)", ".heads, .layers: pixels")]
     if found.relevance is not None:
         calls.append(("relevance", "relevance(model, images)", ".maps, .classes"))
-    width = max(len(call) + len(module) for module, call, _ in calls) + 1
-    lines = [f"{f'{module}.{call}':<{width}}  # {shape}" for module, call, shape in calls]
+    column = max(len(call) + len(module) for module, call, _ in calls) + 1
+    lines = [f"{f'{module}.{call}':<{column}}  # {shape}" for module, call, shape in calls]
     modules = ", ".join(sorted({module for module, _, _ in calls}))
-    return "\n".join(["import vitkit", f"from vitkit.inspect import {modules}", "", f"model = vitkit.load({source!r})",
-                      "", *lines])
+    height, width = found.model.config.image
+    image = height if height == width else (height, width)
+    return "\n".join(["import vitkit", f"from vitkit.inspect import {modules}",
+                      "from vitkit.inspect.pictures import open_gallery", "",
+                      f"model = vitkit.load({source!r}, image={image})", 'gallery = open_gallery(model, ["photos/"])',
+                      f"images = gallery.images(gallery.spread({SHOWN}))  # (pictures, channels, height, width)", "",
+                      *lines])
 
 
 def _embed(pixels: NDArray[np.uint8]) -> Embedded:
     picture = Image.fromarray(pixels)
     picture.thumbnail((LARGEST, LARGEST), Image.Resampling.BICUBIC)
     file = io.BytesIO()
-    exact = max(picture.size) <= 64
-    picture.save(file, "PNG" if exact else "JPEG", **({} if exact else {"quality": 88}))
+    picture.save(file, "JPEG", quality=88)
     content = base64.b64encode(file.getvalue()).decode("ascii")
-    return Embedded(f"data:image/{'png' if exact else 'jpeg'};base64,{content}", picture.width, picture.height)
+    return Embedded(f"data:image/jpeg;base64,{content}", picture.width, picture.height)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,8 +13,7 @@ from torch import Tensor
 
 from vitkit.data.decode import decode
 from vitkit.data.sources.base import DataError
-from vitkit.data.sources.files import few
-from vitkit.data.sources.walk import walk
+from vitkit.data.sources.named import find
 from vitkit.data.transforms import Exact
 from vitkit.errors import DecodeError
 from vitkit.model.build import Model
@@ -68,24 +66,6 @@ def open_gallery(model: Model, sources: Sequence[str | os.PathLike[str]], most: 
         raise DataError("no picture could be used.",
                         such_as=[f"{name}: {reason}" for name, reason in [*gallery.skipped.items()][:5]])
     return gallery
-
-
-def find(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Files as they are named, folders with all that is below them."""
-    if not sources:
-        raise DataError("no pictures named.", try_="files, or a folder of them")
-    paths: list[Path] = []
-    for source in map(Path, sources):
-        if source.is_dir():
-            inside = walk(str(source))
-            if not inside.pictures:
-                raise DataError(f"{source} has no pictures in it.", found=few(inside.others) or "nothing")
-            paths += [source / name for name in inside.pictures]
-        elif source.exists():
-            paths.append(source)
-        else:
-            raise DataError(f"{source} does not exist.")
-    return paths
 
 
 def _spread(count: int, most: int) -> list[int]:

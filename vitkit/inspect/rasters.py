@@ -15,6 +15,7 @@ Pixels = NDArray[np.uint8]
 
 HEAT, COSINE = "inferno", "viridis"
 BRIGHTEST = 98             # percent of the patches, from which on all are drawn alike
+FAINT = 0.01               # of the mean weight: differences that are smaller do not become light, being mostly rounding
 DARK, DIM, GLOW = 18, 0.6, 0.8  # a photo's least light, what is left of its own, and the share that a map can cover
 
 
@@ -36,7 +37,8 @@ def unit(weights: Floats, brightest: float = BRIGHTEST) -> Floats:
     low, high = float(weights.min()), float(np.percentile(weights, brightest))
     if high <= low:
         high = float(weights.max())
-    return ((weights - low) / (high - low)).clip(0, 1) if high > low else np.zeros_like(weights)
+    span = max(high - low, FAINT * float(np.abs(weights).mean()))
+    return ((weights - low) / span).clip(0, 1) if span else np.zeros_like(weights)
 
 
 def enlarge(weights: Floats, size: tuple[int, int]) -> Floats:
@@ -77,6 +79,12 @@ def outlined(photo: Pixels, grid: tuple[int, int], patch: tuple[int, int]) -> Pi
         marked[inside[0], inside[1]][[0, -1]] = colour
         marked[inside[0], inside[1]][:, [0, -1]] = colour
     return marked
+
+
+def enlarged(pixels: Pixels, side: int) -> Pixels:
+    """Up to `side` pixels, each pixel a block: on a tiny picture, a smooth map or a frame has no room."""
+    times = max(side // max(pixels.shape[:2]), 1)
+    return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
 def beside(pictures: list[Pixels], gap: int = 6) -> Pixels:

@@ -45,15 +45,15 @@ def relevance(model: Model, images: Tensor, *, classes: ArrayLike | None = None,
     asked = query(vit, token)
     # the graph keeps the weights of all layers
     few = max(together(vit) // vit.config.depth, 1)
-    found = []
-    for start in range(0, len(images), few):
-        part = images[start:start + few]
-        found.append(_relevance(vit, part, None if wanted is None else wanted[start:start + few]))
-    rolled, told, sure = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
-    maps = over_patches(vit, torch.einsum("t,bts->bs", asked, rolled))
-    return Relevance(maps.numpy(), told.numpy(), sure.numpy())
+    parts = images.split(few)
+    found = [_relevance(vit, part, some) for part, some in
+             zip(parts, [None] * len(parts) if wanted is None else wanted.split(few), strict=True)]
+    rolled, told, sure = (torch.cat(each).cpu() for each in zip(*found, strict=True))
+    maps = over_patches(vit, torch.einsum("t,bts->bs", asked.to(rolled), rolled))
+    return Relevance(maps.float().numpy(), told.numpy(), sure.float().numpy())
 
 
+@torch.inference_mode(False)  # whoever looks need not train, but a gradient is asked for
 def _relevance(model: VisionTransformer, images: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     twin, formed = written_out(model)
     with torch.no_grad():
@@ -103,7 +103,10 @@ class _WrittenOut(nn.Module):
 
 
 def _classes(classes: ArrayLike, pictures: int, known: int) -> Tensor:
-    wanted = torch.as_tensor(np.broadcast_to(np.asarray(classes, dtype=np.int64), (pictures,)).copy())
+    given = np.asarray(classes, dtype=np.int64)
+    if given.shape not in ((), (pictures,)):
+        raise ConfigError(f"{given.size} classes for {pictures} pictures", try_="one class, or one for each picture")
+    wanted = torch.from_numpy(np.broadcast_to(given, (pictures,)).copy())
     if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < known:
         raise ConfigError(f"classes {wanted.tolist()} are not all among the model's", classes=f"0 to {known - 1}")
     return wanted

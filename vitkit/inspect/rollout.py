@@ -37,7 +37,8 @@ def rollout(model: Model, images: Tensor, *, identity: bool = True, token: Token
             rolled[-1] = step @ rolled[-1]
 
     each_view(vit, images, look)
-    return over_patches(vit, torch.einsum("t,bts->bs", asked.to(rolled[0].device), torch.cat(rolled))).cpu().numpy()
+    rows = torch.einsum("t,bts->bs", asked.to(rolled[0]), torch.cat(rolled))
+    return over_patches(vit, rows).float().cpu().numpy()
 
 
 def through_layer(weights: Tensor, identity: bool) -> Tensor:

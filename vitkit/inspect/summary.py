@@ -46,7 +46,8 @@ def print_findings(found: Findings, files: Sequence[Path]) -> None:
         names = [f"{printable(name)} ({reason})" for name, reason in gallery.skipped.items()]
         print(f"left out   {few(names)}")
     if distance is not None:
-        print(f"distance   {distance.layers[0]:.0f} px in the first layer, {distance.layers[-1]:.0f} px in the last; "
+        first, last = distance.by_depth[[0, -1]]
+        print(f"distance   {first:.0f} px in the first layer, {last:.0f} px in the last; "
               f"{distance.uniform:.0f} px is looking everywhere alike")
     if found.similarity is not None and found.similarity.shape[:2] != (1, 1):
         print(f"positions  neighbours' embeddings have a cosine of {similarity_by_steps(found.similarity)[1]:.2f}")

@@ -31,6 +31,8 @@ def query(model: VisionTransformer, token: Token | None) -> Tensor:
         if not config.class_token:
             raise ConfigError("this model has no class token to look from", try_="mean, or a patch: ROW COLUMN")
         weights[0] = 1
+    elif isinstance(token, str):
+        raise ConfigError(f"there is no token {token!r}", try_="class, mean, or a patch: (row, column)")
     else:
         row, column = token
         h, w = config.grid

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, overload
 
+import torch
 from torch import Tensor, nn
 
 from vitkit.data.preprocessing import Preprocessing
@@ -76,6 +77,11 @@ class ImageModel(nn.Module, Generic[Config]):
         keep(seen, "representation", representation)
         logits = self.head(representation)
         return (logits, seen) if capture else logits
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The numbers that it computes in, and takes pictures in."""
+        return next(self.parameters()).dtype
 
     def replace_head(self, classes: int) -> None:
         """The step from pre-training to fine-tuning: the whole head goes, a zero linear layer comes."""

@@ -18,7 +18,8 @@ from vitkit.model.positions import Interpolation
 
 
 def standardise(weight: Tensor, config: ConvConfig) -> Tensor:
-    """Zero mean and unit deviation for each output channel's kernel."""
+    """Zero mean and unit deviation for each output channel's kernel, in float32 at least: small differences."""
+    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
     if config.standardise_on == "std":
         return (weight - mean) / (variance.sqrt() + config.standardise_eps)
@@ -35,7 +36,7 @@ class StandardisedConv(nn.Module):
         lecun_normal_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = standardise(self.weight, self.config)
+        weight = standardise(self.weight, self.config).to(x.dtype)
         if self.config.preactivation or self.stride == 1:  # at stride 1, SAME pads all sides alike too
             return F.conv2d(x, weight, stride=self.stride, padding=(self.kernel - 1) // 2)
         return F.conv2d(pad_same(x, self.kernel, self.stride), weight, stride=self.stride)

@@ -25,7 +25,6 @@ from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader
 from vitkit.data.sources.base import DataError
 from vitkit.train import checkpoint
 from vitkit.train.averaging import Average
-from vitkit.train.devices import Precision
 from vitkit.train.display import Display
 from vitkit.train.folder import RunError, RunFolder
 from vitkit.train.objectives import Objective
@@ -88,7 +87,6 @@ class Training:
     average: Average | None
     loader: Loader
     processes: Processes
-    precision: Precision
     folder: RunFolder                 # written by the first process alone
     stop: StopRequest
     look: Look | None
@@ -161,8 +159,7 @@ class Training:
             pixels, targets = mix(pixels, targets, self.augment, seed=seed, step=number, rank=rank)
         torch.manual_seed(address(seed, number, rank))
         with gathering(self.shared, last):
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                loss, measures = self.shared(pixels, targets)
+            loss, measures = self.shared(pixels, targets)
             (loss / self.plan.accumulate).backward()
         return loss.detach(), measures
 

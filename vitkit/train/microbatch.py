@@ -7,6 +7,7 @@ import torch
 from vitkit.cost import cost
 from vitkit.model.build import Model
 from vitkit.train.devices import Precision, free_memory
+from vitkit.train.narrow import Narrow
 from vitkit.train.objectives import Objective
 from vitkit.train.parallel import Processes
 from vitkit.train.plan import divisors, largest_divisor
@@ -44,8 +45,7 @@ def _try(objective: Objective, micro: int, device: torch.device, precision: Prec
     try:
         pixels = torch.rand(micro, config.channels, *config.image, device=device)
         targets = torch.zeros(micro, max(config.classes, 1), device=device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            loss, _ = objective(pixels, targets)
+        loss, _ = (Narrow(objective) if precision == "bf16" else objective)(pixels, targets)
         loss.backward()
         moments = [torch.empty_like(parameter) for parameter in objective.parameters() for _ in range(2)]
         del moments, loss, pixels

@@ -33,7 +33,8 @@ class Objective(nn.Module):
             self.register_buffer(name, per_channel(values, model.config.channels)[None], persistent=False)
 
     def normalise(self, pixels: Tensor) -> Tensor:                       # (B, C, height, width)
-        return (pixels - self.mean) / self.std
+        """In the model's numbers, which may be narrower than those that colours are computed in."""
+        return ((pixels - self.mean) / self.std).to(self.model.dtype)
 
     def forward(self, pixels: Tensor, targets: Tensor) -> Measured:
         raise NotImplementedError

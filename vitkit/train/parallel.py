@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitkit.errors import VitkitError
 from vitkit.model.resnet import ResNet
 from vitkit.train.devices import Precision
+from vitkit.train.narrow import Narrow
 
 Sharing = Literal["none", "ddp", "fsdp"]
 Result = TypeVar("Result")
@@ -118,12 +119,16 @@ def pick_sharing(asked: str, ranks: int, state_bytes: int, memory: int) -> Shari
     return "fsdp" if state_bytes > CROWDED * memory else "ddp"
 
 
-def share(objective: Any, how: Sharing, processes: Processes, precision: Precision) -> nn.Module:
+def share(objective: Any, how: Sharing, processes: Processes, precision: Precision, *,
+          compiled: bool = False) -> nn.Module:
     """The module to call in a step; with FSDP the objective's parameters become shards, in place."""
     device = processes.device
+    computed = Narrow(objective) if precision == "bf16" and how != "fsdp" else objective
+    if compiled:
+        computed.compile()
     if how == "fsdp":
         mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.ranks,))
-        # inputs stay as they are: colours and mixed shares would be rounded, and autocast casts what it multiplies
+        # inputs stay as they are: colours and mixed shares would be rounded; the objective rounds what the model sees
         policy = MixedPrecisionPolicy(cast_forward_inputs=False) if precision == "fp32" else MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         model = objective.model
@@ -133,9 +138,9 @@ def share(objective: Any, how: Sharing, processes: Processes, precision: Precisi
     if how == "ddp":
         with warnings.catch_warnings():  # the option's new name, which older versions do not know
             warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
-            return DistributedDataParallel(objective, device_ids=[device] if device.type == "cuda" else None,
+            return DistributedDataParallel(computed, device_ids=[device] if device.type == "cuda" else None,
                                            broadcast_buffers=False, gradient_as_bucket_view=True)
-    return objective
+    return computed
 
 
 @contextlib.contextmanager

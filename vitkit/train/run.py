@@ -120,9 +120,7 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
     sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes, free_memory(device))
     compiled = config.compile == "yes" or (config.compile == "auto" and device.type == "cuda"
                                            and plan.steps >= COMPILES_AT)
-    if compiled:
-        objective.compile()
-    shared = share(objective, sharing, processes, precision)
+    shared = share(objective, sharing, processes, precision, compiled=compiled)
     optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
     fast = Fast(image=model.config.image, crop=config.augment.crop, aspect=config.augment.aspect,
                 flip=config.augment.flip, whole=model.metadata.preprocessing)
@@ -134,7 +132,7 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
     say("recipe", "; ".join([config.recipe or "settings of your own", describe(optimizer),
                              f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}", *_regularised(config)]))
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
-    say("numbers", precision + ", autocast over fp32 weights" * (precision == "bf16")
+    say("numbers", precision + ", over fp32 weights" * (precision == "bf16")
         + f", {sharing}" * (sharing != "none") + ", compiled" * compiled)
     say("plan", f"{plan.describe()} → {folder.path}")
     look = None
@@ -143,7 +141,7 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
     return Training(
         config=config, plan=plan, objective=objective, shared=shared, optimizer=optimizer,
         average=Average(objective, config.average) if config.average else None, loader=loader, processes=processes,
-        precision=precision, folder=folder, stop=StopRequest(), look=look,
+        folder=folder, stop=StopRequest(), look=look,
         trackers=Trackers(config.track if processes.first else (), folder.path, settings.to_tables(config)))
 
 

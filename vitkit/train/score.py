@@ -16,6 +16,8 @@ from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import Split
 from vitkit.data.transforms import Exact
 from vitkit.model.build import Model
+from vitkit.train.devices import Precision
+from vitkit.train.narrow import ask
 
 Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.progress, or nothing
 
@@ -33,7 +35,7 @@ def answers(
     split: Split,
     *,
     device: torch.device | str = "cpu",
-    precision: str = "fp32",
+    precision: Precision = "fp32",
     batch: int = 64,
     workers: int = 0,
     rank: int = 0,
@@ -52,11 +54,12 @@ def answers(
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.no_grad():
             for loaded in watch(batches, -(-mine // batch), "evaluating"):
                 failures.update(loaded.failures)
                 if len(loaded.images):
-                    logits.append(model(loaded.images.to(device, non_blocking=True)).float().cpu())
+                    told, _ = ask(model, loaded.images.to(device, non_blocking=True), precision)
+                    logits.append(told.float().cpu())
                     labels.append(loaded.labels)
                     indices.append(loaded.indices)
     finally:

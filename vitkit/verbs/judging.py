@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, Interrupted
 from vitkit.verbs.options import Data, Device, Json, Run, at_least, image_size, option
 
 
@@ -111,7 +111,10 @@ def probe(
     opened = apart(run, open_data(data, label=label))
     extract = Extractor(model=load(run, image=size), device=chosen, precision=precision, batch=batch,
                         workers=pick_readers(workers, chosen, 1), watch=progress)
-    parts = gather(extract, opened, learner)
+    try:
+        parts = gather(extract, opened, learner)
+    except KeyboardInterrupt:
+        raise Interrupted("what was computed is kept: the same command goes on from there", 130) from None
     if features is not None:
         write_features(features, parts.by_name(), opened.classes)
     found = probe_features(parts, opened, learner)

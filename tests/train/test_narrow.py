@@ -1,0 +1,59 @@
+"""Training in bf16 beside float32, on every kind of model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.model.kinds import KINDS, images_for, make
+from vitkit.train.narrow import Narrow, ask
+from vitkit.train.objectives import Labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_about_as_close_as_autocasts_and_weights_stay_as_they_are(kind: str):
+    model = make(kind).eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    images = images_for(model, 2)
+    with torch.no_grad():
+        exact, (told, seen) = model(images), ask(model, images, "bf16", ("representation",))
+        with torch.autocast("cpu", torch.bfloat16):
+            theirs = model(images)
+    assert told.dtype == seen["representation"].dtype == torch.bfloat16
+    assert (told.float() - exact).norm() < 2 * (theirs.float() - exact).norm() + 0.02 * exact.norm()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "no head"])
+def test_gradients_arrive_in_float32_and_point_where_autocasts_do(kind: str):
+    objective = Labels(make(kind), multilabel=False, smoothing=0.0, weights=None)
+    pixels = images_for(objective.model, 4) / 4 + 0.5
+    targets = torch.eye(objective.model.config.classes)[:4]
+    gradients = []
+    for computed, autocast in ((objective, False), (objective, True), (Narrow(objective), False)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss, _ = computed(pixels, targets)
+        loss.backward()
+        found = {name: parameter.grad for name, parameter in objective.named_parameters()}
+        assert all(gradient is not None and gradient.dtype == torch.float32 for gradient in found.values())
+        gradients.append(torch.cat([gradient.flatten() for gradient in found.values()]))
+        objective.zero_grad()
+    exact, theirs, ours = gradients
+    assert torch.cosine_similarity(ours, exact, dim=0) > torch.cosine_similarity(theirs, exact, dim=0) - 0.12
+
+
+def test_nothing_between_the_weights_and_the_loss_is_wider_than_bf16():
+    objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
+    widths = {}
+    for name, part in objective.model.named_modules():
+        part.register_forward_hook(lambda _, __, out, name=name: widths.update({name: out.dtype}))
+    Narrow(objective)(torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2])
+    assert set(widths.values()) == {torch.bfloat16}
+
+
+def test_compiled_it_is_one_graph_with_the_same_loss():
+    objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
+    pixels, targets = torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2]
+    compiled = torch.compile(Narrow(objective), fullgraph=True, backend="aot_eager")
+    assert_close(compiled(pixels, targets)[0], Narrow(objective)(pixels, targets)[0], atol=2e-3, rtol=0)
