@@ -34,6 +34,8 @@ OPTIONS = {
               "precision", "workers", "json"],
     "predict": ["run", "images", "top", "out", "overwrite", "labels", "image", "fast", "device", "workers", "csv",
                 "json"],
+    "export": ["run", "to", "out", "input", "int8", "max_drop", "data", "pictures", "image", "overwrite", "json"],
+    "serve": ["runs", "host", "port", "batch", "fast", "device", "key_file", "cors", "limit", "json"],
     "inspect": ["run", "images", "out", "image", "layer", "head", "token", "device", "json"],
 }
 

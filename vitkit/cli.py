@@ -5,6 +5,7 @@ Nothing heavy is imported until a verb runs, so that help and mistakes answer at
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -16,16 +17,19 @@ import tyro
 
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 from vitkit.verbs.data import check, shard
+from vitkit.verbs.exporting import export
 from vitkit.verbs.judging import evaluate, probe
 from vitkit.verbs.looking import inspect
 from vitkit.verbs.models import convert, cost
 from vitkit.verbs.predicting import predict
+from vitkit.verbs.serving import serve
 from vitkit.verbs.training import demo, fit, pretrain, resume
 
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "check": check, "fit": fit, "pretrain": pretrain, "resume": resume, "evaluate": evaluate, "probe": probe,
-    "predict": predict, "inspect": inspect, "shard": shard, "cost": cost, "convert": convert,
+    "inspect": inspect, "predict": predict, "export": export, "serve": serve, "shard": shard, "cost": cost,
+    "convert": convert,
 }
 
 
@@ -44,6 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
     if verb not in VERBS:
         _fail(f"vitkit: there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
     logging.basicConfig(format="note     %(message)s", level=logging.WARNING)
+    for stream in (sys.stdout, sys.stderr):  # names of files need not be text, and a message must not fail over them
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=rest, use_underscores=False)
     except VitkitError as error:

@@ -221,6 +221,16 @@ def test_a_bomb_is_refused_before_memory_is_spent(kind: str):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB, of the 10 GB it claims
 
 
+def test_many_bands_count_like_many_pixels():
+    tifffile = pytest.importorskip("tifffile")
+    file = io.BytesIO()
+    tifffile.imwrite(file, np.zeros((100, 100, 50), np.uint8), compression="zlib", photometric="minisblack",
+                     planarconfig="contig")
+    assert decode(file.getvalue(), channels=50, pixel_limit=10_000).shape == (100, 100, 50)
+    with pytest.raises(DecodeError, match="100 x 100 x 50 values, over the limit of 10,000 pixels"):
+        decode(file.getvalue(), channels=3, pixel_limit=10_000)
+
+
 def test_the_limit_is_ours_not_pillows():
     content = encode(Image.new("L", (20_000, 9_000)), "PNG")  # 180 million: past Pillow's own limit
     assert decode(content, channels=1).shape == (9_000, 20_000, 1)

@@ -139,6 +139,13 @@ def test_two_processes_give_the_losses_of_one_with_other_settings(how: str, sett
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_two_processes_in_bf16_give_about_the_losses_of_one_in_float32(how: str, runs: Runs):
+    assert losses(runs.shared(how, precision="bf16")) == pytest.approx(losses(runs.alone()), rel=0, abs=2e-2)
+    assert json.loads((runs.shared(how, precision="bf16") / "run.json").read_text())["precision"] == "bf16"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_masked_patches_are_learned_by_two_processes_and_then_by_one(how: str, tmp_path: Path):
     run = tmp_path / "run"
     clean(torchrun(*words(run, verb="pretrain", steps=6, save_every=4, parallel=how)))

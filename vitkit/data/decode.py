@@ -68,9 +68,9 @@ def _decode(content: bytes | np.ndarray | Image.Image, channels: int, background
         if pixels is not None:
             return pixels
     if content[:6] == b"\x93NUMPY":
-        return _fit_channels(deepen(read_npy(content, limit)), channels)
+        return _fit_channels(deepen(read_npy(content, channels, limit)), channels)
     if content[:4] in _TIFF_STARTS and not _pillow_can(content, channels):
-        return _fit_channels(deepen(read_tiff(content, limit)), channels)
+        return _fit_channels(deepen(read_tiff(content, channels, limit)), channels)
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"{channels} channels are wanted, which only .npy and TIFF files can hold")
     with _open(content) as picture:

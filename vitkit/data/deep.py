@@ -35,21 +35,20 @@ def deepen(pixels: np.ndarray) -> np.ndarray:
     raise DecodeError(f"values of type {pixels.dtype}")
 
 
-def read_npy(content: bytes, limit: int) -> np.ndarray:
+def read_npy(content: bytes, channels: int, limit: int) -> np.ndarray:
     """A .npy file; its header is checked before its values are read, and pickled objects never are."""
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)
-    if int(np.prod(shape[:2], dtype=np.int64)) > limit:
-        raise DecodeError(f"{' x '.join(map(str, shape))} values, over the limit of {limit:,} pixels")
+    _check_size(shape, channels, limit)
     if dtype.hasobject:
         raise DecodeError("pickled objects, which are never loaded")
     file.seek(0)
     return np.load(file, allow_pickle=False)
 
 
-def read_tiff(content: bytes, limit: int) -> np.ndarray:
+def read_tiff(content: bytes, channels: int, limit: int) -> np.ndarray:
     """All bands of a TIFF's first page, bands last."""
     try:
         import tifffile
@@ -57,7 +56,14 @@ def read_tiff(content: bytes, limit: int) -> np.ndarray:
         raise DecodeError('a multi-band TIFF, which needs: pip install "vitkit[formats]"') from None
     with tifffile.TiffFile(io.BytesIO(content)) as file:
         page: Any = file.pages[0]
-        if page.imagelength * page.imagewidth > limit:
-            raise DecodeError(f"{page.imagewidth} x {page.imagelength}, over the limit of {limit:,} pixels")
+        _check_size((page.imagelength, page.imagewidth, page.size // max(page.imagelength * page.imagewidth, 1)),
+                    channels, limit)
         pixels = page.asarray()
         return np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 and page.planarconfig == 2 else pixels
+
+
+def _check_size(shape: tuple[int, ...], channels: int, limit: int) -> None:
+    """Before anything is unpacked: many bands make a small file as large as many pixels do."""
+    pixels, values = (int(np.prod(part, dtype=np.int64)) for part in (shape[:2], shape))
+    if pixels > limit or values > limit * max(channels, 4):
+        raise DecodeError(f"{' x '.join(map(str, shape))} values, over the limit of {limit:,} pixels")

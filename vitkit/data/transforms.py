@@ -52,7 +52,7 @@ class Exact:
 
     def describe(self) -> list[str]:
         how, (height, width) = self.preprocessing, self.image
-        size, grown = f"{height} x {width}", f"{_grown(height, how.crop)} x {_grown(width, how.crop)}"
+        size, grown = f"{height} x {width}", f"{before_crop(height, how.crop)} x {before_crop(width, how.crop)}"
         geometry = {
             "crop": f"resize to cover {grown}, cut {size} from the centre",
             "squash": f"resize to {grown}, whatever the shape"
@@ -67,7 +67,7 @@ def fit(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
     """(C, h, w) → (C, *image) by cropping, squashing or letterboxing."""
     if how.resize == "letterbox":
         return _letterbox(picture, image, how)
-    grown = _grown(image[0], how.crop), _grown(image[1], how.crop)
+    grown = before_crop(image[0], how.crop), before_crop(image[1], how.crop)
     if how.resize == "crop":
         picture = _without_ends(picture, grown)
     size = grown if how.resize == "squash" else _covering((picture.shape[-2], picture.shape[-1]), grown)
@@ -188,7 +188,7 @@ def per_channel(values: tuple[float, ...], channels: int) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
 
 
-def _grown(side: int, crop: float) -> int:
+def before_crop(side: int, crop: float) -> int:
     return round(side / crop)
 
 

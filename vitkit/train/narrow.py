@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.func import functional_call

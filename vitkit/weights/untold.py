@@ -47,8 +47,8 @@ def find_heads(checkpoint: Checkpoint, width: int, told: int | None) -> int:
     if heads is None:
         raise WeightsError(f"{checkpoint.origin} does not tell its number of attention heads, "
                            f"and no known model has its width, {width}.",
-                           try_="vitkit.load(…, heads=N); on the command line, first: vitkit convert IN OUT --to vitkit "
-                                "--heads N")
+                           try_="vitkit.load(…, heads=N); on the command line, first: vitkit convert IN OUT --to "
+                                "vitkit --heads N")
     if width % heads:
         raise WeightsError(f"{checkpoint.origin} is {width} wide, which {heads} heads cannot share.")
     return heads

@@ -1,0 +1,272 @@
+"""Exported files, opened again: the same answers, all that belongs to them, and nothing that should not travel."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import vitkit
+from tests.data.pictures import scene
+from tests.model.kinds import KINDS
+from tests.serve.exports import DEEP, PICTURES, assert_same, model, written
+from vitkit.config import Fit
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.sources.fashion import CLASSES
+from vitkit.errors import ConfigError, WeightsError
+from vitkit.serve.compare import TOLERANCE, judge
+from vitkit.serve.export import export
+from vitkit.serve.exported import Exported, open_exported
+from vitkit.serve.given import pixels_of
+from vitkit.serve.metadata import describe, read_metadata
+from vitkit.serve.onnx_file import ExportError, OnnxModel
+from vitkit.serve.predict import Classifier
+from vitkit.serve.program import Program
+from vitkit.serve.trace import trace
+from vitkit.train.folder import RunFolder
+from vitkit.verbs.exporting import export as verb
+
+SLOW = pytest.mark.slow
+FORMATS = ["pt2", pytest.param("onnx", marks=SLOW)]  # torch takes seconds for each .onnx file
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(model())
+
+
+@pytest.fixture(scope="module", params=["onnx", "pt2"])
+def file(request: pytest.FixtureRequest, classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    path = tmp_path_factory.mktemp("exported") / f"model.{request.param}"
+    export(classifier, path, to=request.param)
+    return open_exported(path)
+
+
+def test_odd_pictures_get_the_same_answers(classifier: Classifier, file: Exported):
+    assert_same(classifier, file, [*PICTURES.values(), *PICTURES.values()])  # twice: those of one size go together
+
+
+def test_the_file_carries_classes_preprocessing_and_where_it_comes_from(classifier: Classifier, file: Exported):
+    record = read_metadata(file.path)
+    assert record["labels"] == list(CLASSES)
+    assert Preprocessing.from_record(record["preprocessing"]) == classifier.exact.preprocessing
+    assert (record["variant"], record["vitkit"]) == ("mu/8", vitkit.__version__)
+    assert (record["input"], record["image"], record["multilabel"]) == ("uint8", [32, 32], False)
+
+
+def test_no_path_of_this_machine_travels_along(file: Exported):
+    content = file.path.read_bytes()
+    if isinstance(file, Program):
+        with zipfile.ZipFile(file.path) as archive:
+            content = b"".join(archive.read(name) for name in archive.namelist())
+    for path in (Path(vitkit.__file__).parent, Path(torch.__file__).parent, Path.home()):
+        assert str(path).encode() not in content
+
+
+def test_the_comparison_lies_beside_the_file(file: Exported):
+    record = json.loads(file.path.with_name(f"{file.path.name}.json").read_text())
+    found = record["comparison"]
+    assert found["same"] == found["pictures"] == 64 + 6
+    assert found["sizes"] == 7
+    assert found["largest"] <= found["tolerance"] == TOLERANCE
+    assert found["data"] == "fashion, inside the package"
+
+
+def test_the_onnx_file_is_what_it_says(file: Exported):
+    if not isinstance(file, OnnxModel):
+        pytest.skip("about the other format")
+    content = onnx.load(file.path)
+    onnx.checker.check_model(content, full_check=True)
+    [given] = content.graph.input
+    sizes = [size.dim_param or size.dim_value for size in given.type.tensor_type.shape.dim]
+    assert (given.name, sizes) == ("pictures", ["batch", "height", "width", 3])
+    assert given.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    assert [value.name for value in content.graph.output] == ["probabilities", "logits"]
+    assert {entry.domain for entry in content.opset_import} == {""}  # nothing that only one runtime knows
+
+
+def test_a_program_holds_no_pickle_and_one_that_does_is_not_opened(classifier: Classifier, tmp_path: Path):
+    path = tmp_path / "model.pt2"
+    program = trace(classifier, "uint8")
+    torch.export.save(program, path, extra_files={"vitkit.json": json.dumps(describe(classifier, "uint8", "float32"))})
+    with pytest.raises(WeightsError, match="would run code"):
+        Program(path)
+    written(classifier, path, program=program)
+    with zipfile.ZipFile(path) as archive:
+        contents = [archive.read(name) for name in archive.namelist()]
+    assert not any(content[:2] == b"\x80\x02" or content[:2] == b"PK" for content in contents)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_pictures_of_16_bits_go_in_as_floats(classifier: Classifier, format: str, tmp_path: Path):
+    file = written(classifier, tmp_path / f"model.{format}", "float32")
+    assert_same(classifier, file, [DEEP, *PICTURES.values()])
+
+
+def test_a_file_for_bytes_says_how_to_ask_it_about_16_bits(file: Exported):
+    with pytest.raises(ConfigError, match="--input float32"):
+        file.probabilities([pixels_of(DEEP)])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_tensor_goes_in_preprocessed(classifier: Classifier, format: str, tmp_path: Path):
+    file = written(classifier, tmp_path / f"model.{format}", "tensor")
+    assert_same(classifier, file, [*PICTURES.values()])
+    seen = torch.stack([classifier.see(picture) for picture in PICTURES.values()])
+    np.testing.assert_allclose(file.run(seen.numpy()), classifier.probabilities(seen), atol=1e-5)
+
+
+def test_several_labels_have_a_probability_each(tmp_path: Path):
+    made = model(resize="letterbox", interpolation="bilinear")
+    made.metadata = replace(made.metadata, provenance={"multilabel": True})
+    classifier = Classifier(made)
+    file = written(classifier, tmp_path / "model.pt2")
+    assert_same(classifier, file, [*PICTURES.values()])
+    assert file.metadata["multilabel"]
+    assert not np.allclose(file.probabilities([scene()]).sum(), 1)
+
+
+QUICK = ["axial", "relative", "attention pool", "root hybrid"]
+
+
+@pytest.mark.parametrize(("kind", "format"), [
+    pytest.param(kind, format, marks=[] if kind in QUICK and format == "pt2" else SLOW)
+    for kind in KINDS if kind != "no head" for format in ("onnx", "pt2")])
+def test_models_of_every_kind(kind: str, format: str, tmp_path: Path):
+    classifier = Classifier(model(kind, resize="squash"))
+    channels = classifier.model.config.channels
+    bands = np.concatenate([scene(50, 70), scene(50, 70)[:, ::-1]], axis=2)
+    pictures = [bands[:, :, :channels], bands[:31, :, :channels], bands[:1, :1, :channels]]
+    assert_same(classifier, written(classifier, tmp_path / f"model.{format}"), pictures)
+
+
+def test_the_model_itself_is_traced_and_stays_as_it_was(classifier: Classifier, tmp_path: Path):
+    before = {name: tensor.clone() for name, tensor in classifier.model.state_dict().items()}
+    addresses = {tensor.data_ptr() for tensor in classifier.model.parameters()}
+    program = trace(classifier, "tensor")
+    assert {tensor.data_ptr() for tensor in program.state_dict.values()} == addresses
+    for name, tensor in classifier.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_dropout_is_off():
+    made = vitkit.create("mu/8", classes=10, image=32, dropout=0.5, stochastic_depth=0.5)
+    torch.nn.init.normal_(made.head.logits.weight)
+    classifier = Classifier(made)
+    made.train()
+    seen = torch.rand(4, 3, 32, 32)
+    told = trace(classifier, "tensor").module()(seen)[0]
+    made.eval()
+    np.testing.assert_allclose(told.detach(), classifier.probabilities(seen), atol=1e-6)
+
+
+# what can go wrong
+
+
+def off_by(amount: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Program.run
+    monkeypatch.setattr(Program, "run", lambda self, pictures: honest(self, pictures) + np.float32(amount))
+
+
+def test_a_file_that_answers_otherwise_is_not_kept(classifier: Classifier, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch):
+    off_by(2 * TOLERANCE, monkeypatch)
+    with pytest.raises(ExportError, match="does not answer as the model does"):
+        export(classifier, tmp_path / "model.pt2", to="pt2", input="tensor")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_fails_leaves_the_one_before_it(classifier: Classifier, tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "model.pt2"
+    path.write_text("earlier")
+    with pytest.raises(ConfigError, match="exists already"):
+        export(classifier, path, to="pt2")
+    off_by(0.5, monkeypatch)
+    with pytest.raises(ExportError):
+        export(classifier, path, to="pt2", input="tensor", overwrite=True)
+    assert path.read_text() == "earlier"
+
+
+def test_onnx_without_its_packages_says_what_to_install(classifier: Classifier, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ExportError, match=r'pip install "vitkit\[export\]"'):
+        export(classifier, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 no zip"])
+def test_files_that_are_no_exports_are_named(content: bytes, tmp_path: Path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    for ask in (read_metadata, open_exported, Program, OnnxModel):
+        with pytest.raises(WeightsError, match=r"model\.onnx"):
+            ask(path)
+
+
+def test_the_classes_that_are_likeliest_may_differ_only_where_they_tie():
+    def of(*rows: tuple[float, ...]) -> np.ndarray:
+        return np.array(rows, np.float32)
+
+    none = np.array([-1])
+    tie = judge(of((0.5, 0.49995)), of((0.49995, 0.5)), none, "", 1)
+    assert (tie.same, tie.agree, tie.equal) == (0, 1, True)
+    other = judge(of((0.51, 0.49)), of((0.49, 0.51)), none, "", 1)
+    assert (other.agree, other.equal) == (0, False)
+    assert not judge(of((0.51, 0.49)), of((np.nan, 0.49)), none, "", 1).equal
+
+
+# the verb
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder as a fit leaves it, untrained."""
+    folder = RunFolder(tmp_path / "run")
+    made = model("non-square, one channel")
+    vitkit.save(made, folder.path)
+    folder.write_config(Fit(data="fashion", model="mu/8", channels=1, image=(16, 40)))
+    folder.add_to_record(data={})
+    return folder.path
+
+
+def test_the_verb_compares_on_the_runs_own_data(run: Path, capfd: pytest.CaptureFixture[str]):
+    verb(str(run), "onnx")
+    told = capfd.readouterr()
+    assert (run / "model.onnx").is_file()
+    assert told.out.startswith(f"written    {run / 'model.onnx'}")
+    assert "70 of 70 answers the same" in told.out
+    assert "fashion, test" in told.out
+    assert told.err.startswith("exporting ")
+    assert told.err.count("\n") == 1  # nothing of what exporters tell about themselves
+
+
+def test_the_verb_says_where_pictures_come_from_when_the_runs_are_gone(run: Path, tmp_path: Path,
+                                                                       capsys: pytest.CaptureFixture[str]):
+    folder = RunFolder(run)
+    folder.write_config(replace(folder.config(), data=str(tmp_path / "gone")))
+    verb(str(run), "pt2", out=tmp_path / "there.pt2", json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["file"] == str(tmp_path / "there.pt2")
+    assert found["comparison"]["data"].startswith("fashion, inside the package; the run's own data cannot be used: ")
+
+
+def test_options_that_do_not_go_together_are_refused(run: Path, tmp_path: Path):
+    for words, options in {
+        "--max-drop and --pictures are for --int8": {"to": "onnx", "max_drop": 1.0},
+        "int8 is for onnx": {"to": "pt2", "int8": True},
+        "ends in .onnx": {"to": "onnx", "out": tmp_path / "model.pt2"},
+        "0 or more": {"to": "onnx", "int8": True, "max_drop": -1.0},
+    }.items():
+        with pytest.raises(ConfigError, match=words):
+            verb(str(run), **options)  # type: ignore[arg-type]
+
+

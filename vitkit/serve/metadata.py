@@ -1,0 +1,63 @@
+"""What an exported file says of itself, in JSON: classes, preprocessing, variant, provenance, how to feed it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.transforms import Exact
+from vitkit.errors import WeightsError
+from vitkit.serve.predict import Classifier
+from vitkit.serve.trace import Input
+from vitkit.weights.native import HEADER, record_of
+
+EXTRA = f"{HEADER}.json"  # the name of the record among the extra files of a .pt2
+ZIP = b"PK\x03\x04"       # how a .pt2 begins
+
+
+def describe(classifier: Classifier, input: Input, numbers: str) -> dict[str, Any]:
+    """`numbers` is what the file computes in: float32, or int8 where it can."""
+    return {**record_of(classifier.model), "labels": list(classifier.labels), "multilabel": classifier.multilabel,
+            "image": list(classifier.exact.image), "channels": classifier.model.config.channels, "input": input,
+            "numbers": numbers, "steps": classifier.exact.describe()}
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The record of a .onnx or .pt2 that `vitkit export` wrote, by content and without running anything in it."""
+    path = Path(path)
+    try:
+        text = _of_program(path) if is_program(path) else _of_onnx(path)
+        record = json.loads(text) if text else None
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise WeightsError(f"{path} is damaged: {error}") from error
+    if not isinstance(record, dict):
+        raise WeightsError(f"{path} was not written by vitkit export.", looked_for=f"metadata under {HEADER!r}")
+    return record
+
+
+def exact_of(metadata: dict[str, Any]) -> Exact:
+    """The preprocessing that a file with a tensor for input leaves to the caller."""
+    height, width = metadata["image"]
+    return Exact(image=(height, width), preprocessing=Preprocessing.from_record(metadata["preprocessing"]))
+
+
+def is_program(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(ZIP)) == ZIP
+
+
+def _of_program(path: Path) -> str | None:
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.split("/")[1:] == ["extra", EXTRA]]
+        return archive.read(names[0]).decode("utf-8") if names else None
+
+
+def _of_onnx(path: Path) -> str | None:
+    from vitkit.serve.onnx_file import metadata_of
+
+    return metadata_of(path).get(HEADER)

@@ -1,0 +1,180 @@
+"""One model behind the server: pictures as bytes → answers, read by the readers' threads, computed in batches.
+
+Shapes: B pictures, C channels, K classes, D width, V views, H heads, h x w patch grid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.inspect.applies import transformer
+from vitkit.inspect.attention import attention_maps, pick_heads, views
+from vitkit.inspect.rollout import rollout
+from vitkit.model.variants import name_of
+from vitkit.model.vit import VisionTransformer
+from vitkit.serve import schema
+from vitkit.serve.batching import Batcher
+from vitkit.serve.limits import Limits
+from vitkit.serve.metering import Meters
+from vitkit.serve.predict import Classifier
+from vitkit.serve.prediction import Prediction
+
+T = TypeVar("T")
+Floats = NDArray[np.float32]
+CPU_BATCH = 16  # Ti/16 on one core: 40 ms a picture alone, 27 in 8 or 16, 33 in 64, and all 64 wait for the last
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A picture, and which part of the attention is wanted."""
+
+    image: Tensor               # (C, height, width)
+    layers: list[int] | None
+    heads: list[int]
+
+
+class Served:
+    def __init__(self, name: str, classifier: Classifier, *, batch: int | None, computer: Executor, readers: Executor,
+                 limits: Limits, meters: Meters):
+        self.name, self.classifier, self.limits, self.meters, self.readers = name, classifier, limits, meters, readers
+        self.batch = batch or min(classifier.engine.batch, CPU_BATCH if classifier.device.type == "cpu" else 10**9)
+        # one thread computes for all models and tasks: they take turns, and share no cores badly
+        self.predicting = self._batcher("predict", lambda images: list(classifier.probabilities(torch.stack(images))),
+                                        self.batch, computer)
+        self.embedding = self._batcher("embed", lambda images: list(classifier.embed(torch.stack(images))),
+                                       self.batch, computer)
+        self.attending: Batcher[Looked, tuple[Floats, Floats]] = self._batcher("attention", self._look, 1, computer)
+
+    def _batcher(self, task: str, compute: Callable[[list[Any]], Sequence[Any]], batch: int,
+                 computer: Executor) -> Batcher[Any, Any]:
+        sizes = self.meters.batches.labels(self.name, task)
+        return Batcher(compute, batch=batch, executor=computer, watch=sizes.observe)
+
+    async def predict(self, pictures: list[bytes]) -> list[Prediction]:
+        return await _all([self._predict(picture) for picture in pictures])
+
+    async def embed(self, pictures: list[bytes]) -> list[schema.Embedding]:
+        return await _all([self._embed(picture) for picture in pictures])
+
+    async def _predict(self, picture: bytes) -> Prediction:
+        image = await self._read(picture, self._see)
+        if isinstance(image, str):
+            return Prediction(self.classifier.labels, error=image)
+        return self._prediction(await self.predicting.ask(image))
+
+    def _prediction(self, probabilities: Floats) -> Prediction:
+        if not np.isfinite(probabilities).all():
+            return Prediction(self.classifier.labels, error="the model's answer to it is no number")
+        return Prediction(self.classifier.labels, probabilities)
+
+    async def _embed(self, picture: bytes) -> schema.Embedding:
+        image = await self._read(picture, self._see)
+        if isinstance(image, str):
+            return schema.Embedding(error=image, vector=[])
+        vector: Floats = await self.embedding.ask(image)
+        if not np.isfinite(vector).all():
+            return schema.Embedding(error="the model's answer to it is no number", vector=[])
+        return schema.Embedding(error=None, vector=vector.tolist())
+
+    async def attend(self, picture: bytes, *, layer: int | None, head: int | None) -> schema.Attention | Prediction:
+        """What the heads look at; of a picture that cannot be read, the prediction that says so."""
+        vit = transformer(self.classifier.model, "attention")
+        layers, heads = None if layer is None else [layer], pick_heads(vit, None if head is None else [head])
+        shown = [view.label for view in views(vit, layers)]
+        read = await self._read(picture, self._frame)
+        if isinstance(read, str):
+            return Prediction(self.classifier.labels, error=read)
+        framed, image = read
+        (maps, rolled), probabilities = await _all([self.attending.ask(Looked(image, layers, heads)),
+                                                    self.predicting.ask(image)])
+        finding = partial(self._tell, vit.config.grid, shown, heads, maps, rolled, framed,
+                          self._prediction(probabilities))
+        return await asyncio.get_running_loop().run_in_executor(self.readers, finding)
+
+    def _look(self, asked: Sequence[Looked]) -> list[tuple[Floats, Floats]]:
+        model = self.classifier.model
+        return [(attention_maps(model, each.image[None], layers=each.layers, heads=each.heads)[0],  # (V, H, h, w)
+                 rollout(model, each.image[None])[0]) for each in asked]                            # (h, w)
+
+    def _tell(self, grid: tuple[int, int], shown: list[str], heads: list[int], maps: Floats, rolled: Floats,
+              framed: Tensor, prediction: Prediction) -> schema.Attention:
+        return schema.Attention(
+            model=self.name, grid=grid, views=shown, heads=heads, maps=_short(maps), rollout=_short(rolled),
+            seen=_png(framed), prediction=told(prediction, 5))
+
+    async def _read(self, picture: bytes, how: Callable[[bytes], T]) -> T | str:
+        """What the model is shown, or why it cannot be."""
+        try:
+            read = await asyncio.get_running_loop().run_in_executor(self.readers, how, picture)
+        except (VitkitError, MemoryError) as error:
+            self.meters.pictures.labels(self.name, "unreadable").inc()
+            return str(error) or "too large for this machine's memory"
+        self.meters.pictures.labels(self.name, "read").inc()
+        return read
+
+    def _see(self, picture: bytes) -> Tensor:
+        return self.classifier.see(picture, pixel_limit=self.limits.pixels)
+
+    def _frame(self, picture: bytes) -> tuple[Tensor, Tensor]:
+        """To look at, and for the model."""
+        framed = self.classifier.frame(picture, pixel_limit=self.limits.pixels)
+        return framed, self.classifier.exact.normalise(framed)
+
+    def warm(self) -> None:
+        """The first pass through a model is slower than all others: not with somebody waiting for it."""
+        config = self.classifier.model.config
+        self.classifier.probabilities(torch.zeros(1, config.channels, *config.image))
+
+    def describe(self) -> schema.Model:
+        model, classifier = self.classifier.model, self.classifier
+        vit = model if isinstance(model, VisionTransformer) else None
+        return schema.Model(
+            name=self.name, variant=name_of(model.config), image=model.config.image, classes=list(classifier.labels),
+            multilabel=classifier.multilabel, views=[view.label for view in views(vit)] if vit else [],
+            heads=vit.config.heads if vit else 0, grid=vit.config.grid if vit else None,
+            preprocessing=classifier.exact.describe(), computes=classifier.engine.words)
+
+
+def told(prediction: Prediction, top: int) -> schema.Prediction:
+    answers = [] if prediction.error is not None else prediction.top(min(top, len(prediction.labels)))
+    return schema.Prediction(error=prediction.error, answers=[
+        schema.Answer(label=answer.label, probability=answer.probability, index=answer.index) for answer in answers])
+
+
+async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; where one fails, or nobody waits any longer, the others are called off."""
+    tasks = [asyncio.ensure_future(each) for each in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _short(weights: Floats) -> Any:
+    """Six decimals: in full, float32 in JSON is twice as long and shows nothing more."""
+    return weights.astype(np.float64).round(6).tolist()
+
+
+def _png(framed: Tensor) -> str:
+    """(C, height, width) on 0 to 255 → a data: URL; of more than three channels the first three."""
+    pixels = framed.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
+    picture = Image.fromarray(pixels[..., :3] if pixels.shape[-1] >= 3 else pixels[..., 0])
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=1)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
