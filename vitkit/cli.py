@@ -5,6 +5,7 @@ Nothing heavy is imported until a verb runs, so that help and mistakes answer at
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -21,9 +22,12 @@ from vitkit.verbs.exporting import export
 from vitkit.verbs.judging import evaluate, probe
 from vitkit.verbs.looking import inspect
 from vitkit.verbs.models import convert, cost
+from vitkit.verbs.options import exit_code
 from vitkit.verbs.predicting import predict
 from vitkit.verbs.serving import serve
 from vitkit.verbs.training import demo, fit, pretrain, resume
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
@@ -53,16 +57,27 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=rest, use_underscores=False)
+        sys.stdout.flush()  # here, where a full disk can still be told in words
     except VitkitError as error:
         _fail(f"vitkit {verb}: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Interrupted as stopped:
-        print(f"vitkit {verb}: {stopped}", file=sys.stderr)
-        sys.exit(stopped.code)
+    except KeyboardInterrupt as stopped:
+        sys.exit(exit_code(stopped))
+    except Interrupted as kept:
+        print(f"vitkit {verb}: {kept}", file=sys.stderr)
+        sys.exit(kept.code)
     except BrokenPipeError:  # the reader has seen enough: vitkit check … | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _forget_output()
+        _fail(f"vitkit {verb}: {error.filename or 'the output'} cannot be written: {error.strerror}.")
+
+
+def _forget_output() -> None:
+    """What is still waiting to be printed would fail once more at the very end, and not in words."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:

@@ -65,6 +65,18 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
+def test_a_prediction_shows_what_the_model_sees_where_that_is_asked_for():
+    """Also of a ResNet, which has no attention to show it with."""
+    classifier = small_classifier("ResNet")
+    answer = once("POST", "/v1/predict?seen=true", made=Service({"small": classifier}), files=form(JPEG, b"x")).json()
+    first, second = answer["predictions"]
+    seen = Image.open(io.BytesIO(base64.b64decode(first["seen"].removeprefix("data:image/png;base64,"))))
+    assert np.abs(np.asarray(seen, dtype=float) - classifier.frame(JPEG).permute(1, 2, 0).numpy()).max() <= 0.5
+    assert best(first)[classifier(JPEG).top(1)[0].index] == pytest.approx(classifier(JPEG).probability, abs=1e-4)
+    assert "seen" not in second
+    assert "seen" not in once("POST", "/v1/predict", files=form(JPEG)).json()["predictions"][0]
+
+
 def test_every_picture_gets_its_own_answer_whoever_it_is_computed_with():
     classifier, pictures = small_classifier(), [picture(seed) for seed in range(48)]
     alone = [classifier(content).probabilities for content in pictures]
@@ -92,7 +104,8 @@ def test_several_pictures_are_answered_in_their_order_the_unreadable_with_a_reas
                     files=form(picture(1), b"no picture", JPEG[:-20], picture(2)))
     first, second, third, fourth = response.json()["predictions"]
     assert response.status_code == 200
-    assert second == {"error": "not a picture in any format that can be read", "answers": []}
+    assert second["error"].startswith("not a picture in any format that is read here: JPEG, PNG")
+    assert (second["answers"], set(second)) == ([], {"error", "answers"})
     assert "truncated" in third["error"], third
     for seed, told in ((1, first), (2, fourth)):
         assert told["error"] is None
@@ -115,7 +128,7 @@ def test_embeddings_are_the_models_own():
     expected = classifier.embed(classifier.see(picture(3))[None])[0]
     assert answer["width"] == len(expected)
     assert np.allclose(answer["embeddings"][0]["vector"], expected, atol=1e-5)
-    assert answer["embeddings"][1] == {"error": "not a picture in any format that can be read", "vector": []}
+    assert (answer["embeddings"][1]["vector"], "not a picture" in answer["embeddings"][1]["error"]) == ([], True)
 
 
 @pytest.mark.parametrize(("query", "views", "heads"), [("", None, None), ("?layer=1", [1], None),
@@ -350,6 +363,18 @@ def test_a_name_that_is_not_the_servers_own_is_refused():
     assert asked(service(), scene, hosts=hosts) == [200] * 4 + [400] * 5
 
 
+@pytest.mark.parametrize(("site", "cors", "status"), [
+    ("cross-site", [], 403), ("same-site", [], 403), ("same-origin", [], 200), ("none", [], 200),
+    ("cross-site", ["https://friend.example"], 200), ("cross-site", ["https://other.example"], 403),
+    ("cross-site", ["*"], 200),
+])
+def test_a_page_of_another_site_cannot_make_a_browser_send_pictures(site: str, cors: list[str], status: int):
+    """Which it would without asking first, for a form; only the answer is kept from that page."""
+    headers = {"sec-fetch-site": site, "origin": "https://friend.example"}
+    assert once("POST", "/v1/predict", options={"cors": cors}, files=form(JPEG), headers=headers).status_code == status
+    assert once("GET", "/", headers={"sec-fetch-site": site}).status_code == 200  # a link to the page is no harm
+
+
 def test_other_sites_may_ask_only_where_they_were_named():
     async def scene(http: httpx.AsyncClient) -> list[str | None]:
         found = []
@@ -425,7 +450,8 @@ def test_openapi_tells_both_forms_and_every_refusal():
     for path in ("/v1/predict", "/v1/embed", "/v1/attention"):
         asked_ = described["paths"][path]["post"]
         assert set(asked_["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
-        assert set(asked_["responses"]) == {"200", "400", "401", "404", "408", "413", "415", "422", "500", "503", "504"}
+        assert set(asked_["responses"]) == {"200", "400", "401", "403", "404", "408", "413", "415", "422", "500", "503",
+                                            "504"}
         assert asked_["security"] == [{"HTTPBearer": []}, {"APIKeyHeader": []}]
     assert "security" not in described["paths"]["/healthz"]["get"]
 

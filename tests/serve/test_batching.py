@@ -68,6 +68,18 @@ def test_a_batch_is_never_larger_than_said_and_the_first_to_come_is_the_first_se
     assert engine.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
+def test_one_item_does_not_wait_for_all_items_of_another_asker(executor: ThreadPoolExecutor):
+    engine = Engine()
+
+    async def scene() -> list[int]:
+        batcher = Batcher(engine, batch=3, executor=executor)
+        return await asyncio.gather(*(batcher.ask(number, "many") for number in range(8)), batcher.ask(50, "one"),
+                                    batcher.ask(60, "two"), batcher.ask(61, "two"))
+
+    assert asyncio.run(scene()) == [2 * number for number in (*range(8), 50, 60, 61)]
+    assert engine.batches == [[0, 50, 60], [1, 61, 2], [3, 4, 5], [6, 7]]
+
+
 def test_who_leaves_while_waiting_is_not_computed_for(executor: ThreadPoolExecutor):
     engine = Engine(free=False)
 

@@ -7,6 +7,8 @@ import contextlib
 import itertools
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -382,6 +384,7 @@ def test_mistakes_of_the_command_line_are_said_without_a_traceback(run: Path, tm
     (tmp_path / "key").write_text("short")
     assert "8 or more" in mistake(capsys, run, "--key-file", tmp_path / "key")
     assert "no such address" in mistake(capsys, run, "--host", "no.such.host.invalid")
+    assert "0.0.0.0 to be open" in mistake(capsys, run, "--host", "192.0.2.1")  # nobody's: RFC 5737
     assert "65535" in mistake(capsys, run, "--port", "65536")
     assert "an origin is needed" in mistake(capsys, run, "--cors", "https://example.org/path")
     assert "nowhere" in mistake(capsys, tmp_path / "nowhere", "--port", "0")
@@ -434,3 +437,55 @@ def test_a_service_stops_its_threads():
     with made:
         made.warm()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("vitkit")]
+
+
+def test_small_answers_are_not_kept_waiting_for_an_acknowledgement(healthy: Process):
+    """Without TCP_NODELAY, each takes the 40 ms after which Linux acknowledges what it has."""
+    with httpx.Client() as http:
+        took = []
+        for _ in range(15):
+            began = time.monotonic()
+            http.get(f"{healthy.address}/healthz")
+            took.append(time.monotonic() - began)
+    assert min(took[1:]) < 0.03
+
+
+def test_a_length_told_in_two_ways_is_refused_and_what_follows_is_not_taken_for_a_request(healthy: Process):
+    with connect(healthy.address) as connection:
+        connection.sendall(head(5).replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n") + b"0\r\n\r\n"
+                           b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        answers = heard(connection)
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert b"in two ways" in answers
+    assert answers.count(b"HTTP/1.1 ") == 1
+
+
+def test_with_a_key_the_server_answers_under_any_name(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """As behind a proxy; a page that has its name point here does not know the key."""
+    asked: list[object] = []
+    monkeypatch.setattr("vitkit.serve.app.create_app", lambda service, **options: asked.append(options["hosts"]))
+    monkeypatch.setattr("vitkit.serve.server.run", lambda app, service, listener, say: True)
+    main(["serve", str(run), "--port", "0", "--device", "cpu"])
+    monkeypatch.setenv("VITKIT_API_KEY", "a-long-key")
+    main(["serve", str(run), "--port", "0", "--device", "cpu"])
+    assert asked == [{"localhost", "127.0.0.1", "::1"}, None]
+
+
+STUCK = """
+import sys, threading, time
+from vitkit.serve import server
+from vitkit.serve.service import Service
+from tests.serve.small import small_classifier
+server.FAREWELL = 0.3
+with Service({"small": small_classifier()}) as service:
+    service.readers.submit(time.sleep, 60)
+    with server.leaving(whole=sys.argv[1] == "whole"):
+        service.stop()
+"""
+
+
+@pytest.mark.parametrize(("whole", "code"), [("whole", 0), pytest.param("lost", 1, marks=pytest.mark.slow)])
+def test_a_thread_that_cannot_be_stopped_does_not_keep_the_server_alive(whole: str, code: int):
+    began = time.monotonic()
+    assert subprocess.run([sys.executable, "-c", STUCK, whole], timeout=50).returncode == code
+    assert time.monotonic() - began < 40

@@ -236,12 +236,15 @@ def test_another_model_is_asked_about_the_same_picture(visit: Visit, runs: dict[
     expect(visit.page.locator("#headline")).to_contain_text("the likeliest of 3 classes")
     assert visit.text("#headline bdi") == vitkit.Classifier(runs["resnet"])(FIRST).label
     expect(visit.page.locator("#blind")).to_be_visible()
-    expect(visit.page.locator("#sights")).to_be_hidden()
+    expect(visit.page.locator("#overlay")).to_be_hidden()
+    expect(visit.page.locator("#controls")).to_be_hidden()
+    expect(visit.page.get_by_role("img", name="The picture as the model sees it, 32 x 32 pixels")).to_be_visible()
     visit.page.get_by_label("Model").select_option("several")
     expect(visit.page.locator("#bars-note")).to_contain_text("judged on its own")
     likely = [one.label for one in vitkit.Classifier(runs["several"])(FIRST).top() if one.probability >= 0.5]
     assert visit.text("#headline bdi") == (", ".join(likely) or "Nothing it knows")
     visit.page.get_by_label("Model").select_option("vit")
+    expect(visit.page.locator("#overlay")).to_be_visible()
     expect(visit.page.get_by_role("slider", name="Layer")).to_have_value("2")  # its last, where "several" has two
 
 
@@ -269,8 +272,9 @@ def test_a_server_that_is_gone_is_told_and_found_again(visit: Visit):
     visit.drop("first.png", FIRST)
     expect(visit.page.get_by_role("alert")).to_contain_text("The server does not answer.")
     visit.page.unroute("**/v1/**")
-    visit.page.get_by_role("button", name="Try again").click()
+    visit.page.get_by_role("button", name="Try again").press("Enter")
     visit.answered("first.png")
+    expect(visit.page.get_by_role("button", name="Choose a picture")).to_be_focused()  # "Try again" is gone
     visit.complaints.clear()
 
 

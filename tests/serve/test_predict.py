@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def test_broken_pictures_are_reported_in_their_place_and_hurt_nobody(classifier:
     with pytest.raises(DecodeError, match=r"missing\.jpg: No such file"):
         told[2].label  # noqa: B018
     assert told[1].record(3) == {"picture": None, "error": told[1].error, "answers": []}
+
+
+def test_an_answer_that_is_no_number_is_none(classifier: vitkit.Classifier):
+    with torch.no_grad():
+        classifier.model.head.logits.bias[2] = float("nan")
+    told = classifier(scene())
+    assert "no number" in (told.error or "")
+    assert json.loads(json.dumps(told.record(), allow_nan=False))["answers"] == []
 
 
 def test_what_is_no_picture_at_all_is_a_mistake_of_the_caller(classifier: vitkit.Classifier):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -41,7 +43,7 @@ def with_outlier() -> Classifier:
 @pytest.fixture(scope="module")
 def plain(with_outlier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("float32") / "model.onnx"
-    written(with_outlier, path)
+    written(with_outlier, path, "tensor")  # quicker, and without a matrix less
     return path
 
 
@@ -63,17 +65,32 @@ def test_int8_is_scored_and_one_that_loses_too_much_is_not_kept(
         with_outlier: Classifier, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exporting, "_write", lambda _, path, *rest: OnnxModel(shutil.copy(plain, path)))
     samples = find_samples("", with_outlier.model, "fashion")
-    made = export_int8(with_outlier, tmp_path / "model.onnx", samples=samples, most=40, max_drop=100)
+    asked: dict[str, Any] = {"input": "tensor", "samples": samples}
+    made = export_int8(with_outlier, tmp_path / "model.onnx", most=40, max_drop=100, **asked)
     assert made.comparison.labelled == 40
     assert made.comparison.pictures == 46
     record = json.loads((tmp_path / "model.onnx.json").read_text())
     assert record["int8"]["drop"] == pytest.approx(
         100 * (record["comparison"]["accuracy"] - record["comparison"]["file_accuracy"]))
     assert set(record["int8"]["speed"]) == {"1", "8"}
+    assert record["int8"]["beside"] == pytest.approx(_moved_in_a_batch(made.path, samples.calibration(16)), rel=0.5)
     assert open_exported(made.path).metadata["numbers"] == "int8"
     with pytest.raises(ExportError, match="was not written"):  # whatever it loses
-        export_int8(with_outlier, tmp_path / "other.onnx", samples=samples, most=5, max_drop=-101)
+        export_int8(with_outlier, tmp_path / "other.onnx", most=5, max_drop=-101, **asked)
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "model.onnx.json"}
+
+
+def test_a_folder_that_is_not_there_is_told_in_words(with_outlier: Classifier, tmp_path: Path):
+    with pytest.raises(ExportError, match="cannot be written: No such file or directory"):
+        export_int8(with_outlier, tmp_path / "nowhere" / "model.onnx")
+
+
+def _moved_in_a_batch(path: Path, pictures: list[np.ndarray]) -> float:
+    """One scale for a batch: what is asked beside a picture counts."""
+    session, ready = onnxruntime.InferenceSession(path), open_exported(path).ready
+    images = np.stack([ready(pixels) for pixels in pictures])
+    alone = np.concatenate([session.run(["probabilities"], {"pictures": image[None]})[0] for image in images])
+    return float(np.abs(session.run(["probabilities"], {"pictures": images})[0] - alone).max())
 
 
 @pytest.mark.slow

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 import vitkit
 from tests.serve.coloured import colour_model, odd_pictures, real_pictures
-from tests.serve.small import Process
+from tests.serve.small import in_process
 from vitkit.cli import main
 from vitkit.serve.exported import open_exported
 from vitkit.serve.given import pixels_of
+from vitkit.serve.service import Service
 
 Probabilities = dict[str, NDArray[np.float32]]  # of each picture, by its path
 
@@ -29,8 +30,8 @@ WITHIN = 1e-4
 class Answers:
     """What each way says to the same pictures."""
 
-    def __init__(self, run: Path, pictures: list[Path], server: Process, capsys: pytest.CaptureFixture[str]):
-        self.run, self.pictures, self.server, self.capsys = run, pictures, server, capsys
+    def __init__(self, run: Path, pictures: list[Path], address: str, capsys: pytest.CaptureFixture[str]):
+        self.run, self.pictures, self.address, self.capsys = run, pictures, address, capsys
         self.classes = len(vitkit.Classifier(run).labels)
 
     def classifier(self) -> Probabilities:
@@ -45,9 +46,10 @@ class Answers:
 
     def exported(self, to: str) -> Probabilities:
         # float32 takes the 16-bit pictures as well; what it computes is the same
-        main(["export", str(self.run), "--to", to, "--input", "float32", "--overwrite"])
-        self.capsys.readouterr()
-        file = open_exported(self.run / f"model.{to}")
+        main(["export", str(self.run), "--to", to, "--input", "float32", "--overwrite", "--json"])
+        out, err = self.capsys.readouterr()
+        assert err.count("\n") == 1, err  # nothing of what exporters tell about themselves
+        file = open_exported(json.loads(out)["file"])
         told = file.probabilities([pixels_of(path) for path in self.pictures])
         return dict(zip(map(str, self.pictures), told, strict=True))
 
@@ -60,7 +62,7 @@ class Answers:
 
     def _asked(self, content: Any) -> Probabilities:
         told: Probabilities = {}
-        with httpx.Client(base_url=self.server.address, timeout=120) as client:
+        with httpx.Client(base_url=self.address, timeout=120) as client:
             for start in range(0, len(self.pictures), 40):
                 part = self.pictures[start:start + 40]
                 answer = client.post("/v1/predict", params={"top": self.classes}, **content(part))
@@ -103,8 +105,8 @@ def asked(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Capture
     for name, content in odd_pictures().items():
         pictures.append(photos / name)
         pictures[-1].write_bytes(content)
-    with Process(run) as server:
-        yield Answers(run, pictures, server, capsys)
+    with in_process(Service({"run": vitkit.Classifier(run)})) as (address, _, _):
+        yield Answers(run, pictures, address, capsys)
 
 
 def test_the_same_pictures_have_the_same_answers_everywhere(asked: Answers):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
@@ -84,6 +86,7 @@ def test_files_hold_what_is_printed(run: Path, photos: Path, tmp_path: Path, end
     elif ending == "csv":
         with out.open(newline="") as file:
             found = {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)}
+        assert pyarrow.csv.read_csv(out).shape == (30, 12)  # strict: a row that is short is an error
     else:
         rows = [json.loads(line) for line in out.read_text().splitlines()]
         found = {row["picture"]: row["answers"][0]["label"] if row["answers"] else None for row in rows}
@@ -155,6 +158,79 @@ def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_p
     assert predict_into(out, classifier, find([photos]), top=5, overwrite=True) == (0, 1)
 
 
+def test_a_full_disk_is_told_in_words_and_loses_no_row(run: Path, photos: Path, tmp_path: Path,
+                                                       capsys: pytest.CaptureFixture[str]):
+    out, before = tmp_path / "answers.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # bytes of any file
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            predict(run, photos, "--out", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert stopped.value.code == 2
+    assert "answers.csv.part cannot be written: File too large" in capsys.readouterr().err
+    whole = (tmp_path / "answers.csv.part").read_bytes().count(b"\n") - 1
+    assert predict_into(out, vitkit.Classifier(run), find([photos]), top=5) == (whole, 1)
+    with out.open(newline="") as file:
+        assert {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
+
+
+@pytest.mark.parametrize("left", [b"", b'{"model": "', None])
+def test_what_a_crash_leaves_of_a_journal_is_no_hindrance(run: Path, photos: Path, tmp_path: Path, left: bytes | None):
+    out, classifier, part = tmp_path / "answers.csv", vitkit.Classifier(run), tmp_path / "answers.csv.part"
+    if left is None:  # the file system gave the last row its room, and not its content
+        with pytest.raises(ZeroDivisionError):
+            predict_into(out, classifier, find([photos]), top=5, watch=lambda items, total, what: (
+                1 / (3 - place) and item for place, item in enumerate(items)))
+        part.write_bytes(part.read_bytes() + bytes(100) + b"\n")
+    else:
+        part.write_bytes(left)
+    assert predict_into(out, classifier, find([photos]), top=5) == (3 if left is None else 0, 1)
+    with out.open(newline="") as file:
+        assert {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
+
+
+def test_rows_that_another_process_is_writing_are_left_alone(run: Path, photos: Path, tmp_path: Path):
+    part = tmp_path / "answers.csv.part"
+    holds = "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, fcntl.LOCK_EX); print(1); input()"
+    with subprocess.Popen([sys.executable, "-uc", holds, str(part)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        for overwrite in (False, True):
+            with pytest.raises(vitkit.VitkitError, match="another process is writing"):
+                predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5,
+                             overwrite=overwrite)
+        other.communicate(b"\n")
+    assert predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5) == (0, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_a_scheduler_hear_how_to_go_on(run: Path, photos: Path, tmp_path: Path, number: signal.Signals,
+                                                  monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def stop(items, total, what):
+        yield next(items)
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    monkeypatch.setattr("vitkit.progress.progress", stop)
+    with pytest.raises(SystemExit) as stopped:
+        predict(run, photos, "--out", tmp_path / "answers.csv")
+    monkeypatch.undo()
+    assert stopped.value.code == 128 + number
+    assert "stopped; the same command goes on" in capsys.readouterr().err
+    predict(run, photos, "--out", tmp_path / "answers.csv")
+    assert "30 pictures, 1 of them from an earlier call" in capsys.readouterr().out
+
+
+def test_output_that_nobody_can_take_is_no_traceback():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "vitkit", "cost", "mu/4"], stdout=full, stderr=subprocess.PIPE,
+                              text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "vitkit cost: the output cannot be written: No space left on device.\n"
+
+
 def test_workers_change_nothing(run: Path, photos: Path):
     classifier = vitkit.Classifier(run)
     alone = [*predict_files(classifier, find([photos]))]
@@ -188,8 +264,37 @@ def test_names_that_are_no_text_and_odd_pictures_come_through(run: Path, tmp_pat
         assert sum(1 for _ in csv.reader(file)) == len(odd_pictures()) + 3
 
 
+def test_a_name_takes_one_line_whatever_is_in_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    photos = tmp_path / "names"
+    photos.mkdir()
+    for name in ("line\nbreak", "red\x1b[31m", "tab\t", "ü", "a", "b", "c"):
+        (photos / f"{name}.png").write_bytes(encode(scene(), "PNG"))
+    predict(run, photos)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7
+    assert all(line.isprintable() for line in lines)
+    predict(run, photos / "line\nbreak.png")
+    assert r"line\nbreak.png" in capsys.readouterr().out
+
+
+def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
+        run: Path, photos: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture):
+    (photos / "gone.jpg").symlink_to("nowhere.jpg")
+    (photos / "circle").symlink_to(photos)
+    os.mkfifo(photos / "pipe.jpg")
+    for source in (photos, photos / "*.jpg"):
+        predict(run, source, "--json")
+        rows = {row["picture"]: row["error"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+        assert "No such file" in rows[str(photos / "gone.jpg")]
+        assert len(rows) == (31 if source == photos else 1)
+    assert "circle" in caplog.text
+    assert "pipe.jpg" in caplog.text
+
+
 @pytest.mark.parametrize(("words", "message"), [
     (["nowhere.jpg"], "nowhere.jpg does not exist"),
+    ([f"{'long' * 80}.jpg"], "cannot be read: File name too long"),
+    (["PHOTOS", "--out", f"{'long' * 80}.csv"], "cannot be written: File name too long"),
     (["PHOTOS", "--top", "0"], "--top 0: 1 or more is needed"),
     (["PHOTOS", "--csv", "--json"], "one is needed"),
     (["PHOTOS", "--out", "answers.xlsx"], ".csv, .jsonl, .parquet"),

@@ -40,7 +40,7 @@ T = TypeVar("T")
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 MOST_ANSWERS = 1000  # for a picture: all classes of ImageNet
 QUICK = 1000         # answers that the event loop writes itself; more of them would hold up everybody else
-_SAYS_NO = (400, 401, 404, 408, 413, 415, 422, 500, 503, 504)
+_SAYS_NO = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
 ModelName = Annotated[str | None, Query(alias="model", description="a name of /v1/models; else the default one")]
 
 
@@ -54,7 +54,7 @@ def create_app(service: Service, *, key: str | None = None, cors: Sequence[str] 
     _add_page(api)
     _add_errors(api, service)
     routes = {route.path for route in api.routes}  # type: ignore[attr-defined]
-    app: ASGIApp = Gate(api, key=key, hosts=hosts)
+    app: ASGIApp = Gate(api, key=key, hosts=hosts, origins=cors)
     if cors:
         app = CORSMiddleware(app, allow_origins=list(cors), allow_methods=["GET", "POST"],
                              allow_headers=["Authorization", "X-API-Key", "Content-Type"],
@@ -80,10 +80,11 @@ def _add_questions(api: FastAPI, service: Service, key: str | None) -> None:
     @api.post("/v1/predict", dependencies=asked, response_model=schema.Predictions, openapi_extra=forms(),
               responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadPredictions))
     async def predict(request: Request, model: ModelName = None,
-                      top: Annotated[int, Query(ge=1, le=MOST_ANSWERS, description="likeliest classes to tell")] = 5
+                      top: Annotated[int, Query(ge=1, le=MOST_ANSWERS, description="likeliest classes to tell")] = 5,
+                      seen: Annotated[bool, Query(description="tell each picture as the model sees it, too")] = False
                       ) -> Response:
         """Names and probabilities for each picture."""
-        return await _asked(service, request, partial(_predict, service.model(model), top))
+        return await _asked(service, request, partial(_predict, service.model(model), top, seen))
 
     @api.post("/v1/embed", dependencies=asked, response_model=schema.Embeddings, openapi_extra=forms(),
               responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadEmbeddings))
@@ -100,14 +101,14 @@ def _add_questions(api: FastAPI, service: Service, key: str | None) -> None:
         return await _asked(service, request, partial(_attend, service.model(model), layer, head))
 
 
-async def _predict(served: Served, top: int, pictures: list[bytes]) -> Response:
-    predictions = await served.predict(pictures)
+async def _predict(served: Served, top: int, seen: bool, pictures: list[bytes]) -> Response:
+    predictions = await served.predict(pictures, seen=seen)
 
     def write() -> Response:
         answer = schema.Predictions(model=served.name, predictions=[told(each, top) for each in predictions])
-        return _json(answer, unread=schema.UnreadPredictions, errors=[each.error for each in predictions])
+        return _json(answer, unread=schema.UnreadPredictions, errors=[each.error for each in answer.predictions])
 
-    return write() if top * len(predictions) <= QUICK else await _aside(served, write)
+    return write() if top * len(predictions) <= QUICK and not seen else await _aside(served, write)
 
 
 async def _embed(served: Served, pictures: list[bytes]) -> Response:
@@ -159,10 +160,10 @@ def _json(content: BaseModel, *, unread: type[BaseModel] | None = None, errors: 
           ) -> Response:
     """With 422 where not one picture could be read."""
     if unread is None or None in errors:
-        return Response(content.model_dump_json(), media_type="application/json")
+        return Response(content.model_dump_json(exclude_unset=True), media_type="application/json")
     what = f"The picture cannot be read: {errors[0]}" if len(errors) == 1 else "None of the pictures can be read."
-    told = unread.model_validate({**content.model_dump(), "error": what, "try": "another picture"})
-    return Response(told.model_dump_json(by_alias=True), 422, media_type="application/json")
+    told = unread.model_validate({**content.model_dump(exclude_unset=True), "error": what, "try": "another picture"})
+    return Response(told.model_dump_json(by_alias=True, exclude_unset=True), 422, media_type="application/json")
 
 
 def _add_operations(api: FastAPI, service: Service) -> None:

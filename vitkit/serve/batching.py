@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from itertools import chain
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -16,7 +17,10 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Awaited from an event loop; `compute` runs in the executor's thread, a batch at a time, first come first served.
+    """Awaited from an event loop; `compute` runs in the executor's thread, a batch at a time.
+
+    Askers take turns, so that one with many items does not keep one with a single item waiting; the items of one asker
+    are served in their order.
 
     compute  several items → as many results, in the same order
     watch    is told the size of each batch
@@ -25,13 +29,13 @@ class Batcher(Generic[Item, Result]):
     def __init__(self, compute: Callable[[list[Item]], Sequence[Result]], *, batch: int, executor: Executor,
                  watch: Callable[[int], None] = lambda size: None):
         self.compute, self.batch, self.executor, self.watch = compute, batch, executor, watch
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._waiting: dict[object, deque[tuple[Item, asyncio.Future[Result]]]] = {}  # by asker, the next first
         self._runner: asyncio.Task[None] | None = None
 
-    async def ask(self, item: Item) -> Result:
+    async def ask(self, item: Item, asker: object = None) -> Result:
         """The item's own result. Who is cancelled while waiting is dropped before anything is computed for him."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        self._waiting.setdefault(asker, deque()).append((item, future))
         if self._runner is None:  # it lives only while there is work, so an idle batcher is no task at all
             self._runner = asyncio.create_task(self._run())
         return await future
@@ -43,13 +47,17 @@ class Batcher(Generic[Item, Result]):
                 await self._answer(chosen)
         finally:
             self._runner = None
-            for _, future in self._waiting:  # only where the loop itself is being stopped
+            for _, future in chain.from_iterable(self._waiting.values()):  # only where the loop itself is being stopped
                 future.cancel()
 
     def _next(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         chosen: list[tuple[Item, asyncio.Future[Result]]] = []
         while self._waiting and len(chosen) < self.batch:
-            item, future = self._waiting.popleft()
+            asker, items = next(iter(self._waiting.items()))
+            item, future = items.popleft()
+            del self._waiting[asker]
+            if items:
+                self._waiting[asker] = items  # at the end of the line
             if not future.done():
                 chosen.append((item, future))
         return chosen

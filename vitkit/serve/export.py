@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import tempfile
@@ -10,6 +11,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from vitkit.atomic import replacing, write_text
 from vitkit.errors import ConfigError
@@ -36,6 +39,7 @@ class Quantised:
     float_bytes: int
     speed: dict[int, float]     # pictures at a time → times as fast as float32
     kept: int                   # layers that stayed in float32
+    beside: float               # how far a probability moves with the pictures that are asked together
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,8 @@ def export_int8(
     from vitkit.serve.quantize import PICTURES_LOOKED_AT, quantise
 
     target, samples = _prepare(classifier, path, "onnx", samples, overwrite)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder, replacing(
-            target, ExportError) as temporary:
+    with replacing(target, ExportError) as temporary, tempfile.TemporaryDirectory(
+            dir=target.parent, prefix=f".{target.name}.") as folder:
         plain = Path(folder) / "float32.onnx"
         exact = _write(classifier, plain, "onnx", input)
         _refuse_other_answers(target, compare(classifier, exact, samples.spread(COMPARED)))
@@ -97,11 +101,12 @@ def export_int8(
         small = OnnxModel(temporary)
         found = compare(classifier, small, samples.spread(most), watch)
         if not found.drop <= max_drop:
+            enough = math.ceil(10 * found.drop) / 10
             raise ExportError(f"int8 loses {_loss(found)}, more than {max_drop:g}; {target} was not written.",
-                              try_=f"--max-drop {found.drop:.1f} if that will do, or float32, without --int8")
+                              try_=f"--max-drop {enough:g} if that will do, or float32, without --int8")
         speed = {count: _times_as_fast(small, exact, [looked_at[0]] * count) for count in (1, 8)}
         made = Export(target, temporary.stat().st_size, found,
-                      Quantised(plain.stat().st_size, speed, len(kept)))
+                      Quantised(plain.stat().st_size, speed, len(kept), _moved_by_others(small, looked_at)))
     return _noted(made)
 
 
@@ -115,9 +120,9 @@ def _prepare(classifier: Classifier, path: str | os.PathLike[str], to: Format, s
 
 
 def refuse_existing(target: Path, overwrite: bool) -> None:
-    if target.is_dir():
+    if os.path.isdir(target):  # unlike pathlib's, not stopped by a name that is too long
         raise ConfigError(f"{target} is a folder.", try_=f"{target / 'model.onnx'}")
-    if target.exists() and not overwrite:
+    if os.path.exists(target) and not overwrite:
         raise ConfigError(f"{target} exists already; nothing was written.", try_="another name, or --overwrite")
 
 
@@ -158,6 +163,14 @@ def _times_as_fast(file: Exported, other: Exported, pictures: list[Any]) -> floa
     return statistics.median(ratios)
 
 
+def _moved_by_others(file: Exported, pictures: list[Any]) -> float:
+    """Activations of a batch share one scale, so that a picture's answer depends on what is asked beside it."""
+    height, width = (min(pixels.shape[side] for pixels in pictures) for side in (0, 1))
+    of_one_size = [pixels[:height, :width] for pixels in pictures]
+    alone = np.concatenate([file.probabilities([pixels]) for pixels in of_one_size])
+    return float(np.abs(file.probabilities(of_one_size) - alone).max())
+
+
 def _noted(made: Export) -> Export:
     write_text(made.path.with_name(f"{made.path.name}.json"), json.dumps(made.record(), indent=2) + "\n", ExportError)
     return made
@@ -171,5 +184,7 @@ def words(made: Export) -> list[str]:
         lines += [f"accuracy   int8 loses {_loss(made.comparison)}",
                   f"size       {made.bytes / made.quantised.float_bytes:.2f} of float32's "
                   f"{made.quantised.float_bytes / 2**20:.1f} MiB; {made.quantised.kept} layers stayed in float32",
-                  f"speed      {one:.2f} times float32's one picture at a time, {several:.2f} times with 8"]
+                  f"speed      {one:.2f} times float32's one picture at a time, {several:.2f} times with 8",
+                  f"batches    probabilities move by up to {made.quantised.beside:.2f} with the pictures asked "
+                  "together; asked alone, they are always the same"]
     return lines

@@ -107,30 +107,39 @@ class _Exchange:
 class Gate:
     """Lets in whom the server is meant for.
 
-    key    what /v1/… asks for, as `Authorization: Bearer KEY` or `X-API-Key: KEY`; None: nothing
-    hosts  names under which it is reached; another one is a page elsewhere whose name was pointed at this machine
-           (DNS rebinding). None: any
+    key      what /v1/… asks for, as `Authorization: Bearer KEY` or `X-API-Key: KEY`; None: nothing
+    hosts    names under which it is reached; another one is a page elsewhere whose name was pointed at this machine
+             (DNS rebinding). None: any
+    origins  other sites whose pages may send pictures. A browser would send those of any site, and only keep the answer
+             from it
     """
 
-    def __init__(self, app: ASGIApp, *, key: str | None, hosts: Collection[str] | None):
-        self.app, self.hosts = app, hosts
+    def __init__(self, app: ASGIApp, *, key: str | None, hosts: Collection[str] | None, origins: Collection[str] = ()):
+        self.app, self.hosts, self.origins = app, hosts, origins
         self.key = None if key is None else key.encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
-                refusal = Refusal(400, "This server does not answer under that name.",
-                                  f"http://{sorted(self.hosts)[0]}, as it said when it started")
-                await problem(refusal)(scope, receive, send)
-                return
-            if self.key is not None and scope["path"].startswith("/v1/") and not self._knows_key(headers):
-                response = problem(Refusal(401, "A key is needed, and this is not it.",
-                                           "Authorization: Bearer KEY, or X-API-Key: KEY"))
-                response.headers["www-authenticate"] = "Bearer"
-                await response(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+        refusal = self._refusal(scope, Headers(scope=scope)) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+            return
+        response = problem(refusal)
+        if refusal.status == 401:
+            response.headers["www-authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
+        if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
+            return Refusal(400, "This server does not answer under that name.",
+                           f"http://{sorted(self.hosts)[0]}, as it said when it started; with a key, any name will do")
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may have believed the other one
+            return Refusal(400, "The request tells its length in two ways.", "Content-Length alone")
+        if scope["method"] == "POST" and headers.get("sec-fetch-site") in ("cross-site", "same-site") \
+                and not {"*", headers.get("origin")} & set(self.origins):
+            return Refusal(403, "A page of another site may not send pictures here.", "vitkit serve --cors ORIGIN")
+        if self.key is not None and scope["path"].startswith("/v1/") and not self._knows_key(headers):
+            return Refusal(401, "A key is needed, and this is not it.", "Authorization: Bearer KEY, or X-API-Key: KEY")
+        return None
 
     def _knows_key(self, headers: Headers) -> bool:
         assert self.key is not None

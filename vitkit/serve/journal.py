@@ -5,64 +5,113 @@ The first line says what the rows belong to, so that answers of another model or
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from vitkit.errors import ConfigError
 
 
 class Journal:
-    def __init__(self, path: Path, belongs_to: Mapping[str, Any]):
-        """The journal of the file `path`; `done` rows of it are there already."""
+    def __init__(self, path: Path, belongs_to: Mapping[str, Any], *, anew: bool = False):
+        """The journal of the file `path`; `done` rows of it are there already, unless it begins `anew`."""
         self.path = path.with_name(f"{path.name}.part")
         self.done = 0
-        head = json.dumps(dict(belongs_to)) + "\n"
+        with self._told():
+            self.file = self.path.open("ab+")  # one handle for all: closing another would give up the lock
         try:
-            if self.path.exists():
-                self._take_up(head)
-            else:
-                self.path.write_text(head, encoding="utf-8")
-            self.file = self.path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error.strerror}.") from error
+            with self._told():
+                self._lock()
+                if anew:
+                    self.file.truncate(0)
+                self._take_up(json.dumps(dict(belongs_to)).encode() + b"\n")
+        except BaseException:
+            self.close()
+            raise
 
-    def _take_up(self, head: str) -> None:
-        """Counts the whole rows and cuts off what a kill has left of the last one."""
-        with self.path.open("rb+") as file:
-            found = file.readline().decode("utf-8", "replace")
-            if found != head:
-                raise ConfigError(f"{self.path} was begun with another model, other settings or other pictures.",
-                                  found=_differences(found, head), try_="another --out, or --overwrite to begin again")
-            whole = file.tell()
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                whole += len(line)
-                self.done += 1
-            file.truncate(whole)
+    def _lock(self) -> None:
+        if not _locked(self.file):
+            raise ConfigError(f"another process is writing {self.path}.", try_="another --out, or wait for it to end")
+
+    def _take_up(self, head: bytes) -> None:
+        """Counts the whole rows and cuts off what a kill or a full disk has left of the last one."""
+        self.file.seek(0)
+        found = self.file.readline()
+        if head.startswith(found) and found != head:  # nothing, or not even all of the first line
+            self.file.truncate(0)
+            self._append(head)
+            return
+        if found != head:
+            raise ConfigError(f"{self.path} was begun with another model, other settings or other pictures.",
+                              found=_differences(found, head), try_="another --out, or --overwrite to begin again")
+        whole = len(head)
+        for line in self.file:
+            if not _is_row(line):
+                break
+            whole += len(line)
+            self.done += 1
+        self.file.truncate(whole)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self.file.write(json.dumps(row) + "\n")
+        with self._told():
+            self._append(json.dumps(row).encode() + b"\n")
+
+    def _append(self, line: bytes) -> None:
+        self.file.write(line)
+        self.file.flush()  # a kill then loses no row that was counted
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        with self.path.open(encoding="utf-8") as file:
-            file.readline()
-            for line in file:
-                yield json.loads(line)
+        self.file.seek(0)
+        self.file.readline()
+        for line in self.file:
+            yield json.loads(line)
 
     def close(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        with contextlib.suppress(OSError):  # of what a full disk did not take, and was told of then
+            self.file.close()
 
     def discard(self) -> None:
+        self.close()
         self.path.unlink()
 
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written: {error.strerror}.",
+                              try_="the same command, once it can be: it goes on behind the last row") from error
 
-def _differences(found: str, wanted: str) -> str:
+
+def _locked(file: BinaryIO) -> bool:
+    """Whether this process alone has the file now. Ends with the process, and children do not have it too.
+
+    Windows has no such lock, nor have some network disks: there, it is the user who has to take care.
+    """
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
+    except ValueError:  # a power cut leaves zeros
+        return False
+
+
+def _differences(found: bytes, wanted: bytes) -> str:
     try:
         before, now = json.loads(found), json.loads(wanted)
         return "; ".join(f"{key}: {before.get(key)!r}, now {now[key]!r}" for key in now if before.get(key) != now[key])

@@ -15,7 +15,7 @@ RETRY_AFTER = 1  # seconds; a queue of hundreds is through in a few
 class Limits:
     body: int = 32          # MB of a request
     pictures: int = 64      # in a request
-    megapixels: int = 50    # of a picture: what large phones take; each reader may need 15 bytes for one pixel
+    megapixels: int = 50    # of a picture: what large phones take; each reader may need 22 bytes for one pixel
     seconds: int = 30       # from a request's last byte to its answer
     queue: int = 256        # pictures taken in and not answered yet, over all requests
     held: int = 256         # MB of bodies, over all requests

@@ -22,7 +22,18 @@ def describe(classifier: Classifier, input: Input, numbers: str) -> dict[str, An
     """`numbers` is what the file computes in: float32, or int8 where it can."""
     return {**record_of(classifier.model), "labels": list(classifier.labels), "multilabel": classifier.multilabel,
             "image": list(classifier.exact.image), "channels": classifier.model.config.channels, "input": input,
-            "numbers": numbers, "steps": classifier.exact.describe()}
+            "numbers": numbers, "feed": _feed(classifier, input), "steps": classifier.exact.describe()}
+
+
+def _feed(classifier: Classifier, input: Input) -> str:
+    """In words, for whoever has the file and nothing else: OpenCV's BGR or a photo on its side would go unnoticed."""
+    channels, (height, width) = classifier.model.config.channels, classifier.exact.image
+    colours = {1: "grey", 3: "red green blue"}.get(channels, f"{channels} bands")
+    if input == "tensor":
+        return (f"(batch, {channels}, {height}, {width}) float32, {colours}: pictures turned upright as their Exif "
+                "says, after the steps, which are not inside")
+    return (f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: pictures of any one size, turned "
+            "upright as their Exif says, over white where transparent; the steps are inside")
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def write_onnx(program: ExportedProgram, path: Path, metadata: dict[str, Any]) -
     _tidy(model, names)
     _keep_zero_padding(model)
     model.metadata_props.add(key=HEADER, value=json.dumps(metadata))
+    model.doc_string = metadata["feed"]  # what viewers and runtimes show as the description
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from vitkit.serve.given import Given, name_of, pixels_of
 from vitkit.serve.prediction import Prediction
 from vitkit.train.devices import pick_device
 from vitkit.weights.load import load
+
+if TYPE_CHECKING:
+    from vitkit.serve.samples import Samples
 
 
 class Classifier:
@@ -60,9 +63,16 @@ class Classifier:
         self.device = pick_device(device)
         self.engine: Engine = exact(self.model, self.device)
         if fast:
-            from vitkit.serve.fast import quicken
+            from vitkit.serve.samples import find_samples
 
-            self.engine = quicken(self)
+            self.quicken(find_samples(os.fspath(source), self.model) if isinstance(source, str | os.PathLike) else None)
+
+    def quicken(self, samples: Samples | None = None) -> None:
+        """From now on the quickest way that this machine has and that agrees with the exact one on real pictures:
+        `samples`, or those inside the package."""
+        from vitkit.serve.fast import quicken  # compilers and runtimes, for those who want them
+
+        self.engine = quicken(self, samples)
 
     @overload
     def __call__(self, pictures: Given) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is one path

@@ -26,7 +26,11 @@ class Prediction:
     labels: tuple[str, ...]
     probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))  # (K,)
     name: str | None = None   # of the file, where it was one
-    error: str | None = None  # why the picture could not be read
+    error: str | None = None  # why the picture could not be read, or has no answer
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.probabilities).all():  # would come first in every order, and JSON has no word for it
+            object.__setattr__(self, "error", "the model answers with what is no number; its weights may be damaged")
 
     @property
     def label(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,8 @@ def write_rows(path: Path, rows: Iterable[Row], top: int) -> None:
 def check_name(path: Path) -> None:
     if path.suffix.lower() not in WRITERS:
         raise ConfigError(f"--out {path}: rows are written as {', '.join(WRITERS)}, by the ending of the name")
+    if os.path.isdir(path):  # unlike pathlib's, not stopped by a name that is too long
+        raise ConfigError(f"--out {path}: that is a folder")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
     if path.suffix.lower() == ".parquet":
@@ -45,8 +48,9 @@ def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
     for row in rows:
         text.seek(0)
         text.truncate()
-        writer.writerow([row["picture"], row["error"] or "",
-                         *(value for answer in row["answers"] for value in (answer["label"], answer["probability"]))])
+        told = [value for answer in row["answers"] for value in (answer["label"], answer["probability"])]
+        # as many fields in each row: strict readers, Arrow's among them, refuse the whole file otherwise
+        writer.writerow([row["picture"], row["error"] or "", *told, *[""] * (2 * top - len(told))])
         yield text.getvalue()
 
 

@@ -38,6 +38,8 @@ class Answer(BaseModel):
 class Prediction(BaseModel):
     error: str | None = Field(description="why the picture could not be read; then there are no answers")
     answers: list[Answer] = Field(description="the likeliest first")
+    seen: str = Field(default="", description="where it was asked for, the picture as the model sees it, as a data: "
+                                              "URL of a PNG")
 
 
 class Predictions(BaseModel):
@@ -132,7 +134,8 @@ def input_forms(limits: Limits, *, single: bool = False) -> dict[str, Any]:
 def refusals(*statuses: int, unread: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
     """responses: the ways in which a route says no."""
     words = {
-        400: "malformed", 401: "the key is missing or wrong", 404: "no such model", 408: "the body came too slowly",
+        400: "malformed", 401: "the key is missing or wrong", 403: "a page of another site asks, which was not allowed",
+        404: "no such model", 408: "the body came too slowly",
         413: "too many bytes or pictures", 415: "neither a form nor JSON", 422: "nothing to answer with",
         500: "the model could not compute an answer", 503: "busy or shutting down; see Retry-After",
         504: "over the time limit",

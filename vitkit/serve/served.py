@@ -26,7 +26,7 @@ from vitkit.inspect.attention import attention_maps, pick_heads, views
 from vitkit.inspect.rollout import rollout
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
-from vitkit.serve import schema
+from vitkit.serve import accepted, schema
 from vitkit.serve.batching import Batcher
 from vitkit.serve.limits import Limits
 from vitkit.serve.metering import Meters
@@ -47,6 +47,12 @@ class Looked:
     heads: list[int]
 
 
+@dataclass(frozen=True)
+class Predicted:
+    prediction: Prediction
+    seen: str | None = None     # the picture as the model sees it, as a data: URL of a PNG, where it was asked for
+
+
 class Served:
     def __init__(self, name: str, classifier: Classifier, *, batch: int | None, computer: Executor, readers: Executor,
                  limits: Limits, meters: Meters):
@@ -64,28 +70,41 @@ class Served:
         sizes = self.meters.batches.labels(self.name, task)
         return Batcher(compute, batch=batch, executor=computer, watch=sizes.observe)
 
-    async def predict(self, pictures: list[bytes]) -> list[Prediction]:
-        return await _all([self._predict(picture) for picture in pictures])
+    async def predict(self, pictures: list[bytes], *, seen: bool = False) -> list[Predicted]:
+        """seen: with each picture as the model sees it."""
+        return await self._in_turn(partial(self._predict, seen=seen), pictures)
 
     async def embed(self, pictures: list[bytes]) -> list[schema.Embedding]:
-        return await _all([self._embed(picture) for picture in pictures])
+        return await self._in_turn(self._embed, pictures)
 
-    async def _predict(self, picture: bytes) -> Prediction:
-        image = await self._read(picture, self._see)
-        if isinstance(image, str):
-            return Prediction(self.classifier.labels, error=image)
-        return self._prediction(await self.predicting.ask(image))
+    async def _in_turn(self, ask: Callable[[bytes, object], Coroutine[Any, Any, T]], pictures: list[bytes]) -> list[T]:
+        """A request of 64 leaves room for one of 1: to the batcher it is one asker among others, and it has no more
+        pictures under way than are computed together. Beside three of 64, one of 1 took 4.9 s; so it takes 0.9."""
+        request = asyncio.Semaphore(self.batch)
+
+        async def one(picture: bytes) -> T:
+            async with request:
+                return await ask(picture, request)
+
+        return await _all([one(picture) for picture in pictures])
+
+    async def _predict(self, picture: bytes, request: object, seen: bool) -> Predicted:
+        read = await self._read(picture, self._frame_and_png if seen else self._see)
+        if isinstance(read, str):
+            return Predicted(Prediction(self.classifier.labels, error=read))
+        image, png = read if isinstance(read, tuple) else (read, None)
+        return Predicted(self._prediction(await self.predicting.ask(image, request)), png)
 
     def _prediction(self, probabilities: Floats) -> Prediction:
         if not np.isfinite(probabilities).all():
             return Prediction(self.classifier.labels, error="the model's answer to it is no number")
         return Prediction(self.classifier.labels, probabilities)
 
-    async def _embed(self, picture: bytes) -> schema.Embedding:
+    async def _embed(self, picture: bytes, request: object) -> schema.Embedding:
         image = await self._read(picture, self._see)
         if isinstance(image, str):
             return schema.Embedding(error=image, vector=[])
-        vector: Floats = await self.embedding.ask(image)
+        vector: Floats = await self.embedding.ask(image, request)
         if not np.isfinite(vector).all():
             return schema.Embedding(error="the model's answer to it is no number", vector=[])
         return schema.Embedding(error=None, vector=vector.tolist())
@@ -99,8 +118,9 @@ class Served:
         if isinstance(read, str):
             return Prediction(self.classifier.labels, error=read)
         framed, image = read
-        (maps, rolled), probabilities = await _all([self.attending.ask(Looked(image, layers, heads)),
-                                                    self.predicting.ask(image)])
+        request = object()
+        (maps, rolled), probabilities = await _all([self.attending.ask(Looked(image, layers, heads), request),
+                                                    self.predicting.ask(image, request)])
         finding = partial(self._tell, vit.config.grid, shown, heads, maps, rolled, framed,
                           self._prediction(probabilities))
         return await asyncio.get_running_loop().run_in_executor(self.readers, finding)
@@ -114,7 +134,7 @@ class Served:
               framed: Tensor, prediction: Prediction) -> schema.Attention:
         return schema.Attention(
             model=self.name, grid=grid, views=shown, heads=heads, maps=_short(maps), rollout=_short(rolled),
-            seen=_png(framed), prediction=told(prediction, 5))
+            seen=_png(framed), prediction=told(Predicted(prediction), 5))
 
     async def _read(self, picture: bytes, how: Callable[[bytes], T]) -> T | str:
         """What the model is shown, or why it cannot be."""
@@ -127,12 +147,21 @@ class Served:
         return read
 
     def _see(self, picture: bytes) -> Tensor:
+        self._check(picture)
         return self.classifier.see(picture, pixel_limit=self.limits.pixels)
 
     def _frame(self, picture: bytes) -> tuple[Tensor, Tensor]:
         """To look at, and for the model."""
+        self._check(picture)
         framed = self.classifier.frame(picture, pixel_limit=self.limits.pixels)
         return framed, self.classifier.exact.normalise(framed)
+
+    def _frame_and_png(self, picture: bytes) -> tuple[Tensor, str]:
+        framed, image = self._frame(picture)
+        return image, _png(framed)
+
+    def _check(self, picture: bytes) -> None:
+        accepted.check(picture, channels=self.classifier.model.config.channels, pixel_limit=self.limits.pixels)
 
     def warm(self) -> None:
         """The first pass through a model is slower than all others: not with somebody waiting for it."""
@@ -149,10 +178,14 @@ class Served:
             preprocessing=classifier.exact.describe(), computes=classifier.engine.words)
 
 
-def told(prediction: Prediction, top: int) -> schema.Prediction:
+def told(predicted: Predicted, top: int) -> schema.Prediction:
+    prediction = predicted.prediction
     answers = [] if prediction.error is not None else prediction.top(min(top, len(prediction.labels)))
-    return schema.Prediction(error=prediction.error, answers=[
+    content = schema.Prediction(error=prediction.error, answers=[
         schema.Answer(label=answer.label, probability=answer.probability, index=answer.index) for answer in answers])
+    if predicted.seen is not None:
+        content.seen = predicted.seen  # who did not ask for it does not find it in the answer
+    return content
 
 
 async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import math
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -23,6 +26,7 @@ from vitkit.serve.protocol import Patience
 from vitkit.serve.service import Service
 
 NOTICE = 0.5      # seconds in which a stopping server still listens, and says that it stops
+FAREWELL = 5.0    # seconds for threads to end, once every request has its answer
 KEEP_ALIVE = 5    # seconds that an idle connection stays open
 HEAD = 16 * 1024  # bytes of a request's line and headers
 
@@ -31,11 +35,12 @@ def bind(host: str, port: int) -> socket.socket:
     """Taken before models are loaded: who asked for a port that is in use hears of it at once."""
     where = f"--host {host} --port {port}"
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
-                                                         flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
+                                                                flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError, OverflowError) as error:
         raise ConfigError(f"{where}: there is no such address here ({error})", try_="--host 127.0.0.1") from None
-    listener = socket.socket(family, kind)
+    # by its protocol, asyncio knows TCP and sends small answers at once (TCP_NODELAY): 1 ms instead of 41
+    listener = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,8 +48,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(1)  # two that start at once would otherwise both be let have it
     except OSError as error:
         listener.close()
-        raise ConfigError(f"{where}: {error.strerror or error}", try_="another --port; 0 takes any that is free"
-                          ) from None
+        way_out = "--host 127.0.0.1, or 0.0.0.0 to be open to others" if error.errno == errno.EADDRNOTAVAIL \
+            else "another --port; 0 takes any that is free"
+        raise ConfigError(f"{where}: {error.strerror or error}", try_=way_out) from None
     return listener
 
 
@@ -71,11 +77,25 @@ def run(app: ASGIApp, service: Service, listener: socket.socket, say: Callable[[
     return not server.unanswered
 
 
+@contextmanager
+def leaving(whole: bool) -> Iterator[None]:
+    """While threads end. One that is deep in a picture or a model cannot be stopped, and Python would wait for it for
+    ever: after a while the process goes without it."""
+    timer = threading.Timer(FAREWELL, os._exit, (0 if whole else 1,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def make_server(app: ASGIApp, service: Service, say: Callable[[], None]) -> Server:
     limits = service.limits
     protocol = partial(Patience, patience=limits.patience, seconds=limits.seconds, most=limits.connections)
     # clients that send nonsense are no news; what goes wrong in a request, the Shell tells
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    for name in ("uvicorn.error", "tifffile"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return Server(uvicorn.Config(
         app, http=cast(Any, protocol), ws="none", lifespan="off", log_config=None, access_log=False,
         proxy_headers=False, server_header=False, timeout_keep_alive=KEEP_ALIVE, h11_max_incomplete_event_size=HEAD,

@@ -62,6 +62,10 @@ class Service:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Waits for what its threads are at."""
         self.readers.shutdown(cancel_futures=True)
         self.computer.shutdown(cancel_futures=True)
 

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from vitkit.data.sources.files import printable
 from vitkit.serve.prediction import Prediction
 
 FEW = 6      # pictures that get bars
@@ -32,7 +31,7 @@ def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], t
 
 
 def _bars(prediction: Prediction, top: int) -> list[str]:
-    name = printable(prediction.name or "")
+    name = in_one_line(prediction.name or "")
     if prediction.error is not None:
         return [name, f"  no answer: {prediction.error}"]
     return [name, *(f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}"
@@ -58,7 +57,12 @@ def _line(prediction: Prediction, name: str, top: int, room: int | None) -> str:
 
 
 def _short(name: str, common: str) -> str:
-    return printable(os.path.relpath(name, common) if common else name)
+    return in_one_line(os.path.relpath(name, common) if common else name)
+
+
+def in_one_line(name: str) -> str:
+    """File names may hold line breaks, commands to a terminal and what is no text at all; those become escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _comparable(names: Sequence[str]) -> bool:

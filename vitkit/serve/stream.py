@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,20 +47,18 @@ def predict_into(out: Path, classifier: Classifier, paths: Sequence[Path], *, to
     How many rows were there already, and how many pictures could not be read.
     """
     check_name(out)
-    if out.exists() and not overwrite:
+    if os.path.exists(out) and not overwrite:
         raise ConfigError(f"{out} exists already; nothing was written.", try_="another --out, or --overwrite")
-    if overwrite:
-        out.with_name(f"{out.name}.part").unlink(missing_ok=True)
-    journal = Journal(out, _identity(classifier, paths, top))
+    journal = Journal(out, _identity(classifier, paths, top), anew=overwrite)
     taken_up = journal.done
     try:
         for prediction in predict_files(classifier, paths, start=taken_up, workers=workers, watch=watch):
             journal.write(prediction.record(top))
+        write_rows(out, journal.rows(), top)
+        failed = sum(row["error"] is not None for row in journal.rows())
+        journal.discard()
     finally:
         journal.close()
-    write_rows(out, journal.rows(), top)
-    failed = sum(row["error"] is not None for row in journal.rows())
-    journal.discard()
     return taken_up, failed
 
 

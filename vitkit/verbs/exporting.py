@@ -10,7 +10,7 @@ import tyro
 from tyro.conf import arg
 
 from vitkit.errors import ConfigError
-from vitkit.verbs.options import Json, Run, at_least, image_size, option, print_json
+from vitkit.verbs.options import Json, Run, at_least, cleared_up, image_size, option, print_json
 
 
 def export(
@@ -60,12 +60,13 @@ def export(
     classifier = Classifier(run, device="cpu", image=size)
     samples = find_samples(run, classifier.model, data)
     print(f"exporting  {run} to {target}; tracing takes up to a minute", file=sys.stderr)
-    if int8:
-        made = export_int8(classifier, target, input=input, samples=samples, overwrite=overwrite, watch=progress,
-                           most=pictures or SCORED, max_drop=MAX_DROP if max_drop is None else max_drop)
-    else:
-        made = export_model(classifier, target, to=to, input=input, samples=samples, overwrite=overwrite,
-                            watch=progress)
+    with cleared_up():
+        if int8:
+            made = export_int8(classifier, target, input=input, samples=samples, overwrite=overwrite, watch=progress,
+                               most=pictures or SCORED, max_drop=MAX_DROP if max_drop is None else max_drop)
+        else:
+            made = export_model(classifier, target, to=to, input=input, samples=samples, overwrite=overwrite,
+                                watch=progress)
     if json:
         print_json({"run": run, "to": to, "input": input, **made.record(), "file": str(made.path)})
     else:

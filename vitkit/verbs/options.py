@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import tyro
@@ -21,6 +26,32 @@ Run = Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weight
 Data = Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, shards, arrays, hf:NAME, fashion")]
 Device = Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …", metavar="NAME")]
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM; like Ctrl-C, nothing that catches errors catches it."""
+
+
+@contextmanager
+def cleared_up() -> Iterator[None]:
+    """Schedulers end work with SIGTERM: as after Ctrl-C, what is half-written goes, and the rest is kept."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def exit_code(stopped: KeyboardInterrupt) -> int:
+    """As shells count: 128 and the signal's number."""
+    return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
 
 
 def image_size(sides: tuple[int, ...]) -> tuple[int, int]:

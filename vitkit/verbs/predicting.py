@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional, arg
 
-from vitkit.errors import ConfigError
-from vitkit.verbs.options import Device, Run, at_least, image_size, option, print_json
+from vitkit.errors import ConfigError, Interrupted
+from vitkit.verbs.options import Device, Run, at_least, cleared_up, exit_code, image_size, option, print_json
 
 FEW = 256  # pictures
 
@@ -46,11 +46,12 @@ def predict(
         raise ConfigError("--csv, --json and --out are three ways to have the answers: one is needed")
     size = None if image is None else image_size(image)
 
-    from vitkit.data.sources.named import find
+    from vitkit.data.sources.named import as_split, find
     from vitkit.evaluate.matching import read_labels
     from vitkit.progress import progress
     from vitkit.serve.predict import Classifier
     from vitkit.serve.rows import check_name, csv_lines
+    from vitkit.serve.samples import Samples
     from vitkit.serve.show import print_predictions
     from vitkit.serve.stream import predict_files, predict_into
     from vitkit.train.devices import pick_readers
@@ -60,15 +61,22 @@ def predict(
     if out is not None:
         check_name(out)
     model = load(run, image=size)
-    classifier = Classifier(model, device=device, fast=fast,
+    classifier = Classifier(model, device=device,
                             labels=None if labels is None else read_labels(labels, model.config.classes))
     # a process is not worth starting for pictures that are read within a second
     readers = pick_readers(workers, classifier.device, 1) if workers is not None or len(paths) > FEW else 0
     if fast:
+        classifier.quicken(Samples("of those asked about", as_split(paths), model.config.channels))
         print(classifier.engine.words, file=sys.stderr)
     if out is not None:
-        before, failed = predict_into(out, classifier, paths, top=top, workers=readers, overwrite=overwrite,
-                                      watch=progress)
+        try:
+            with cleared_up():
+                before, failed = predict_into(out, classifier, paths, top=top, workers=readers, overwrite=overwrite,
+                                              watch=progress)
+        except KeyboardInterrupt as stopped:
+            again = "the same command, without --overwrite," if overwrite else "the same command"
+            raise Interrupted(f"stopped; {again} goes on behind the last row in {out}.part",
+                              exit_code(stopped)) from None
         if json:
             print_json({"out": str(out), "pictures": len(paths), "there_already": before, "unreadable": failed})
         else:

@@ -62,7 +62,7 @@ def serve(
     from vitkit.serve.app import create_app
     from vitkit.serve.limits import limits_of
     from vitkit.serve.predict import Classifier
-    from vitkit.serve.server import address_of, beyond_loopback, bind, own_names, run
+    from vitkit.serve.server import address_of, beyond_loopback, bind, leaving, own_names, run
     from vitkit.serve.service import Service, one_thread
 
     limits = limits_of(limit)
@@ -70,7 +70,8 @@ def serve(
         classifiers = {name: computer.submit(Classifier, source, device=device, fast=fast).result()
                        for name, source in named.items()}
         with Service(classifiers, limits, batch=batch, computer=computer) as service:
-            app = create_app(service, key=key, cors=cors, hosts=own_names(listener))
+            # a page elsewhere that points its name at this machine does not know the key
+            app = create_app(service, key=key, cors=cors, hosts=own_names(listener) if key is None else None)
             service.warm()
             address, exposed = address_of(listener), beyond_loopback(listener)
 
@@ -90,8 +91,12 @@ def serve(
                 print(f"serving  {address} (the page; programs: {address}/openapi.json); Ctrl-C stops", flush=True)
 
             whole = run(app, service, listener, say)
+            if not whole:
+                print("vitkit serve: stopped before every request was answered; the time for it was over",
+                      file=sys.stderr)
+            with leaving(whole):
+                service.stop()
     if not whole:
-        print("vitkit serve: stopped before every request was answered; the time for it was over", file=sys.stderr)
         sys.exit(1)
 
 

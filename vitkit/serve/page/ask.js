@@ -6,9 +6,10 @@ let key = ""; // in memory only: gone with the page
 
 export const models = () => ask("v1/models");
 
-export async function predict(picture, model, top, signal) {
-  const { predictions } = await ask(`v1/predict?${new URLSearchParams({ model, top })}`, picture, signal);
-  return predictions[0].answers;
+/** Its answers; with `seen`, the picture as the model sees it, too. */
+export async function predict(picture, model, top, seen, signal) {
+  const { predictions } = await ask(`v1/predict?${new URLSearchParams({ model, top, seen })}`, picture, signal);
+  return predictions[0];
 }
 
 export const attention = (picture, model, signal) =>

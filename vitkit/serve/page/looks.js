@@ -28,6 +28,8 @@ for (const control of [at("layer"), at("heads")]) {
 /** Sets the controls for another model: rollout, and in wait the last layer and all heads. */
 export function prepareLooks({ views, heads }) {
   at("blind").hidden = views.length > 0;
+  at("sights").classList.toggle("blind", !views.length);
+  at("looks-title").textContent = views.length ? "Where it looks" : "What it sees";
   if (!views.length) return;
   at("layer").max = views.length - 1; // before the value, which it bounds
   at("layer").value = views.length - 1;
@@ -52,19 +54,26 @@ export function awaitLooks({ views }) {
 
 /** Draws what the server found; `answer` goes into the words for those who do not see it. */
 export async function showLooks(attention, answer, signal) {
-  const picture = new Image();
-  picture.src = attention.seen;
-  await picture.decode();
-  if (signal.aborted) return;
+  const picture = await showSeen(attention.seen, answer, signal);
+  if (!picture) return;
   found = attention;
   photo = dimmed(picture);
+  at("tracing").hidden = true;
+  draw();
+}
+
+/** The picture as the model sees it: all there is to see of a model without attention. */
+export async function showSeen(seen, answer, signal) {
+  const picture = new Image();
+  picture.src = seen;
+  await picture.decode();
+  if (signal.aborted) return null;
   const { naturalWidth: width, naturalHeight: height } = picture;
-  Object.assign(at("seen"), { src: attention.seen, width, height,
+  Object.assign(at("seen"), { src: seen, width, height,
     alt: `The picture as the model sees it, ${width} x ${height} pixels. ${answer}` });
   at("seen").classList.toggle("tiny", isTiny(picture));
-  at("tracing").hidden = true;
   at("sights").hidden = false;
-  draw();
+  return picture;
 }
 
 export function forgetLooks() {

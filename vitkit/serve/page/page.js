@@ -4,7 +4,7 @@ import { forgetAnswers, MOST, showAnswers } from "./answers.js";
 import { attention, models, predict } from "./ask.js";
 import { at } from "./dom.js";
 import { megabytes, showFacts } from "./facts.js";
-import { awaitLooks, forgetLooks, prepareLooks, showLooks } from "./looks.js";
+import { awaitLooks, forgetLooks, prepareLooks, showLooks, showSeen } from "./looks.js";
 import { quiet, tell, Trouble } from "./trouble.js";
 import { listen } from "./ways.js";
 
@@ -57,13 +57,13 @@ async function look(picture, remark = "") {
     if (signal.aborted) return;
     checkSize(picture, server.limits.body_bytes);
     const asked = performance.now();
-    const answers = await predict(picture, model.name, Math.min(MOST, model.classes.length), signal);
+    const blind = !model.views.length; // then nothing else is asked that would show the picture as it sees it
+    const { answers, seen } = await predict(picture, model.name, Math.min(MOST, model.classes.length), blind, signal);
     if (signal.aborted) return;
     const answer = showAnswers(answers, model);
     announce(picture, answer, (performance.now() - asked) / 1000, remark);
     awaitLooks(model);
-    if (!model.views.length) return;
-    await showLooks(await attention(picture, model.name, signal), answer, signal);
+    await (blind ? showSeen(seen, answer, signal) : showLooks(await attention(picture, model.name, signal), answer, signal));
   } catch (error) {
     if (signal.aborted) return;
     forgetLooks();

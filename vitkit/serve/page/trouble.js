@@ -11,6 +11,8 @@ export class Trouble extends Error {
 }
 
 export function quiet() {
+  // what had the focus goes away: the keyboard is not to start again from the top of the page
+  if (document.activeElement.closest("#trouble, #key")) at("choose").focus({ preventScroll: true });
   at("trouble").replaceChildren();
   at("key").hidden = true;
 }
