@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 import vitkit
 from tests.serve.coloured import colour_model, odd_pictures, real_pictures
-from tests.serve.small import in_process
+from tests.serve.web.small import in_process
 from vitkit.cli import main
-from vitkit.serve.exported import open_exported
+from vitkit.serve.export.exported import open_exported
 from vitkit.serve.given import pixels_of
-from vitkit.serve.service import Service
+from vitkit.serve.web.service import Service
 
 Probabilities = dict[str, NDArray[np.float32]]  # of each picture, by its path
 

@@ -85,9 +85,9 @@ def _compiled(classifier: Classifier) -> Compute:
 
 
 def _onnxruntime(classifier: Classifier) -> Compute:
-    from vitkit.serve.metadata import describe
-    from vitkit.serve.onnx_file import start, write_onnx
-    from vitkit.serve.trace import LOGITS, PICTURES, trace
+    from vitkit.serve.export.metadata import describe
+    from vitkit.serve.export.onnx_file import start, write_onnx
+    from vitkit.serve.export.trace import LOGITS, PICTURES, trace
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"

@@ -51,8 +51,8 @@ def export(
         raise ConfigError(f"--out {target}: a name that ends in .{to} is needed")
 
     from vitkit.progress import progress
-    from vitkit.serve.export import MAX_DROP, SCORED, export_int8, refuse_existing, words
-    from vitkit.serve.export import export as export_model
+    from vitkit.serve.export.write import MAX_DROP, SCORED, export_int8, refuse_existing, words
+    from vitkit.serve.export.write import export as export_model
     from vitkit.serve.predict import Classifier
     from vitkit.serve.samples import find_samples
 

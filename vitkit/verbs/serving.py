@@ -17,7 +17,7 @@ from vitkit.errors import ConfigError
 from vitkit.verbs.options import Device, at_least, option
 
 if TYPE_CHECKING:
-    from vitkit.serve.service import Service
+    from vitkit.serve.web.service import Service
 
 KEY = "VITKIT_API_KEY"
 
@@ -59,11 +59,11 @@ def serve(
     except ImportError as error:
         raise ConfigError(f"{error.name} is needed to serve.", try_='pip install "vitkit[serve]"') from None
 
-    from vitkit.serve.app import create_app
-    from vitkit.serve.limits import limits_of
     from vitkit.serve.predict import Classifier
-    from vitkit.serve.server import address_of, beyond_loopback, bind, leaving, own_names, run
-    from vitkit.serve.service import Service, one_thread
+    from vitkit.serve.web.app import create_app
+    from vitkit.serve.web.limits import limits_of
+    from vitkit.serve.web.server import address_of, beyond_loopback, bind, leaving, own_names, run
+    from vitkit.serve.web.service import Service, one_thread
 
     limits = limits_of(limit)
     with bind(host, port) as listener, one_thread() as computer:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.serve.engine import exact
-from vitkit.serve.exported import Exported
+from vitkit.serve.export.exported import Exported
 from vitkit.serve.predict import Classifier, probabilities
 from vitkit.serve.samples import Pixels, Samples, check_any, other_shapes
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitkit.errors import ConfigError
-from vitkit.serve.graph import frame
+from vitkit.serve.export.graph import frame
 from vitkit.serve.predict import Classifier
 
 # uint8    pictures (B, height, width, C) of bytes, of any size

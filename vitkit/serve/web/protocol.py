@@ -11,7 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitkit.serve.limits import RETRY_AFTER
+from vitkit.serve.web.limits import RETRY_AFTER
 
 _FULL = b'{"error":"Too many connections are open.","try":"the same request again, after the seconds of Retry-After"}'
 _NO_PLACE = (f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\nconnection: close\r\n"

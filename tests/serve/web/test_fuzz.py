@@ -10,7 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from tests.serve.small import in_process, picture, service
+from tests.serve.web.small import in_process, picture, service
 
 NOT_MEANT = [positive_data_acceptance]  # text that might be a picture, but is none, is refused with 422
 REAL = base64.b64encode(picture(1)).decode()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.errors import ConfigError
-from vitkit.serve.metadata import exact_of, is_program, read_metadata
+from vitkit.serve.export.metadata import exact_of, is_program, read_metadata
 
 BATCH, PIXELS = 32, 4_000_000  # that go through the graph together
 
@@ -56,7 +56,7 @@ class Exported(ABC):
 
 def open_exported(path: str | Path) -> Exported:
     """By content."""
-    from vitkit.serve.onnx_file import OnnxModel
-    from vitkit.serve.program import Program
+    from vitkit.serve.export.onnx_file import OnnxModel
+    from vitkit.serve.export.program import Program
 
     return Program(path) if is_program(Path(path)) else OnnxModel(path)

@@ -20,10 +20,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from vitkit.errors import ConfigError
-from vitkit.serve.guard import LINGER_SECONDS
-from vitkit.serve.limits import Limits
-from vitkit.serve.protocol import Patience
-from vitkit.serve.service import Service
+from vitkit.serve.web.guard import LINGER_SECONDS
+from vitkit.serve.web.limits import Limits
+from vitkit.serve.web.protocol import Patience
+from vitkit.serve.web.service import Service
 
 NOTICE = 0.5      # seconds in which a stopping server still listens, and says that it stops
 FAREWELL = 5.0    # seconds for threads to end, once every request has its answer

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from tests.data.test_transforms import with_pillow
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import Exact, _covering, _without_ends
-from vitkit.serve.graph import axes, frame, weights
+from vitkit.serve.export.graph import axes, frame, weights
 
 GREY_LEVELS = 2e-3  # of 255; far below what a byte can tell
 

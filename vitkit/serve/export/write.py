@@ -16,14 +16,14 @@ import numpy as np
 
 from vitkit.atomic import replacing, write_text
 from vitkit.errors import ConfigError
-from vitkit.serve.compare import TOLERANCE, Comparison, Watch, compare
-from vitkit.serve.exported import Exported
-from vitkit.serve.metadata import describe
-from vitkit.serve.onnx_file import ExportError, OnnxModel, check_installed, write_onnx
+from vitkit.serve.export.compare import TOLERANCE, Comparison, Watch, compare
+from vitkit.serve.export.exported import Exported
+from vitkit.serve.export.metadata import describe
+from vitkit.serve.export.onnx_file import ExportError, OnnxModel, check_installed, write_onnx
+from vitkit.serve.export.program import Program, write_program
+from vitkit.serve.export.trace import Input, trace
 from vitkit.serve.predict import Classifier
-from vitkit.serve.program import Program, write_program
 from vitkit.serve.samples import Samples, inside
-from vitkit.serve.trace import Input, trace
 
 Format = Literal["onnx", "pt2"]
 
@@ -88,7 +88,7 @@ def export_int8(
     watch: Watch = lambda items, total, what: iter(items),
 ) -> Export:
     """An ONNX file in int8. One that loses more than `max_drop` points of accuracy is not kept."""
-    from vitkit.serve.quantize import PICTURES_LOOKED_AT, quantise
+    from vitkit.serve.export.quantize import PICTURES_LOOKED_AT, quantise
 
     target, samples = _prepare(classifier, path, "onnx", samples, overwrite)
     with replacing(target, ExportError) as temporary, tempfile.TemporaryDirectory(

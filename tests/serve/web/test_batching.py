@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from vitkit.serve.batching import Batcher, EngineError
+from vitkit.serve.web.batching import Batcher, EngineError
 
 
 class Engine:

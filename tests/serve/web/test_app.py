@@ -17,12 +17,12 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.serve.small import best, client, form, picture, service, small_classifier
+from tests.serve.web.small import best, client, form, picture, service, small_classifier
 from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.rollout import rollout
 from vitkit.serve.engine import Engine
-from vitkit.serve.limits import Limits
-from vitkit.serve.service import Service
+from vitkit.serve.web.limits import Limits
+from vitkit.serve.web.service import Service
 
 JPEG = picture(1, kind="JPEG")
 

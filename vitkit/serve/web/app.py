@@ -25,15 +25,15 @@ from starlette.types import ASGIApp
 
 from vitkit import __version__
 from vitkit.errors import VitkitError
-from vitkit.serve import schema
-from vitkit.serve.batching import EngineError
-from vitkit.serve.body import body_of, check_form, pictures_of
-from vitkit.serve.guard import Gate, Shell, count_refusal, problem
-from vitkit.serve.limits import Refusal
-from vitkit.serve.metering import CONTENT_TYPE, GONE
 from vitkit.serve.prediction import Prediction
-from vitkit.serve.served import Served, told
-from vitkit.serve.service import Service
+from vitkit.serve.web import schema
+from vitkit.serve.web.batching import EngineError
+from vitkit.serve.web.body import body_of, check_form, pictures_of
+from vitkit.serve.web.guard import Gate, Shell, count_refusal, problem
+from vitkit.serve.web.limits import Refusal
+from vitkit.serve.web.metering import CONTENT_TYPE, GONE
+from vitkit.serve.web.served import Served, told
+from vitkit.serve.web.service import Service
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -188,7 +188,7 @@ def _add_operations(api: FastAPI, service: Service) -> None:
 
 def _add_page(api: FastAPI) -> None:
     """/ and the files beside it, as they are when the server starts."""
-    for file in resources.files("vitkit.serve").joinpath("page").iterdir():
+    for file in resources.files("vitkit.serve.web").joinpath("page").iterdir():
         suffix = file.name[file.name.rfind("."):]
         if suffix in _TYPES:
             path = "/" if file.name == "index.html" else f"/{file.name}"

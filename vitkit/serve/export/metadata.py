@@ -10,8 +10,8 @@ from typing import Any
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import Exact
 from vitkit.errors import WeightsError
+from vitkit.serve.export.trace import Input
 from vitkit.serve.predict import Classifier
-from vitkit.serve.trace import Input
 from vitkit.weights.native import HEADER, record_of
 
 EXTRA = f"{HEADER}.json"  # the name of the record among the extra files of a .pt2
@@ -69,6 +69,6 @@ def _of_program(path: Path) -> str | None:
 
 
 def _of_onnx(path: Path) -> str | None:
-    from vitkit.serve.onnx_file import metadata_of
+    from vitkit.serve.export.onnx_file import metadata_of
 
     return metadata_of(path).get(HEADER)

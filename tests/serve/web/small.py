@@ -21,10 +21,10 @@ from PIL import Image
 
 import vitkit
 from tests.model.kinds import make
-from vitkit.serve.app import create_app
-from vitkit.serve.limits import Limits
-from vitkit.serve.server import Server, address_of, bind, make_server
-from vitkit.serve.service import Service
+from vitkit.serve.web.app import create_app
+from vitkit.serve.web.limits import Limits
+from vitkit.serve.web.server import Server, address_of, bind, make_server
+from vitkit.serve.web.service import Service
 
 COMMAND = [sys.executable, "-m", "vitkit", "serve"]
 

@@ -16,8 +16,8 @@ from torch.export import ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitkit.errors import VitkitError, WeightsError
-from vitkit.serve.exported import Exported
-from vitkit.serve.trace import LOGITS, PICTURES, PROBABILITIES, quietly
+from vitkit.serve.export.exported import Exported
+from vitkit.serve.export.trace import LOGITS, PICTURES, PROBABILITIES, quietly
 from vitkit.weights.native import HEADER
 
 OPSET = 20                # the first with GELU as one operation; onnxruntime has it since 1.17, of February 2024

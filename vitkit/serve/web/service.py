@@ -12,10 +12,10 @@ import torch
 from starlette.requests import ClientDisconnect, Request
 
 from vitkit.errors import did_you_mean
-from vitkit.serve.limits import Admission, Limits, Refusal
-from vitkit.serve.metering import Meters
 from vitkit.serve.predict import Classifier
-from vitkit.serve.served import Served
+from vitkit.serve.web.limits import Admission, Limits, Refusal
+from vitkit.serve.web.metering import Meters
+from vitkit.serve.web.served import Served
 from vitkit.train.devices import cores
 
 T = TypeVar("T")

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.errors import ConfigError
-from vitkit.serve.exported import open_exported
-from vitkit.serve.onnx_file import ExportError, start
+from vitkit.serve.export.exported import open_exported
+from vitkit.serve.export.onnx_file import ExportError, start
+from vitkit.serve.export.trace import PICTURES, quietly
 from vitkit.serve.samples import Pixels
-from vitkit.serve.trace import PICTURES, quietly
 from vitkit.weights.native import HEADER
 
 PICTURES_LOOKED_AT = 16  # to find the layers that cannot bear it

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitkit.data.decode import decode
 from vitkit.errors import DecodeError
-from vitkit.serve.accepted import check
+from vitkit.serve.web.accepted import check
 
 
 def saved(kind: str, *, size: tuple[int, int] = (40, 30), mode: str = "RGB", **options: object) -> bytes:

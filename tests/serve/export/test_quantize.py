@@ -15,14 +15,14 @@ import torch
 
 import vitkit
 from tests.data.pictures import scene
-from tests.serve.exports import model, written
+from tests.serve.export.exports import model, written
 from vitkit.data.sources.open import open_data
-from vitkit.serve import export as exporting
-from vitkit.serve.export import export_int8
-from vitkit.serve.exported import open_exported
-from vitkit.serve.onnx_file import ExportError, OnnxModel
+from vitkit.serve.export import write as exporting
+from vitkit.serve.export.exported import open_exported
+from vitkit.serve.export.onnx_file import ExportError, OnnxModel
+from vitkit.serve.export.quantize import _layers, quantise
+from vitkit.serve.export.write import export_int8
 from vitkit.serve.predict import Classifier
-from vitkit.serve.quantize import _layers, quantise
 from vitkit.serve.samples import find_samples, inside
 
 PICTURES = [scene(40, 60), scene(33, 20)[:, ::-1].copy(), 255 - scene(50, 50)]

@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serve.small import Process, bomb, connect, form, heard, in_process, picture, service, small_run
-from tests.serve.test_app import slow_service
+from tests.serve.web.small import Process, bomb, connect, form, heard, in_process, picture, service, small_run
+from tests.serve.web.test_app import slow_service
 from vitkit.cli import main
-from vitkit.serve.limits import Limits
+from vitkit.serve.web.limits import Limits
 
 BOMB = bomb()
 
@@ -393,7 +393,7 @@ def test_mistakes_of_the_command_line_are_said_without_a_traceback(run: Path, tm
 
 def test_keys_names_and_limits_are_checked_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from vitkit.errors import ConfigError
-    from vitkit.serve.limits import limits_of
+    from vitkit.serve.web.limits import limits_of
     from vitkit.verbs.serving import key_of, names_of
 
     (tmp_path / "pets").mkdir()
@@ -420,7 +420,7 @@ def test_keys_names_and_limits_are_checked_before_anything_is_loaded(tmp_path: P
 
 def test_the_start_says_what_is_served_and_warns_where_it_is_open(run: Path, capsys: pytest.CaptureFixture[str],
                                                                   monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("vitkit.serve.server.run", lambda app, service, listener, say: say() or True)
+    monkeypatch.setattr("vitkit.serve.web.server.run", lambda app, service, listener, say: say() or True)
     main(["serve", str(run), f"again={run}", "--port", "0", "--host", "0.0.0.0", "--batch", "3", "--device", "cpu"])
     said, errors = capsys.readouterr()
     assert "model    small (default): mu/8 at 32 x 32 px, 10 classes" in said
@@ -463,8 +463,8 @@ def test_a_length_told_in_two_ways_is_refused_and_what_follows_is_not_taken_for_
 def test_with_a_key_the_server_answers_under_any_name(run: Path, monkeypatch: pytest.MonkeyPatch):
     """As behind a proxy; a page that has its name point here does not know the key."""
     asked: list[object] = []
-    monkeypatch.setattr("vitkit.serve.app.create_app", lambda service, **options: asked.append(options["hosts"]))
-    monkeypatch.setattr("vitkit.serve.server.run", lambda app, service, listener, say: True)
+    monkeypatch.setattr("vitkit.serve.web.app.create_app", lambda service, **options: asked.append(options["hosts"]))
+    monkeypatch.setattr("vitkit.serve.web.server.run", lambda app, service, listener, say: True)
     main(["serve", str(run), "--port", "0", "--device", "cpu"])
     monkeypatch.setenv("VITKIT_API_KEY", "a-long-key")
     main(["serve", str(run), "--port", "0", "--device", "cpu"])
@@ -473,9 +473,9 @@ def test_with_a_key_the_server_answers_under_any_name(run: Path, monkeypatch: py
 
 STUCK = """
 import sys, threading, time
-from vitkit.serve import server
-from vitkit.serve.service import Service
-from tests.serve.small import small_classifier
+from vitkit.serve.web import server
+from vitkit.serve.web.service import Service
+from tests.serve.web.small import small_classifier
 server.FAREWELL = 0.3
 with Service({"small": small_classifier()}) as service:
     service.readers.submit(time.sleep, 60)

@@ -14,8 +14,8 @@ import pytest
 
 import vitkit
 from tests.report.test_browser import QUIET
-from tests.serve.browser import CAMERA, KEY, Visit, picture, serving, write_models
-from tests.serve.seen import CONTRAST, tab_through, unnamed
+from tests.serve.web.browser import CAMERA, KEY, Visit, picture, serving, write_models
+from tests.serve.web.seen import CONTRAST, tab_through, unnamed
 from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.rasters import lit
 from vitkit.inspect.rollout import rollout

@@ -15,14 +15,14 @@ from tests.model.kinds import make
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.model.build import Model
-from vitkit.serve.compare import TOLERANCE
-from vitkit.serve.exported import Exported, open_exported
+from vitkit.serve.export.compare import TOLERANCE
+from vitkit.serve.export.exported import Exported, open_exported
+from vitkit.serve.export.metadata import describe
+from vitkit.serve.export.onnx_file import write_onnx
+from vitkit.serve.export.program import write_program
+from vitkit.serve.export.trace import Input, trace
 from vitkit.serve.given import pixels_of
-from vitkit.serve.metadata import describe
-from vitkit.serve.onnx_file import write_onnx
 from vitkit.serve.predict import Classifier
-from vitkit.serve.program import write_program
-from vitkit.serve.trace import Input, trace
 
 DEEP = encode(Image.fromarray(np.linspace(0, 65535, 24 * 40).reshape(24, 40).astype(np.uint16)), "PNG")  # 16 bits
 PICTURES: dict[str, Any] = {

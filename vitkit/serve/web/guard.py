@@ -16,8 +16,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitkit.serve.limits import Admission, Busy, Refusal
-from vitkit.serve.metering import GONE, Meters
+from vitkit.serve.web.limits import Admission, Busy, Refusal
+from vitkit.serve.web.metering import GONE, Meters
 
 log = logging.getLogger(__name__)
 

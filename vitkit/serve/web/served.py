@@ -26,12 +26,12 @@ from vitkit.inspect.attention import attention_maps, pick_heads, views
 from vitkit.inspect.rollout import rollout
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
-from vitkit.serve import accepted, schema
-from vitkit.serve.batching import Batcher
-from vitkit.serve.limits import Limits
-from vitkit.serve.metering import Meters
 from vitkit.serve.predict import Classifier
 from vitkit.serve.prediction import Prediction
+from vitkit.serve.web import accepted, schema
+from vitkit.serve.web.batching import Batcher
+from vitkit.serve.web.limits import Limits
+from vitkit.serve.web.metering import Meters
 
 T = TypeVar("T")
 Floats = NDArray[np.float32]

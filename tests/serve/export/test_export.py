@@ -17,21 +17,21 @@ import torch
 import vitkit
 from tests.data.pictures import scene
 from tests.model.kinds import KINDS
-from tests.serve.exports import DEEP, PICTURES, assert_same, model, written
+from tests.serve.export.exports import DEEP, PICTURES, assert_same, model, written
 from vitkit.config import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.errors import ConfigError, WeightsError
-from vitkit.serve.compare import TOLERANCE, judge
-from vitkit.serve.export import Format, export
-from vitkit.serve.exported import Exported, open_exported
+from vitkit.serve.export.compare import TOLERANCE, judge
+from vitkit.serve.export.exported import Exported, open_exported
+from vitkit.serve.export.metadata import describe, read_metadata
+from vitkit.serve.export.onnx_file import ExportError, OnnxModel
+from vitkit.serve.export.program import Program
+from vitkit.serve.export.trace import Input, trace
+from vitkit.serve.export.write import Format, export
 from vitkit.serve.given import pixels_of
-from vitkit.serve.metadata import describe, read_metadata
-from vitkit.serve.onnx_file import ExportError, OnnxModel
 from vitkit.serve.predict import Classifier
-from vitkit.serve.program import Program
 from vitkit.serve.samples import find_samples
-from vitkit.serve.trace import Input, trace
 from vitkit.train.folder import RunFolder
 from vitkit.verbs.exporting import export as verb
 
@@ -180,7 +180,7 @@ def test_a_file_that_answers_otherwise_is_not_kept_and_the_one_before_it_stays(
     other = Classifier(copy.deepcopy(classifier.model))
     with torch.no_grad():
         other.model.head.logits.bias[0] += 0.01
-    monkeypatch.setattr("vitkit.serve.export.trace", lambda _, input: trace(other, input))
+    monkeypatch.setattr("vitkit.serve.export.write.trace", lambda _, input: trace(other, input))
     path = tmp_path / "model.pt2"
     path.write_text("earlier")
     with pytest.raises(ConfigError, match="exists already"):

@@ -16,8 +16,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
-from vitkit.serve.limits import SLOWEST, Admission, Limits, Refusal
-from vitkit.serve.schema import Pictures
+from vitkit.serve.web.limits import SLOWEST, Admission, Limits, Refusal
+from vitkit.serve.web.schema import Pictures
 
 FIELD = "pictures"
 _LONGEST_BOUNDARY = 70  # RFC 2046

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vitkit.serve.limits import Limits
+from vitkit.serve.web.limits import Limits
 
 
 class Problem(BaseModel):

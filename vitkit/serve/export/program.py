@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
 from vitkit.errors import WeightsError
-from vitkit.serve.exported import Exported
-from vitkit.serve.metadata import EXTRA
-from vitkit.serve.trace import quietly
+from vitkit.serve.export.exported import Exported
+from vitkit.serve.export.metadata import EXTRA
+from vitkit.serve.export.trace import quietly
 
 
 def write_program(program: ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""`vitkit serve`: models behind HTTP, and the page in front of them."""
