@@ -6,6 +6,7 @@ import io
 import resource
 import sys
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -229,6 +230,20 @@ def test_many_bands_count_like_many_pixels():
     assert decode(file.getvalue(), channels=50, pixel_limit=10_000).shape == (100, 100, 50)
     with pytest.raises(DecodeError, match="100 x 100 x 50 values, over the limit of 10,000 pixels"):
         decode(file.getvalue(), channels=3, pixel_limit=10_000)
+
+
+def test_a_piece_of_a_tiff_that_unpacks_to_more_than_its_place_is_refused():
+    tifffile = pytest.importorskip("tifffile")
+    for unpacked, whole in ((100 * 100 * 5, True), (50_000_000, False)):
+        file = io.BytesIO()
+        with tifffile.TiffWriter(file) as writer:
+            writer.write(iter([zlib.compress(bytes(unpacked))]), shape=(100, 100, 5), dtype="uint8", rowsperstrip=100,
+                         compression="zlib", photometric="minisblack", planarconfig="contig")
+        if whole:
+            assert decode(file.getvalue(), channels=5).shape == (100, 100, 5)
+        else:
+            with pytest.raises(DecodeError, match="unpacks to more than its 50,000 bytes"):
+                decode(file.getvalue(), channels=5)
 
 
 def test_the_limit_is_ours_not_pillows():

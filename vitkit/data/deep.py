@@ -7,11 +7,14 @@ of ordinary pictures: Pillow's own conversion would clip a 16-bit scan to white.
 from __future__ import annotations
 
 import io
+import zlib
 from typing import Any
 
 import numpy as np
 
 from vitkit.errors import DecodeError
+
+_DEFLATED = (8, 32946)  # as TIFFs number it
 
 
 def deepen(pixels: np.ndarray) -> np.ndarray:
@@ -58,8 +61,19 @@ def read_tiff(content: bytes, channels: int, limit: int) -> np.ndarray:
         page: Any = file.pages[0]
         _check_size((page.imagelength, page.imagewidth, page.size // max(page.imagelength * page.imagewidth, 1)),
                     channels, limit)
+        _refuse_bombs(page, content)
         pixels = page.asarray()
         return np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 and page.planarconfig == 2 else pixels
+
+
+def _refuse_bombs(page: Any, content: bytes) -> None:
+    """A piece of a TIFF must not unpack to more than its place in the picture: tifffile would unpack all of it."""
+    if page.compression not in _DEFLATED:
+        return
+    room = int(np.prod(page.chunks, dtype=np.int64)) * page.dtype.itemsize
+    for start, length in zip(page.dataoffsets, page.databytecounts, strict=True):
+        if len(zlib.decompressobj().decompress(content[start:start + length], room + 1)) > room:
+            raise DecodeError(f"damaged: a piece that unpacks to more than its {room:,} bytes")
 
 
 def _check_size(shape: tuple[int, ...], channels: int, limit: int) -> None:
