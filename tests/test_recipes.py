@@ -16,6 +16,7 @@ from vitkit.errors import ConfigError
 from vitkit.model.variants import NAMED, configure
 from vitkit.recipes import RECIPES, pick_recipe, recipe
 from vitkit.settings import from_tables, write
+from vitkit.verbs import training
 
 # Table 3. recipe, model: epochs (the paper's alternatives), learning rate, decay, weight decay, dropout
 TABLE_3 = {
@@ -133,7 +134,7 @@ def test_every_recipe_is_a_whole_run_that_survives_toml(name: str):
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_names_a_command_that_leads_to_it(name: str, monkeypatch: pytest.MonkeyPatch):
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(cli, "_begin", lambda flags, *_, **__: given.append(flags))
+    monkeypatch.setattr(training, "_begin", lambda flags, *_, **__: given.append(flags))
     found = re.search(r"^ +(vitkit (?:fit|pretrain) .*?)(?:   |$)", RECIPES[name].__doc__ or "", re.MULTILINE)
     assert found, "no command"
     cli.main(shlex.split(found[1])[1:])

@@ -105,7 +105,7 @@ def asked(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Capture
     for name, content in odd_pictures().items():
         pictures.append(photos / name)
         pictures[-1].write_bytes(content)
-    with in_process(Service({"run": vitkit.Classifier(run)})) as (address, _, _):
+    with Service({"run": vitkit.Classifier(run)}) as service, in_process(service) as (address, _, _):
         yield Answers(run, pictures, address, capsys)
 
 
