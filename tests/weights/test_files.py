@@ -87,6 +87,13 @@ def test_damaged_files_load_or_give_a_clear_error(tmp_path_factory, data: st.Dat
         vitkit.load(damaged, heads=3)
 
 
+def test_positions_without_room_for_a_patch_are_an_error_that_names_the_file(tmp_path: Path):
+    tensors = dict(open_checkpoint(FIXTURES / "google_hybrid_weights.npz").tensors)
+    tensors["Transformer/posembed_input/pos_embedding"] = torch.zeros(1, 1, 1)  # for the class token alone
+    save_file(tensors, tmp_path / "changed.safetensors")
+    assert "changed.safetensors has positions for 0 patches" in error_of(tmp_path / "changed.safetensors")
+
+
 @given(data=st.data())
 @settings(max_examples=100)
 def test_any_tensor_lost_or_reshaped_is_an_error_of_ours(tmp_path_factory, data: st.DataObject):

@@ -17,6 +17,8 @@ log = logging.getLogger("vitkit")
 
 def find_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, int]:
     """Rows and columns of the position table: as given, as the configuration says, or square."""
+    if patches < 1:
+        raise WeightsError(f"{checkpoint.origin} has positions for {patches} patches: the table has no room for any.")
     grid = checkpoint.grid
     if grid is None and checkpoint.image is not None:
         grid = checkpoint.image[0] // stride, checkpoint.image[1] // stride
