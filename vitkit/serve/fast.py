@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,12 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.serve.engine import Engine
+from vitkit.serve.predict import Classifier, probabilities
 from vitkit.serve.samples import Samples, inside
 from vitkit.serve.ways import Compute, Way, missing_for_onnx, ways
 from vitkit.train.devices import computing_with, describe_device
-
-if TYPE_CHECKING:
-    from vitkit.serve.predict import Classifier
 
 BATCHES = (1, 8)       # sizes that are timed; what counts is their geometric mean
 SECONDS = 0.4          # of timing for a way and size, at least ROUNDS
@@ -161,15 +158,12 @@ class Comparison:
             if time.perf_counter() > until and len(seen) >= FEWEST:
                 break
         self.pictures = torch.stack(seen)                                      # (n, C, height, width)
-        self.exact = self._probabilities(torch.cat(answers))                   # (n, K)
+        self.exact = probabilities(torch.cat(answers), classifier.multilabel)  # (n, K)
 
     def __call__(self, compute: Compute) -> Agreement:
         # batches of sizes that nobody prepared for: any must do
-        told = self._probabilities(torch.cat([compute(part) for part in self.pictures.split(7)]))
-        return agreement(self.exact, told, self.where)
-
-    def _probabilities(self, logits: Tensor) -> NDArray[np.float32]:
-        return (logits.sigmoid() if self.classifier.multilabel else logits.softmax(dim=-1)).numpy()
+        told = torch.cat([compute(part) for part in self.pictures.split(7)])
+        return agreement(self.exact, probabilities(told, self.classifier.multilabel), self.where)
 
 
 def _seen(classifier: Classifier, samples: Samples) -> Iterator[Tensor]:
