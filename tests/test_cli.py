@@ -37,6 +37,7 @@ OPTIONS = {
     "export": ["run", "to", "out", "input", "int8", "max_drop", "data", "pictures", "image", "overwrite", "json"],
     "serve": ["runs", "host", "port", "batch", "fast", "device", "key_file", "cors", "limit", "json"],
     "inspect": ["run", "images", "out", "image", "layer", "head", "token", "device", "json"],
+    "bench": ["model", "image", "batch", "what", "device", "precision", "compile", "json"],
 }
 
 

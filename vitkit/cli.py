@@ -21,6 +21,7 @@ from vitkit.verbs.data import check, shard
 from vitkit.verbs.exporting import export
 from vitkit.verbs.judging import evaluate, probe
 from vitkit.verbs.looking import inspect
+from vitkit.verbs.measuring import bench
 from vitkit.verbs.models import convert, cost
 from vitkit.verbs.options import exit_code
 from vitkit.verbs.predicting import predict
@@ -33,7 +34,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "check": check, "fit": fit, "pretrain": pretrain, "resume": resume, "evaluate": evaluate, "probe": probe,
     "inspect": inspect, "predict": predict, "export": export, "serve": serve, "shard": shard, "cost": cost,
-    "convert": convert,
+    "convert": convert, "bench": bench,
 }
 
 

@@ -148,6 +148,7 @@ class Fit:
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: Literal["auto", "yes", "no"] = "auto"
+    recompute: Literal["auto", "yes", "no"] = "auto"  # go through blocks again on the way back, to keep less of them
     workers: int | None = None                     # processes that read pictures; else by cores
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
 

@@ -67,13 +67,14 @@ def _vit(config: ViTConfig) -> Iterator[Part]:
     yield Part(flat * D + D, N * flat * D, N * flat)
     yield Part(parameters=D * config.class_token)
     yield _positions(config)
-    for _ in range(config.depth):
-        yield from _blocks(config)
+    left = 1 if config.answers_from_one_token else T  # that leave the last block
+    for layer in range(config.depth):
+        yield from _blocks(config, left if layer == config.depth - 1 else T)
     if config.pool == "gap-norm":
         yield _norm(D, tokens=1)
     elif config.norm == "pre":
-        yield _norm(D, tokens=T)
-    yield from _head(config)
+        yield _norm(D, tokens=left)
+    yield from _head(config, left)
 
 
 def _positions(config: ViTConfig) -> Part:
@@ -89,25 +90,29 @@ def _positions(config: ViTConfig) -> Part:
     return Part(parameters=count * table)
 
 
-def _blocks(config: ViTConfig) -> Iterator[Part]:
-    """A layer: one block over all tokens, or one along rows and one along columns (the length of a line differs)."""
+def _blocks(config: ViTConfig, left: int) -> Iterator[Part]:
+    """A layer: one block over all tokens, or one along rows and one along columns (the length of a line differs).
+
+    Where only `left` tokens leave it, the others' activations are not there; their multiply-adds are counted all the
+    same, as everybody does, and as it is when all tokens are looked at.
+    """
     D, M, T, H = config.width, config.mlp, config.tokens, config.heads
     for line in config.grid[::-1] if config.axial else (T,):
         yield _norm(D, T)
-        yield Part(4 * D * D + 4 * D, T * 4 * D * D, T * D + T * 3 * D + T * D, H * T)   # normed input, q k v, mixed
+        yield Part(4 * D * D + 4 * D, T * 4 * D * D, 4 * T * D + left * D, H * left)     # normed input, q k v, mixed
         yield Part(macs=2 * T * line * D)                                                # QKᵀ and AV
-        yield _norm(D, T)
-        yield Part(2 * D * M + M + D, T * 2 * D * M, T * D + 2 * T * M)                  # normed input, GELU in and out
+        yield _norm(D, left)
+        yield Part(2 * D * M + M + D, T * 2 * D * M, left * (D + 2 * M))                 # normed input, GELU in and out
 
 
-def _head(config: ViTConfig) -> Iterator[Part]:
+def _head(config: ViTConfig, left: int) -> Iterator[Part]:
     D, M, T, K = config.width, config.mlp, config.tokens, config.classes
     if config.pool == "attention":
         yield Part(D + 4 * D * D + 4 * D, 2 * D * D + T * 2 * D * D + 2 * T * D, 3 * T * D)
         yield _norm(D, tokens=1)
         yield Part(2 * D * M + M + D, 2 * D * M, 2 * M)
     elif config.pool == "token":
-        yield Part(activations=T * D)  # the class token is a view of all normed tokens, which stay with it
+        yield Part(activations=left * D)  # the class token is a view of all normed tokens, which stay with it
     R = config.representation or D
     if config.representation:
         yield Part(D * R + R, D * R, R)

@@ -15,7 +15,6 @@ import vitkit
 from tests.model.kinds import KINDS, images_for, make
 from vitkit.data.sources.fashion import open_fashion
 from vitkit.serve import fast, int8, ways
-from vitkit.serve.bf16 import SIZES, Bf16, Compiled
 from vitkit.serve.fast import agreement, quicken
 from vitkit.serve.samples import inside
 from vitkit.serve.ways import Compute, Way
@@ -257,38 +256,6 @@ def test_a_model_that_knows_its_pictures_answers_them_as_before(monkeypatch):
     for batch in (1, 5, 64):
         told = torch.cat([engine.logits(part) for part in images[:128].split(batch)]).argmax(1)
         assert (told == exact[:128]).float().mean() >= 0.97
-
-
-@pytest.mark.parametrize("kind", ["token", "relative", "sincos", "axial", "representation", "root hybrid"])
-def test_bf16_keeps_the_model_as_it_is_and_the_logits_in_float32(kind):
-    model = make(kind)
-    images = images_for(model, 3)
-    with torch.inference_mode():
-        truth, told = model(images), Bf16(model).eval()(images)
-    assert told.dtype == torch.float32
-    assert next(model.parameters()).dtype == torch.float32
-    assert (told - truth).norm() < 0.2 * truth.norm()  # random weights forgive less than trained ones
-
-
-def test_a_compiled_model_meets_few_batch_sizes_and_answers_for_any(monkeypatch):
-    met: list[int] = []
-
-    def compile(model: nn.Module, **options: object) -> Compute:
-        def compiled(images: Tensor) -> Tensor:
-            met.append(len(images))
-            return model(images)
-
-        return compiled
-
-    monkeypatch.setattr(torch, "compile", compile)
-    model = make("token")
-    with torch.inference_mode():
-        quick = Compiled(model, torch.zeros(1, 3, 32, 32))
-        assert met == list(SIZES)
-        for batch in (1, 2, 8, 9, 64, 71):
-            images = images_for(model, batch)
-            torch.testing.assert_close(quick(images), model(images), atol=1e-4, rtol=1e-4)
-    assert set(met) <= set(SIZES)
 
 
 def test_a_classifier_asked_to_be_fast_says_how_it_computes(offered):

@@ -9,20 +9,21 @@ Shapes: B this process's share of a batch, C channels, K classes.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-import signal
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from types import FrameType
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
+from vitkit.data.batch import Batch as Batch
 from vitkit.data.decode import decode
 from vitkit.data.order import Order
+from vitkit.data.readers import read
 from vitkit.data.sources.base import DataError, Split
 from vitkit.data.transforms import Exact, Fast
 from vitkit.errors import ConfigError, DecodeError
@@ -31,26 +32,6 @@ ALWAYS_FORGIVEN = 1  # broken pictures, in sets so small that one is more than t
 NEIGHBOURS = 100  # how far the order is searched for a picture in place of a broken one
 
 log = logging.getLogger("vitkit")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    images: Tensor  # (B, C, height, width): uint8 for training, normalised float32 for evaluation
-    labels: Tensor  # (B,) class indices, -1 where unlabelled; or (B, K) of 0 and 1
-    indices: Tensor  # (B,) which pictures of the split these are
-    epochs: Tensor  # (B,) which pass over the data each belongs to
-    failures: tuple[tuple[int, str], ...] = ()  # pictures that could not be decoded: index, reason
-
-    def to(self, device: torch.device | str) -> Batch:
-        """On the device; from pinned memory the copy runs while the host goes on.
-
-        Indices and epochs stay on the host, where augmentation draws from them.
-        """
-        return replace(self, images=self.images.to(device, non_blocking=True),
-                       labels=self.labels.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Batch:
-        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +49,11 @@ class Reader:
         if isinstance(self.transform, Fast):
             return self.transform(pixels, draws or Fast.draw(self.seed, epoch, [index])[0])
         return self.transform(pixels)
+
+    def room(self, pictures: int) -> Tensor:
+        """For that many of them, unwritten."""
+        dtype = torch.uint8 if isinstance(self.transform, Fast) else torch.float32
+        return torch.empty(pictures, self.channels, *self.transform.image, dtype=dtype)
 
 
 @dataclass
@@ -94,19 +80,18 @@ class Loader:
                               try_=f"a multiple of {self.ranks}")
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        batches = iter(DataLoader(
-            _Steps(self), sampler=_CountUp(self.start), batch_size=None, num_workers=self.workers,
-            pin_memory=self.pin, prefetch_factor=4 if self.workers else None, worker_init_fn=_outlive_a_signal,
-        ))
-        while True:
-            asked = time.perf_counter()
-            batch = next(batches)
-            self.waited += time.perf_counter() - asked
-            yield self._noted(batch)
+        batches = read(_Steps(self), itertools.count(self.start), self.reader.room(self.batch // self.ranks),
+                       workers=self.workers, pin=self.pin)
+        with contextlib.closing(batches):
+            while True:
+                asked = time.perf_counter()
+                batch = next(batches)
+                self.waited += time.perf_counter() - asked
+                yield self._noted(batch)
 
     def at(self, step: int) -> Batch:
         """The batch of one step, from its number alone."""
-        return self._noted(_Steps(self)[step])
+        return self._noted(_Steps(self)(step))
 
     def _noted(self, batch: Batch) -> Batch:
         """The batch, its failures counted and named once. Without a picture, it is a step that found no whole one."""
@@ -118,20 +103,7 @@ class Loader:
         return batch
 
 
-class _CountUp:
-    """Step numbers from `start` on, for ever: all that a worker needs to know of its place in the run."""
-
-    def __init__(self, start: int):
-        self.start = start
-
-    def __iter__(self) -> Iterator[int]:
-        step = self.start
-        while True:
-            yield step
-            step += 1
-
-
-class _Steps(Dataset[Batch]):
+class _Steps:
     """Step number → this process's share of its batch.
 
     Runs in workers, where an error would come back as a traceback; so what is wrong comes back as a value.
@@ -142,30 +114,20 @@ class _Steps(Dataset[Batch]):
         self.rank, self.ranks = loader.rank, loader.ranks
         self.order = Order(len(loader.reader.split), loader.reader.seed, loader.shuffle)
 
-    def __getitem__(self, step: int) -> Batch:
-        failures: list[tuple[int, str]] = []
-        pictures, places = [], []
-        asked = self.order.step(step, self.batch, self.rank, self.ranks)
+    def __call__(self, number: int, images: Tensor | None = None) -> Batch:
+        asked = self.order.step(number, self.batch, self.rank, self.ranks)
         epochs, indices = zip(*asked, strict=True)
+        batch = _Gathering(self.reader, self.reader.room(len(asked)) if images is None else images)
         for (epoch, index), draws in zip(asked, Fast.draw(self.reader.seed, epochs, indices), strict=True):
-            found = self._first_whole(epoch, index, draws, failures)
-            if found is None:
-                return collate(self.reader, [], [], failures)
-            pictures.append(found[0])
-            places.append((epoch, found[1]))
-        return collate(self.reader, pictures, places, failures)
+            if not self._add_first_whole(batch, epoch, index, draws):
+                return batch.emptied()
+        return batch.whole()
 
-    def _first_whole(self, epoch: int, index: int, draws: Sequence[float],
-                     failures: list[tuple[int, str]]) -> tuple[Tensor, int] | None:
-        """The picture, or the first whole one that follows it in the split."""
+    def _add_first_whole(self, batch: _Gathering, epoch: int, index: int, draws: Sequence[float]) -> bool:
+        """The picture, or the first whole one that follows it in the split; whether there is one."""
         count = len(self.reader.split)
-        for offset in range(min(count, NEIGHBOURS)):
-            candidate = (index + offset) % count
-            try:
-                return self.reader(epoch, candidate, draws if offset == 0 else None), candidate
-            except (DecodeError, DataError) as error:
-                failures.append((candidate, _reason(error, self.reader.split.keys[candidate])))
-        return None
+        return batch.add(epoch, index, draws) or any(
+            batch.add(epoch, (index + offset) % count) for offset in range(1, min(count, NEIGHBOURS)))
 
 
 def evaluation_batches(reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1,
@@ -185,8 +147,9 @@ def batches_in_order(reader: Reader, batch: int, *, workers: int = 0, rank: int 
     """The same, with any number of broken pictures: what to make of them is the caller's."""
     mine = range(rank, len(reader.split), ranks)
     chunks = [mine[first:first + batch] for first in range(0, len(mine), batch)]
-    yield from DataLoader(_Chunks(reader, chunks), batch_size=None, shuffle=False, num_workers=workers, pin_memory=pin,
-                          prefetch_factor=4 if workers else None, worker_init_fn=_outlive_a_signal)
+    if chunks:
+        yield from read(_Chunks(reader, chunks), range(len(chunks)), reader.room(len(chunks[0])), workers=workers,
+                        pin=pin)
 
 
 def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed: float) -> None:
@@ -202,42 +165,49 @@ def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed:
                                                                     "--set max_failed=0.2 goes on without them"])
 
 
-class _Chunks(Dataset[Batch]):
+class _Chunks:
     def __init__(self, reader: Reader, chunks: Sequence[Sequence[int]]):
         self.reader, self.chunks = reader, chunks
 
-    def __len__(self) -> int:
-        return len(self.chunks)
-
-    def __getitem__(self, chunk: int) -> Batch:
-        pictures, places, failures = [], [], []
-        for index in self.chunks[chunk]:
-            try:
-                pictures.append(self.reader(0, index))
-                places.append((0, index))
-            except (DecodeError, DataError) as error:
-                failures.append((index, _reason(error, self.reader.split.keys[index])))
-        return collate(self.reader, pictures, places, failures)
+    def __call__(self, number: int, images: Tensor | None = None) -> Batch:
+        chunk = self.chunks[number]
+        batch = _Gathering(self.reader, self.reader.room(len(chunk)) if images is None else images)
+        for index in chunk:
+            batch.add(0, index)
+        return batch.whole()
 
 
-def _outlive_a_signal(worker: int) -> None:
-    """Ctrl-C, and many a scheduler, signal workers too; whoever uses them finishes a step first, and ends them then."""
-    def heard(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+class _Gathering:
+    """A batch while its pictures come in, each written at once to its place in `images`."""
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, heard)
+    def __init__(self, reader: Reader, images: Tensor):
+        self.reader, self.images = reader, images
+        self.places: list[tuple[int, int]] = []
+        self.failures: list[tuple[int, str]] = []
+
+    def add(self, epoch: int, index: int, draws: Sequence[float] | None = None) -> bool:
+        """Whether the picture could be used."""
+        try:
+            self.images[len(self.places)] = self.reader(epoch, index, draws)
+        except (DecodeError, DataError) as error:
+            self.failures.append((index, _reason(error, self.reader.split.keys[index])))
+            return False
+        self.places.append((epoch, index))
+        return True
+
+    def whole(self) -> Batch:
+        epochs, indices = np.array(self.places, dtype=np.int64).reshape(-1, 2).T
+        labels = torch.from_numpy(self.reader.split.labels[indices])
+        return Batch(images=self.images[:len(self.places)], labels=labels.float() if labels.ndim == 2 else labels,
+                     indices=torch.from_numpy(indices.copy()), epochs=torch.from_numpy(epochs.copy()),
+                     failures=tuple(self.failures))
+
+    def emptied(self) -> Batch:
+        """The failures alone."""
+        self.places.clear()
+        return self.whole()
 
 
 def _reason(error: Exception, key: str) -> str:
     """In one line, without the picture's name, which stands beside it."""
     return str(error).splitlines()[0].removeprefix(f"{key} ")
-
-
-def collate(reader: Reader, pictures: list[Tensor], places: list[tuple[int, int]],
-            failures: list[tuple[int, str]]) -> Batch:
-    epochs, indices = np.array(places, dtype=np.int64).reshape(-1, 2).T
-    labels = torch.from_numpy(reader.split.labels[indices])
-    return Batch(images=torch.stack(pictures) if pictures else torch.empty(0, reader.channels, *reader.transform.image),
-                 labels=labels.float() if labels.ndim == 2 else labels, failures=tuple(failures),
-                 indices=torch.from_numpy(indices.copy()), epochs=torch.from_numpy(epochs.copy()))

@@ -9,7 +9,7 @@ Shapes: n pictures, D width of the representation.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.atomic import replacing
+from vitkit.compute.inference import ready
 from vitkit.data.facts import content_hash, default_place
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import DataError, Names, Split
@@ -28,7 +29,6 @@ from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.memory import recall, remember
 from vitkit.model.build import Model
 from vitkit.train.devices import Precision
-from vitkit.train.narrow import ask
 from vitkit.train.score import Watch
 
 VERSION = 1  # of decoding and the exact chain: a change there forgets what was remembered
@@ -106,21 +106,21 @@ class Extractor:
                                      max_failed=max_failed)
         training = model.training
         model.eval()
+        represent = ready(model, self.precision).represent
         try:
             for loaded in self.watch(batches, -(-len(split) // self.batch), "features"):
                 rows = loaded.indices.numpy()
-                yield _Part(rows, self._ask(loaded.images, split.select(rows)), dict(loaded.failures))
+                yield _Part(rows, self._ask(represent, loaded.images, split.select(rows)), dict(loaded.failures))
         finally:
             model.train(training)
 
-    def _ask(self, images: Tensor, split: Split) -> NDArray[np.float32]:
+    def _ask(self, represent: Callable[[Tensor], Tensor], images: Tensor, split: Split) -> NDArray[np.float32]:
         """(n, C, height, width) → (n, D); `split` has their names."""
         if not len(images):
             return np.empty((0, 0), np.float32)
         device = torch.device(self.device)
         with torch.no_grad():
-            _, seen = ask(self.model, images.to(device, non_blocking=True), self.precision, ("representation",))
-        found = seen["representation"].float().cpu().numpy()
+            found = represent(images.to(device, non_blocking=True)).cpu().numpy()
         wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
         if len(wrong):
             raise WeightsError(f"the model has no finite numbers for {len(wrong):,} of {len(found):,} pictures.",

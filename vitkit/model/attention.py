@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.kernels.attention import attend, attends, mix, split
 from vitkit.model.initialise import linear
 from vitkit.model.positions import Relative
 
@@ -36,18 +36,16 @@ class SelfAttention(nn.Module):
             nn.init.xavier_uniform_(part)
         self.out = linear(width, width)
 
-    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:
-        query, key, value = self._project(x)
+    def forward(self, x: Tensor, relative: Relative | None = None, wanted: int | None = None) -> Tensor:
+        """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
+        if relative is None and wanted is None and attends(x, self.heads):
+            return self.out(attend(x, self.qkv.weight, self.qkv.bias, self.heads))
+        query, key, value = split(self.qkv(x), self.heads)
         bias = relative(query) if relative is not None else None
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # (B, H, T, d)
+        mixed = mix(query[:, :, :wanted], key, value, bias)              # (B, H, T, d)
         return self.out(mixed.transpose(1, 2).flatten(2))                # (B, T, D)
 
     def weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
         """What `forward` attends to, computed again from its input: (B, H, T, T)."""
-        query, key, _ = self._project(x)
+        query, key, _ = split(self.qkv(x), self.heads)
         return attention_weights(query, key, relative(query) if relative is not None else None)
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))             # (B, T, 3, H, d)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)         # (B, H, T, d) each
-        return query, key, value

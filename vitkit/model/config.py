@@ -102,6 +102,12 @@ class ViTConfig:
         return self.grid[0] * self.grid[1]
 
     @property
+    def answers_from_one_token(self) -> bool:
+        """Whether the class token alone leaves the last block. (Axial blocks have none; a relative bias is made for
+        all tokens at once.)"""
+        return self.pool == "token" and not self.axial and self.positions != "relative"
+
+    @property
     def tokens(self) -> int:
         return self.patches + self.class_token
 

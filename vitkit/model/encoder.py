@@ -5,12 +5,17 @@ Shapes: B batch, T tokens, N = h·w patches, D width, M MLP width, H heads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from vitkit.kernels.here import fusable
+from vitkit.kernels.mlp import mlp
 from vitkit.model.attention import SelfAttention
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import Gelu, ViTConfig
@@ -29,6 +34,9 @@ class Mlp(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:                              # (B, T, D)
+        if fusable(x) and not (self.training and self.dropout.p):
+            return mlp(x, self.up.weight, self.up.bias, self.down.weight, self.down.bias,
+                       tanh=self.approximate == "tanh")
         hidden = F.gelu(self.up(x), approximate=self.approximate)        # (B, T, M)
         return self.down(self.dropout(hidden))                           # (B, T, D)
 
@@ -46,14 +54,16 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.drop = drop
 
-    def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1) -> Tensor:
-        """(B, T, D) → the same; an axial block has `lines` rows or columns of each picture side by side in B."""
+    def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1,
+                wanted: int | None = None) -> Tensor:
+        """(B, T, D) → the same, or the first `wanted` tokens alone; an axial block has `lines` rows or columns of each
+        picture side by side in B."""
         if f"{name}/attention" in seen:
             seen[f"{name}/attention"] = self.attention.weights(self.attention_norm(x) if self.pre_norm else x, relative)
         if self.pre_norm:
-            x = x + self._regularise(self.attention(self.attention_norm(x), relative), lines)
+            x = x[:, :wanted] + self._regularise(self.attention(self.attention_norm(x), relative, wanted), lines)
             return x + self._regularise(self.mlp(self.mlp_norm(x)), lines)
-        x = self.attention_norm(x + self._regularise(self.attention(x, relative), lines))
+        x = self.attention_norm(x[:, :wanted] + self._regularise(self.attention(x, relative, wanted), lines))
         return self.mlp_norm(x + self._regularise(self.mlp(x), lines))
 
     def _regularise(self, branch: Tensor, lines: int) -> Tensor:
@@ -97,18 +107,23 @@ class Encoder(nn.Module):
         rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
         kind = AxialBlock if config.axial else Block
         self.blocks = nn.ModuleList(kind(config, drop=rate) for rate in rates)
+        self.recompute = False  # in training keep only what enters a block, and go through it again on the way back
         # Post-norm blocks end normalised; with pool="gap-norm" the pool normalises instead.
         normed_elsewhere = config.norm == "post" or config.pool == "gap-norm"
         self.norm = nn.Identity() if normed_elsewhere else nn.LayerNorm(config.width, eps=config.eps)
 
-    def forward(self, x: Tensor, seen: Seen) -> Tensor:                  # (B, T, D)
+    def forward(self, x: Tensor, seen: Seen, wanted: int | None = None) -> Tensor:
+        """(B, T, D) → the same; with `wanted`, only the first tokens leave the last block, the others being looked at
+        there but not worked on. Nothing else comes out differently."""
         for layer, block in enumerate(self.blocks):
             relative = self._positions(layer) if self.relative else None
-            x = self._inject(x, layer)
+            x = self.place(x, layer)
             if layer == 0:
                 x = self.dropout(x)
                 keep(seen, "tokens", x)
-            x = block(x, relative, seen, f"block{layer}")
+            through = checkpointed(block) if self.recompute and torch.is_grad_enabled() else block
+            last = {"wanted": wanted} if wanted is not None and layer == len(self.blocks) - 1 else {}
+            x = through(x, relative, seen, f"block{layer}", **last)
             keep(seen, f"block{layer}", x)
         x = self.norm(x)
         keep(seen, "encoded", x)
@@ -124,11 +139,16 @@ class Encoder(nn.Module):
     def _positions(self, layer: int) -> Any:
         return self.positions[layer if len(self.positions) > 1 else 0]
 
-    def _inject(self, x: Tensor, layer: int) -> Tensor:
+    def place(self, x: Tensor, layer: int = 0) -> Tensor:
+        """Tokens with the positions that this layer adds to them, if it does."""
         absolute = len(self.positions) > 0 and not self.relative
         if absolute and (layer == 0 or self.every_layer):
             return x + self._positions(layer)()
         return x
+
+
+def checkpointed(block: nn.Module) -> Callable[..., Tensor]:
+    return partial(checkpoint, block, use_reentrant=False)
 
 
 def drop_branch(branch: Tensor, rate: float, training: bool, lines: int = 1) -> Tensor:

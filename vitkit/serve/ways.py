@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vitkit.compute.graph import Graphed
+from vitkit.compute.inference import Numbers, numbers_here, ready
+from vitkit.compute.quick import applies
+from vitkit.compute.sizes import Compiled, InSizes
+from vitkit.compute.whole import Whole
 from vitkit.serve import int8
-from vitkit.serve.bf16 import Bf16, Compiled
 
 if TYPE_CHECKING:
     from vitkit.serve.predict import Classifier
@@ -30,15 +34,21 @@ class Way:
 
 def ways(classifier: Classifier) -> list[Way]:
     if classifier.device.type == "cuda":
-        return _on_a_gpu(classifier.device)
+        return _on_a_gpu(classifier)
     return _on_a_cpu(classifier) if classifier.device.type == "cpu" else []
 
 
-def _on_a_gpu(device: torch.device) -> list[Way]:
-    if torch.cuda.get_device_capability(device) < (8, 0):  # older ones have no bf16
+def _on_a_gpu(classifier: Classifier) -> list[Way]:
+    can = numbers_here(classifier.device)
+    if "bf16" not in can:
         return []
-    return [Way("bf16", lambda given: _torch(Bf16(given.model), given.device)),
-            Way("compiled bf16", lambda given: _compiled(given))]
+    if not applies(classifier.model):
+        return [Way("bf16", lambda given: _recorded(given, "bf16")),
+                Way("compiled bf16", _compiled, slow_to_build=True)]
+    found = [Way("bf16", lambda given: _recorded(given, "bf16"))]
+    if "fp8" in can:
+        found.append(Way("fp8 matrices", lambda given: _recorded(given, "fp8")))
+    return found
 
 
 def _on_a_cpu(classifier: Classifier) -> list[Way]:
@@ -48,7 +58,7 @@ def _on_a_cpu(classifier: Classifier) -> list[Way]:
             classifier.model):
         found.append(Way("int8 matrices", lambda given: _torch(int8.in_bytes(given.model))))
     if can & {"avx512_bf16", "amx_bf16"}:
-        found.append(Way("bf16", lambda given: _torch(Bf16(given.model))))
+        found.append(Way("bf16", lambda given: _torch(ready(given.model, "bf16"))))
     if not missing_for_onnx():
         found.append(Way("onnxruntime, float32", _onnxruntime, slow_to_build=True))
     return found
@@ -77,11 +87,18 @@ def _torch(model: torch.nn.Module, device: torch.device | None = None) -> Comput
     return logits
 
 
+def _recorded(classifier: Classifier, numbers: Numbers) -> Compute:
+    return _in_sizes(classifier, Graphed(ready(classifier.model, numbers)))
+
+
 def _compiled(classifier: Classifier) -> Compute:
+    return _in_sizes(classifier, Compiled(Whole(classifier.model).eval()))
+
+
+def _in_sizes(classifier: Classifier, model: torch.nn.Module) -> Compute:
     example = torch.zeros(1, classifier.model.config.channels, *classifier.exact.image, device=classifier.device)
     with torch.inference_mode():
-        model = Compiled(Bf16(classifier.model).eval(), example)
-    return _torch(model, classifier.device)
+        return _torch(InSizes(model, example), classifier.device)
 
 
 def _onnxruntime(classifier: Classifier) -> Compute:

@@ -29,9 +29,10 @@ from vitkit.train.display import Display
 from vitkit.train.folder import RunError, RunFolder
 from vitkit.train.objectives import Objective
 from vitkit.train.optimizer import set_rate
-from vitkit.train.parallel import Processes, gathering, whole
+from vitkit.train.parallel import Processes
 from vitkit.train.plan import Plan
 from vitkit.train.schedule import factor
+from vitkit.train.step import Part, Step, Stepped
 from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
 
@@ -58,13 +59,11 @@ class Place:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What a step measured, still on its device."""
+    """What a step measured, not read yet."""
 
     step: int
     rate: float
-    loss: Tensor
-    norm: Tensor
-    measures: dict[str, Tensor]
+    found: Stepped
 
 
 class Diverged(RunError):
@@ -97,7 +96,7 @@ class Training:
         self.score_every = self.config.score_every or max(self.plan.steps // LOOKS, 1)
         self.save_every = self.config.save_every or max(self.plan.steps // SAVES, 1)
         self.read_every = BETWEEN_READINGS if self.processes.device.type == "cuda" else 1
-        self.parameters = [parameter for parameter in self.objective.parameters() if parameter.requires_grad]
+        self.step = Step(self.shared, self.optimizer, clip=self.config.clip, parts=self.plan.accumulate)
         how = self.config.augment
         self.augment = Augment(randaugment=how.randaugment, erase=how.erase, mixup=how.mixup, cutmix=how.cutmix)
         self.unread: list[_Reading] = []
@@ -135,22 +134,18 @@ class Training:
     def _step(self, step: int, batches: Iterator[Batch]) -> _Reading:
         rate = self.config.lr * factor(self.config.schedule, step, self.plan.steps)
         set_rate(self.optimizer, rate)
-        losses, measured = [], []
-        for part in range(self.plan.accumulate):
-            loss, measures = self._pass(step * self.plan.accumulate + part, next(batches),
-                                        last=part == self.plan.accumulate - 1)
-            losses.append(loss)
-            measured.append(measures)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip or math.inf)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        found = self.step(self._parts(step, batches))
         if self.average is not None:
             self.average.update(step)
-        means = {name: torch.stack([one[name] for one in measured]).mean() for name in measured[0]}
-        return _Reading(step + 1, rate, torch.stack(losses).mean(), whole(norm).detach(), means)
+        return _Reading(step + 1, rate, found)
 
-    def _pass(self, number: int, batch: Batch, *, last: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Forward and back for this process's part of a batch."""
+    def _parts(self, step: int, batches: Iterator[Batch]) -> Iterator[Part]:
+        """This process's parts of a batch, in turn; none of them is held here while a step is at it."""
+        for number in range(step * self.plan.accumulate, (step + 1) * self.plan.accumulate):
+            yield self._part(number, next(batches))
+
+    def _part(self, number: int, batch: Batch) -> Part:
+        """Augmented and mixed where the step runs, and what the pass is about to draw settled by its number."""
         device, seed, rank = self.processes.device, self.config.seed, self.processes.rank
         batch = batch.to(device)
         pixels = augment(batch.images, batch.indices, self.augment, seed=seed, epoch=batch.epochs.numpy())
@@ -158,10 +153,7 @@ class Training:
         if targets.ndim == 2:
             pixels, targets = mix(pixels, targets, self.augment, seed=seed, step=number, rank=rank)
         torch.manual_seed(address(seed, number, rank))
-        with gathering(self.shared, last):
-            loss, measures = self.shared(pixels, targets)
-            (loss / self.plan.accumulate).backward()
-        return loss.detach(), measures
+        return pixels, targets
 
     def _targets(self, labels: Tensor) -> Tensor:
         if self.config.objective != "labels" or labels.ndim == 2:
@@ -194,11 +186,12 @@ class Training:
         """The losses of the last steps, averaged over processes: into the log, and checked."""
         if not self.unread:
             return
-        names = sorted(self.unread[0].measures)
+        measured = [one.found for one in self.unread]
+        names = sorted(measured[0].measures)
         table = torch.stack([torch.stack([one.loss.float(), *(one.measures[name].float() for name in names)])
-                             for one in self.unread])
+                             for one in measured])
         rows = self.processes.mean(table).tolist()
-        norms = torch.stack([one.norm.float() for one in self.unread]).tolist()
+        norms = torch.stack([one.norm.float() for one in measured]).tolist()
         readings, self.unread = self.unread, []
         for reading, (loss, *values), norm in zip(readings, rows, norms, strict=True):
             if not math.isfinite(loss) or not math.isfinite(norm):

@@ -6,14 +6,33 @@ import torch
 
 from vitkit.cost import cost
 from vitkit.model.build import Model
+from vitkit.model.vit import VisionTransformer
 from vitkit.train.devices import Precision, free_memory
 from vitkit.train.narrow import Narrow
 from vitkit.train.objectives import Objective
 from vitkit.train.parallel import Processes
 from vitkit.train.plan import divisors, largest_divisor
+from vitkit.train.practice import forget, practise
 
 CPU_SHARE = 0.25  # of free memory; the data and everybody else live there too
 CPU_MOST = 256    # larger passes are no faster on a CPU
+
+
+FEWEST = 16       # in a pass of a GPU: below, going through blocks twice is faster than more, smaller passes
+
+
+def settle(objective: Objective, share: int, processes: Processes, precision: Precision, *, micro: int | None,
+           recompute: str) -> tuple[int, bool]:
+    """Pictures in a pass, and whether blocks are gone through again on the way back, which is set in the model."""
+    model = objective.model
+    if not isinstance(model, VisionTransformer):  # whose blocks it is about
+        return micro or pick_micro(objective, share, processes, precision), False
+    model.encoder.recompute = recompute == "yes"
+    micro = micro or pick_micro(objective, share, processes, precision)
+    if recompute == "auto" and processes.device.type == "cuda" and micro < min(share, FEWEST):
+        model.encoder.recompute = True
+        micro = pick_micro(objective, share, processes, precision)
+    return micro, model.encoder.recompute
 
 
 def pick_micro(objective: Objective, share: int, processes: Processes, precision: Precision) -> int:
@@ -34,24 +53,23 @@ def pick_micro(objective: Objective, share: int, processes: Processes, precision
 
 
 def _fitting(model: Model, room: float, precision: Precision) -> int:
-    found = cost(model.config)
-    per_picture = found.activation_bytes(1, bytes_per_number=2 if precision == "bf16" else 4)
+    found, width = cost(model.config), 2 if precision == "bf16" else 4
+    per_picture = found.activation_bytes(1, bytes_per_number=width)
+    if isinstance(model, VisionTransformer) and model.encoder.recompute:  # what enters each block, and all of one
+        config = model.config
+        per_picture = per_picture // config.depth + config.depth * config.tokens * config.width * width
     return int((room - found.state_bytes) / per_picture)
 
 
 def _try(objective: Objective, micro: int, device: torch.device, precision: Precision) -> bool:
     """A whole pass forward and back; the gradients, and room for two moments of an optimizer, count as well."""
-    config = objective.model.config
+    computed = Narrow(objective) if precision == "bf16" else objective
     try:
-        pixels = torch.rand(micro, config.channels, *config.image, device=device)
-        targets = torch.zeros(micro, max(config.classes, 1), device=device)
-        loss, _ = (Narrow(objective) if precision == "bf16" else objective)(pixels, targets)
-        loss.backward()
+        practise(computed, objective, micro, device)
         moments = [torch.empty_like(parameter) for parameter in objective.parameters() for _ in range(2)]
-        del moments, loss, pixels
+        del moments
         return torch.cuda.mem_get_info(device)[0] > 0.05 * torch.cuda.get_device_properties(device).total_memory
     except torch.OutOfMemoryError:
         return False
     finally:
-        objective.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
+        forget(objective, device)

@@ -21,6 +21,7 @@ from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.train import checkpoint
 from vitkit.train.averaging import Average
+from vitkit.train.compiling import Compiling, compile_now, decide
 from vitkit.train.devices import (
     Precision,
     computing_with,
@@ -34,10 +35,10 @@ from vitkit.train.division import Division, divide
 from vitkit.train.folder import RunError, RunFolder
 from vitkit.train.loop import Look, Training
 from vitkit.train.masked import MaskedPatch
-from vitkit.train.microbatch import pick_micro
+from vitkit.train.microbatch import settle
 from vitkit.train.objectives import Labels, Objective, class_weights
 from vitkit.train.optimizer import build_optimizer, describe, freeze
-from vitkit.train.parallel import Processes, pick_sharing, share, whole
+from vitkit.train.parallel import Processes, Sharing, pick_sharing, share, whole
 from vitkit.train.plan import Plan, check_shares, count_steps, largest_divisor
 from vitkit.train.score import answers
 from vitkit.train.start import remember_model, restart_model, start_model
@@ -45,7 +46,6 @@ from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.weights.save import save
 
-COMPILES_AT = 2_000    # steps on a GPU from which compiling pays
 FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel")  # on resuming
 
 Say = Callable[[str, str], None]  # a name and what was decided
@@ -70,15 +70,20 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     torch.manual_seed(config.seed)  # an objective may draw weights of its own, whatever those of the model are from
     objective = _objective(model, config, division.fit, data).to(processes.device)
     precision = pick_precision(config.precision, processes.device)
-    micro = config.micro or pick_micro(objective, part, processes, precision)
+    micro, recompute = settle(objective, part, processes, precision, micro=config.micro, recompute=config.recompute)
     plan = Plan(steps=config.steps or 0, pictures=len(division.fit), batch=config.batch, processes=processes.ranks,
                 micro=largest_divisor(part, micro))
     if plan.micro == 1 and (config.augment.mixup or config.augment.cutmix):
         raise ConfigError("mixing needs two pictures in a pass, and there is one",
                           try_="--set augment.mixup=0 augment.cutmix=0, a larger --batch, or a smaller --image")
+    sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes,
+                           free_memory(processes.device))
+    asked = config.compile
+    compiling = decide(asked, objective, plan, processes, precision, sharing)
     if begins:
         # resuming in the same parts and numbers is resuming exactly
-        config = replace(config, micro=plan.micro, precision=precision)
+        config = replace(config, micro=plan.micro, precision=precision, recompute="yes" if recompute else "no",
+                         compile="yes" if compiling.pays else "no")
         if processes.first:
             folder.write_config(config)
             folder.add_to_record(settings=settings.to_tables(config))
@@ -86,8 +91,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     found, readers = cost(model.config), pick_readers(config.workers, processes.device, processes.ranks)
     threads = pick_threads(processes.device, found.macs)
     say("device", describe_device(processes.device, threads) + f"; {counted(readers, 'reader', 'readers')} of pictures")
-    training = _assemble(config, plan, objective, division, folder, processes, precision, readers, say,
-                         multilabel=data.multilabel)
+    training = _assemble(config, plan, objective, division, folder, processes, precision, sharing, compiling, readers,
+                         say, multilabel=data.multilabel)
     # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     processes.alone(lambda: folder.check_space(3 * state))
@@ -98,6 +103,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
             plan={"steps": plan.steps, "epochs": plan.epochs, "batch": plan.batch, "micro": plan.micro,
                   "accumulate": plan.accumulate, "processes": plan.processes})
     with training.stop, computing_with(threads):
+        if compiling.pays:
+            say("compiled", compile_now(training.shared, objective, plan.micro, processes.device, must=asked == "yes"))
         training.run()
     trained = _trained(training, model)
     if processes.first:
@@ -115,12 +122,10 @@ def check_patience(config: Fit, division: Division) -> None:
 
 
 def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division, folder: RunFolder,
-              processes: Processes, precision: Precision, readers: int, say: Say, *, multilabel: bool) -> Training:
+              processes: Processes, precision: Precision, sharing: Sharing, compiling: Compiling, readers: int,
+              say: Say, *, multilabel: bool) -> Training:
     device, model = processes.device, objective.model
-    sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes, free_memory(device))
-    compiled = config.compile == "yes" or (config.compile == "auto" and device.type == "cuda"
-                                           and plan.steps >= COMPILES_AT)
-    shared = share(objective, sharing, processes, precision, compiled=compiled)
+    shared = share(objective, sharing, processes, precision, compiled=compiling.pays)
     optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
     fast = Fast(image=model.config.image, crop=config.augment.crop, aspect=config.augment.aspect,
                 flip=config.augment.flip, whole=model.metadata.preprocessing)
@@ -133,8 +138,9 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
                              f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}", *_regularised(config)]))
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
     say("numbers", precision + ", over fp32 weights" * (precision == "bf16")
-        + f", {sharing}" * (sharing != "none") + ", compiled" * compiled)
-    say("plan", f"{plan.describe()} → {folder.path}")
+        + f", {sharing}" * (sharing != "none") + compiling.words)
+    again = ", each block gone through again on the way back" * (config.recompute == "yes")
+    say("plan", f"{plan.describe()}{again} → {folder.path}")
     look = None
     if division.dev is not None:
         look = _look(objective, division.dev, config, processes, precision, readers, multilabel=multilabel)

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
+from vitkit.compute.inference import ready
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import Split
 from vitkit.data.transforms import Exact
 from vitkit.model.build import Model
 from vitkit.train.devices import Precision
-from vitkit.train.narrow import ask
 
 Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.progress, or nothing
 
@@ -55,11 +56,11 @@ def answers(
     model.eval()
     try:
         with torch.no_grad():
+            ask = asking(model, precision)
             for loaded in watch(batches, -(-mine // batch), "evaluating"):
                 failures.update(loaded.failures)
                 if len(loaded.images):
-                    told, _ = ask(model, loaded.images.to(device, non_blocking=True), precision)
-                    logits.append(told.float().cpu())
+                    logits.append(ask(loaded.images.to(device, non_blocking=True)).float().cpu())
                     labels.append(loaded.labels)
                     indices.append(loaded.indices)
     finally:
@@ -67,3 +68,10 @@ def answers(
     empty = torch.empty(0, model.config.classes)
     return Answers(torch.cat(logits) if logits else empty, torch.cat(labels) if labels else torch.empty(0).long(),
                    torch.cat(indices) if indices else torch.empty(0).long(), failures)
+
+
+def asking(model: Model, precision: Precision) -> Callable[[Tensor], Tensor]:
+    """What answers for a model; shards of one cannot be copied, and round by themselves."""
+    if any(isinstance(part, FSDPModule) for part in model.modules()):
+        return lambda images: model(images.bfloat16() if precision == "bf16" else images)
+    return ready(model, precision)

@@ -1,0 +1,103 @@
+"""The same Vision Transformer in other libraries, as their users would run it at its fastest; weights are random.
+
+Training is under autocast in bf16, as their own scripts do it, with fused AdamW and the gradient clipped at 1;
+inference has its weights in bf16. `fast norm` is timm's own option: LayerNorm that autocast does not widen to float32.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.bench.timing import Work
+from vitkit.bench.work import SETTINGS, labelled, random_pictures
+from vitkit.model.config import ViTConfig
+
+
+def timm(config: ViTConfig, *, fast_norm: bool = False) -> nn.Module:
+    from timm.layers import set_fast_norm
+    from timm.models.vision_transformer import VisionTransformer
+
+    set_fast_norm(fast_norm)  # layers remember what was set when they were made
+    try:
+        return VisionTransformer(img_size=config.image, patch_size=config.patch, in_chans=config.channels,
+                                 num_classes=config.classes, embed_dim=config.width, depth=config.depth,
+                                 num_heads=config.heads, mlp_ratio=config.mlp / config.width)
+    finally:
+        set_fast_norm(False)
+
+
+def transformers(config: ViTConfig) -> nn.Module:
+    from transformers import ViTConfig as Config
+    from transformers import ViTForImageClassification
+
+    return ViTForImageClassification(Config(
+        image_size=config.image[0], patch_size=config.patch, num_channels=config.channels, num_labels=config.classes,
+        hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads,
+        intermediate_size=config.mlp, attn_implementation="sdpa"))
+
+
+def torchvision(config: ViTConfig) -> nn.Module:
+    from torchvision.models import VisionTransformer
+
+    return VisionTransformer(image_size=config.image[0], patch_size=config.patch, num_layers=config.depth,
+                             num_heads=config.heads, hidden_dim=config.width, mlp_dim=config.mlp,
+                             num_classes=config.classes)
+
+
+PEERS: dict[str, Callable[[ViTConfig], nn.Module]] = {
+    "timm": timm, "transformers": transformers, "torchvision": torchvision}
+
+
+def available() -> dict[str, str]:
+    """Versions of those that import."""
+    found = {}
+    for name in PEERS:
+        try:
+            importlib.import_module(name)
+            found[name] = importlib.metadata.version(name)
+        except Exception:  # a torchvision of another torch fails in ways of its own
+            continue
+    return found
+
+
+def training(model: nn.Module, config: ViTConfig, device: torch.device, *, batch: int, compiled: bool) -> Work:
+    model.to(device).train()
+    computed = torch.compile(model) if compiled else model
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=SETTINGS.lr, weight_decay=SETTINGS.optimizer.weight_decay,
+                                  fused=device.type == "cuda" or None)
+    pixels, targets = labelled(config, batch, device)
+
+    def step() -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = F.cross_entropy(_logits(computed(pixels)), targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, SETTINGS.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def answering(model: nn.Module, config: ViTConfig, device: torch.device, *, batch: int, compiled: bool) -> Work:
+    model.to(device, torch.bfloat16).eval()
+    computed = torch.compile(model) if compiled else model
+    pictures = random_pictures(config, batch, device).bfloat16()
+
+    def answer() -> Tensor:
+        with torch.inference_mode():
+            return _logits(computed(pictures))
+
+    return answer
+
+
+def _logits(answer: Any) -> Tensor:
+    return answer if isinstance(answer, Tensor) else answer.logits

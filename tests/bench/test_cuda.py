@@ -1,0 +1,62 @@
+"""Measuring on a CUDA device."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from vitkit.bench.measure import Row, measure, plan
+from vitkit.bench.timing import prepare, synchronise, timed
+from vitkit.bench.work import training, untrained
+from vitkit.cost import cost
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+GPU = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def test_queued_steps_add_up_to_what_a_clock_shows():
+    a = torch.randn(4096, 4096, device=GPU)
+    torch.mm(a, a)
+    synchronise(GPU)
+    started = time.perf_counter()
+    times = timed(lambda: torch.mm(a, a), GPU, 50)
+    elapsed = time.perf_counter() - started
+    assert sum(times) <= elapsed
+    assert sum(times) > 0.5 * elapsed
+
+
+def test_a_step_of_training_does_not_wait_for_the_device():
+    work = training(untrained("mu/4", image=32), GPU, "bf16", batch=4, compiled=False)
+    work()
+    synchronise(GPU)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        work()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_peak_memory_is_that_of_the_work_alone():
+    elsewhere = torch.empty(2**30, dtype=torch.uint8, device=GPU)
+    ready = prepare(lambda: torch.empty(2**29, dtype=torch.uint8, device=GPU),
+                    lambda _: lambda: torch.empty(2**28, dtype=torch.uint8, device=GPU), GPU, warmups=2)
+    assert ready.peak_bytes is not None
+    assert 2**28 <= ready.peak_bytes < 2**28 + 2**22
+    del elsewhere
+
+
+def test_training_needs_its_state_at_least():
+    model = untrained("Ti/16", image=224)
+    found = measure(model, Row(what="training", numbers="bf16", batch=8, compiled=False), GPU)
+    assert found.peak_bytes > cost(model.config).state_bytes
+
+
+def test_every_row_that_is_planned_can_be_measured():
+    model = untrained("mu/4", image=32)
+    rows = plan(model, GPU, what=(), precision="auto", batch=8, compiled=False)
+    assert {row.what for row in rows} == {"training", "inference", "latency"}
+    for row in rows:
+        assert measure(model, row, GPU).seconds > 0

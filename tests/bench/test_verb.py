@@ -1,0 +1,71 @@
+"""vitkit bench as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitkit.cli import main
+
+
+def test_figures_as_json():
+    """mu/4 at 32 px: 64 patches of 48 numbers and a class token, width 32, MLP 128, two layers, 1,000 classes."""
+    words = ["bench", "mu/4", "--image", "32", "--device", "cpu", "--batch", "4", "--json"]
+    told = subprocess.run([sys.executable, "-m", "vitkit", *words], capture_output=True, text=True, timeout=120,
+                          stdin=subprocess.DEVNULL)
+    assert told.returncode == 0, told.stderr
+    content = json.loads(told.stdout)
+    layer = 65 * 4 * 32**2 + 2 * 65**2 * 32 + 65 * 2 * 32 * 128
+    macs = 64 * 48 * 32 + 2 * layer + 32 * 1000
+    assert content["flops"] == {"training": 6 * macs, "inference": 2 * macs}
+    assert content["image"] == [32, 32]
+    assert content["rows"][0]["what"] == "training"
+    assert {row["what"] for row in content["rows"]} == {"training", "inference", "latency"}
+    for row in content["rows"]:
+        pictures = 1 if row["what"] == "latency" else 4
+        assert row["batch"] == pictures
+        assert row["pictures_per_second"] == pytest.approx(1000 * pictures / row["milliseconds"])
+        operations = (6 if row["what"] == "training" else 2) * macs * row["pictures_per_second"]
+        assert row["share_of_ceiling"] == pytest.approx(operations / content["ceiling"]["flops_per_second"])
+        assert row["fastest_milliseconds"] <= row["milliseconds"] <= row["slowest_milliseconds"]
+        assert row["compile_seconds"] is None
+
+
+def test_figures_for_people(capsys: pytest.CaptureFixture[str]):
+    main(["bench", "mu/4", "--image", "32", "--device", "cpu", "--what", "latency", "training", "--precision", "fp32"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("model    mu/4 at 32 x 32 px, 0.1M parameters")
+    assert [line.split()[0] for line in lines[-2:]] == ["training", "latency"]
+    assert max(map(len, lines)) <= 90
+
+
+def test_weights_of_ones_own(fixtures: Path, capsys: pytest.CaptureFixture[str]):
+    main(["bench", str(fixtures / "google_token_weights.npz"), "--device", "cpu", "--precision", "fp32", "--batch", "2",
+          "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["image"] == [32, 32]
+    assert content["classes"] == 10
+    assert len(content["rows"]) == 3
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["B/17x"], "there is no model 'B/17x'; did you mean B/16"),
+    (["B/16", "--image", "250"], "250 x 250 image cannot be cut into 16-pixel patches"),
+    (["mu/4", "--image", "32", "--batch", "0"], "--batch 0: 1 or more"),
+    (["mu/4", "--image", "32", "--batch", "100000000"], "does not fit into"),
+    (["mu/4", "--image", "32", "--device", "gpu"], "device = 'gpu' is not known"),
+    (["mu/4", "--image", "32", "--device", "cuda:99"], "device = cuda"),
+    (["mu/4", "--image", "32", "--precision", "fp8", "--what", "training"], "fp8 is for inference"),
+    (["mu/4", "--image", "32", "--precision", "fp8"], "cpu does not multiply fp8"),
+    (["mu/4", "--what", "speed"], "training"),
+    (["no/such/run"], "there is no model"),
+])
+def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "--device", "cpu", *words] if "--device" not in words else ["bench", *words])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""Answering on a CUDA device, beside the plain model in float32."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+import vitkit
+from tests.model.kinds import KINDS, images_for, make, randomise
+from vitkit.compute.inference import Numbers, inference, numbers_here
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_bf16_answers_are_about_as_close_as_autocasts(kind: str, graph: bool):
+    model = make(kind).to(DEVICE)
+    images = images_for(model, 5).to(DEVICE)
+    compute = inference(model, DEVICE, "bf16", graph=graph)
+    with torch.inference_mode():
+        exact = model(images)
+        with torch.autocast("cuda", torch.bfloat16):
+            theirs = model(images).float()
+        for _ in range(2):  # recorded, and played
+            assert (compute(images) - exact).norm() < 2 * (theirs - exact).norm() + 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize(("numbers", "share"), [("bf16", 0.03), ("fp8", 0.15)])
+def test_a_large_model_answers_nearly_as_exactly(numbers: Numbers, share: float):
+    if numbers not in numbers_here(DEVICE):
+        pytest.skip(f"{DEVICE} does not multiply {numbers}")
+    model = randomise(vitkit.create("S/16", classes=100)).eval().to(DEVICE)
+    images = torch.randn(9, 3, 224, 224, device=DEVICE)
+    with torch.inference_mode():
+        exact = model(images)
+        told = inference(model, DEVICE, numbers)(images)
+    assert (told - exact).norm() < share * (exact - exact.mean(0)).norm() + share * exact.norm()
+
+
+def test_what_was_recorded_answers_callers_of_all_modes_and_threads():
+    model = make("token").to(DEVICE)
+    compute = inference(model, DEVICE, "bf16", graph=True)
+    pictures = [images_for(model, 3).to(DEVICE) for _ in range(8)]
+    with torch.inference_mode():
+        expected = [compute(images) for images in pictures]
+    found: dict[int, Tensor] = {}
+
+    def ask(number: int) -> None:
+        found[number] = compute(pictures[number])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, told in enumerate(expected):
+        assert_close(found[number], told, atol=1e-2, rtol=1e-2)

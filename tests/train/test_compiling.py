@@ -1,0 +1,87 @@
+"""When compiling pays, what happens when it fails, and that going through blocks twice changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.model.kinds import images_for, make
+from tests.train.runs import losses, toy, trained, weights
+from vitkit.config import AdamW, Schedule
+from vitkit.errors import ConfigError
+from vitkit.model.build import Model
+from vitkit.train.compiling import compile_now, expected_seconds, weighed
+from vitkit.train.objectives import Labels
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("costs", "saves", "pays"), [(34, 33, False), (34, 35, True), (52, 7000, True)])
+def test_what_saves_less_than_it_costs_is_left_alone_and_both_are_said(costs: float, saves: float, pays: bool):
+    found = weighed(costs, saves)
+    assert found.pays == pays
+    assert f"some {costs} s" in found.words
+    assert ("117 min" if saves == 7000 else f"{saves} s") in found.words
+
+
+def test_deeper_models_take_longer():
+    assert expected_seconds(make("token")) < expected_seconds(make("ResNet"))
+
+
+def test_a_compiler_that_fails_is_an_error_only_where_it_was_asked_for():
+    objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
+
+    def broken(graph: torch.fx.GraphModule, example: object) -> None:
+        raise RuntimeError("no compiler\nand a long tail")
+
+    objective.compile(backend=broken)
+    with pytest.raises(ConfigError, match="could not compile"):
+        compile_now(objective, objective, 2, CPU, must=True)
+    assert "going on without" in compile_now(objective, objective, 2, CPU, must=False)
+    loss, _ = objective(torch.rand(2, 3, 32, 32), torch.eye(10)[:2])
+    assert loss.isfinite()
+    assert all(parameter.grad is None for parameter in objective.parameters())
+
+
+@pytest.mark.parametrize("kind", ["token", "gap", "axial", "relative", "hybrid"])
+def test_going_through_blocks_again_gives_the_same_gradients_for_less_memory(kind: str):
+    model = make(kind).train()
+    images = images_for(model, 3)
+    found = []
+    for recompute in (False, True):
+        model.encoder.recompute = recompute
+        loss, kept = counted(model, images)
+        loss.backward()
+        found.append(([parameter.grad.clone() for parameter in model.parameters()], kept))
+        model.zero_grad()
+    for once, twice in zip(found[0][0], found[1][0], strict=True):
+        assert_close(twice, once)
+    if kind != "hybrid":  # whose stem keeps the most
+        assert found[1][1] < 0.5 * found[0][1]
+
+
+def counted(model: Model, images: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """A loss, and how many numbers are kept for its gradient."""
+    kept: list[int] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(images).square().sum()
+    return loss, sum(kept)
+
+
+def test_a_run_that_goes_through_blocks_again_is_the_same_run_dropout_included(tmp_path: Path):
+    how = {"steps": 4, "lr": 1e-3, "optimizer": AdamW(weight_decay=0.1), "schedule": Schedule(), "dropout": 0.2}
+    once = trained(toy(tmp_path / "once", **how))
+    twice = trained(toy(tmp_path / "twice", recompute="yes", **how))
+    assert 'recompute = "yes"' in (twice / "config.toml").read_text()
+    assert 'recompute = "no"' in (once / "config.toml").read_text()
+    assert_close(losses(twice), losses(once), atol=1e-6, rtol=0)
+    for name, tensor in weights(once).items():
+        assert_close(weights(twice)[name], tensor)

@@ -1,0 +1,50 @@
+"""A model made ready to answer on a device, in the numbers asked for: the way in which evaluating, probing, predicting
+and benchmarks compute.
+
+Shapes: B pictures, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from vitkit.compute.graph import Graphed
+from vitkit.compute.quick import Quick, applies
+from vitkit.compute.whole import Whole
+from vitkit.model.build import Model
+from vitkit.model.vit import VisionTransformer
+
+Numbers = Literal["fp32", "bf16", "fp8"]
+
+
+def numbers_here(device: torch.device) -> tuple[Numbers, ...]:
+    """Those that the device multiplies natively."""
+    if device.type != "cuda":
+        return ("fp32",)
+    ability = torch.cuda.get_device_capability(device)
+    if ability >= (9, 0):
+        return ("fp32", "bf16", "fp8")
+    return ("fp32", "bf16") if ability >= (8, 0) else ("fp32",)
+
+
+def ready(model: Model, numbers: Numbers) -> Quick | Whole:
+    """A module of its own but for float32, where the model is now: pictures (B, C, height, width) → logits (B, K) in
+    float32. `represent` gives what stands before the logits."""
+    if numbers == "fp32":
+        return Whole(model, torch.float32).eval()
+    if isinstance(model, VisionTransformer) and applies(model):
+        return Quick(model, rounded=numbers == "fp8").eval()
+    return Whole(model).eval()
+
+
+def inference(model: Model, device: torch.device, numbers: Numbers, *, compiled: bool = False,
+              graph: bool = False) -> nn.Module:
+    """`ready` on a device. Plain ViTs need no compiling: they are laid out by hand. `graph` replays what was recorded
+    with the first batch of a size, where launching kernels would take longer than running them."""
+    quick = ready(model.to(device), numbers)
+    if compiled and isinstance(quick, Whole):
+        quick.compile(dynamic=False)
+    return Graphed(quick) if graph and device.type == "cuda" else quick

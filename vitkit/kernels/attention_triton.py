@@ -1,0 +1,138 @@
+"""The backward of attention, from the packed projections to their packed gradient and its sums.
+
+Weights are computed again from the scores, as everywhere: once for the gradient of a tile of queries, once for that of
+a tile of keys and values. Tokens that do not fill a tile, 5 of a picture's 197, make a smaller one. Scores are in
+powers of two, for which a GPU has an instruction.
+
+Shapes: B pictures, T tokens, H heads, d width of a head, W = H·d. M queries and N keys of a tile.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vitkit.kernels.here import launchable
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _rows(start, first, count, stride, N: tl.constexpr, d: tl.constexpr):
+    """(N, d) of a matrix; zeros below its end."""
+    rows = first + tl.arange(0, N)
+    return tl.load(start + rows[:, None] * stride + tl.arange(0, d)[None, :], mask=rows[:, None] < count, other=0.0)
+
+
+@triton.jit
+def _store_rows(start, first, count, stride, values, N: tl.constexpr, d: tl.constexpr):
+    rows = first + tl.arange(0, N)
+    tl.store(start + rows[:, None] * stride + tl.arange(0, d)[None, :], values.to(start.dtype.element_ty),
+             mask=rows[:, None] < count)
+
+
+@triton.jit
+def _pull_queries(query, start, above, log, delta, first, T: tl.constexpr, W: tl.constexpr, N: tl.constexpr,
+                  d: tl.constexpr):
+    """What a tile of keys pulls at queries with: (M, d)."""
+    key, value = _rows(start + W, first, T, 3 * W, N, d), _rows(start + 2 * W, first, T, 3 * W, N, d)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * (LOG2E * d ** -0.5) - log[:, None]     # (M, N)
+    weights = tl.where((first + tl.arange(0, N))[None, :] < T, tl.exp2(scores), 0.0)
+    pull = weights * (tl.dot(above, tl.trans(value), input_precision="ieee") - delta[:, None])
+    return tl.dot(pull.to(key.dtype), key, input_precision="ieee")
+
+
+@triton.jit
+def query_backward_kernel(qkv, mixed, grad, logs, deltas, out, sums, tiles, T: tl.constexpr,
+                          H: tl.constexpr, d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
+    """The gradient of a tile of queries; and Σ gradient · output of each row, which the keys' need too."""
+    W: tl.constexpr = H * d
+    first, head = (tl.program_id(0) % tiles) * M, tl.program_id(0) // tiles
+    picture, column = (head // H).to(tl.int64), (head % H) * d
+    start = qkv + picture * T * 3 * W + column
+    rows = first + tl.arange(0, M)
+    query = _rows(start, first, T, 3 * W, M, d)
+    above = _rows(grad + picture * T * W + column, first, T, W, M, d)
+    told = _rows(mixed + picture * T * W + column, first, T, W, M, d)
+    delta = tl.sum(above.to(tl.float32) * told.to(tl.float32), axis=1)
+    tl.store(deltas + head.to(tl.int64) * T + rows, delta, mask=rows < T)
+    log = tl.load(logs + head.to(tl.int64) * T + rows, mask=rows < T, other=float("inf")) * LOG2E
+    found = tl.zeros((M, d), tl.float32)
+    for place in range(0, T // N * N, N):
+        found += _pull_queries(query, start, above, log, delta, place, T, W, N, d)
+    if REST > 0:
+        found += _pull_queries(query, start, above, log, delta, T // N * N, T, W, REST, d)
+    found *= d ** -0.5
+    _store_rows(out + picture * T * 3 * W + column, first, T, 3 * W, found, M, d)
+    place = sums + (picture * tiles + tl.program_id(0) % tiles) * 3 * W + column  # rows beyond T have found nothing
+    tl.store(place + tl.arange(0, d), tl.sum(found, axis=0))
+
+
+@triton.jit
+def _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, first, T: tl.constexpr,
+               W: tl.constexpr, M: tl.constexpr, d: tl.constexpr):
+    """The gradients of a tile of keys and values, with a tile of queries added: (N, d) twice."""
+    query, told = _rows(start, first, T, 3 * W, M, d), _rows(above, first, T, W, M, d)
+    rows = first + tl.arange(0, M)
+    log = tl.load(logs + rows, mask=rows < T, other=float("inf")) * LOG2E
+    delta = tl.load(deltas + rows, mask=rows < T, other=0.0)
+    scores = tl.dot(key, tl.trans(query), input_precision="ieee") * (LOG2E * d ** -0.5) - log[None, :]    # (N, M)
+    weights = tl.exp2(scores)
+    value_found += tl.dot(weights.to(key.dtype), told, input_precision="ieee")
+    pull = weights * (tl.dot(value, tl.trans(told), input_precision="ieee") - delta[None, :])
+    key_found += tl.dot(pull.to(key.dtype), query, input_precision="ieee")
+    return key_found, value_found
+
+
+@triton.jit
+def key_backward_kernel(qkv, grad, logs, deltas, out, sums, tiles, T: tl.constexpr, H: tl.constexpr,
+                        d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
+    W: tl.constexpr = H * d
+    first, head = (tl.program_id(0) % tiles) * N, tl.program_id(0) // tiles
+    picture, column = (head // H).to(tl.int64), (head % H) * d
+    start, above = qkv + picture * T * 3 * W + column, grad + picture * T * W + column
+    logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
+    key, value = _rows(start + W, first, T, 3 * W, N, d), _rows(start + 2 * W, first, T, 3 * W, N, d)
+    key_found, value_found = tl.zeros((N, d), tl.float32), tl.zeros((N, d), tl.float32)
+    for place in range(0, T // M * M, M):
+        key_found, value_found = _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, place, T,
+                                            W, M, d)
+    if REST > 0:
+        key_found, value_found = _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, T // M * M,
+                                            T, W, REST, d)
+    key_found *= d ** -0.5
+    there = (first + tl.arange(0, N))[:, None] < T
+    place = sums + (picture * tiles + tl.program_id(0) % tiles) * 3 * W + column + tl.arange(0, d)
+    found = out + picture * T * 3 * W + column
+    _store_rows(found + W, first, T, 3 * W, key_found, N, d)
+    _store_rows(found + 2 * W, first, T, 3 * W, value_found, N, d)
+    tl.store(place + W, tl.sum(tl.where(there, key_found, 0.0), axis=0))
+    tl.store(place + 2 * W, tl.sum(tl.where(there, value_found, 0.0), axis=0))
+
+
+QUERY_TILES = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 2}   # measured: 197 tokens, an H200
+KEY_TILES = {"M": 32, "N": 64, "num_warps": 4, "num_stages": 1}
+
+
+def rest(tokens: int, tile: int) -> int:
+    """The size of the last, smaller tile: a power of two, at least 16, or 0 where none is left over."""
+    left = tokens % tile
+    return max(16, triton.next_power_of_2(left)) if left else 0
+
+
+@torch.library.triton_op("vitkit::attention_backward", mutates_args={})
+def attention_backward(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T, W) → the gradient of qkv (B, T, 3·W), and its sums over tokens, in parts: (n, 3·W) float32."""
+    heads = logs.shape[1]
+    batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+    out, deltas = torch.empty_like(qkv), logs.new_empty(batch, heads, tokens)
+    tiles = triton.cdiv(tokens, 64)
+    sums = qkv.new_empty(batch * tiles, 3 * width, dtype=torch.float32)
+    shape = {"T": tokens, "H": heads, "d": width // heads}
+    launchable(query_backward_kernel)[(batch * heads * tiles,)](
+        qkv, mixed, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, QUERY_TILES["N"]), **QUERY_TILES)
+    launchable(key_backward_kernel)[(batch * heads * tiles,)](
+        qkv, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, KEY_TILES["M"]), **KEY_TILES)
+    return out, sums

@@ -1,0 +1,55 @@
+"""One step of training: each part of a batch forward and back, the gradient clipped, the weights moved.
+
+Nothing here waits for the device: what a step measured stays there until somebody asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.train.objectives import Measured
+from vitkit.train.parallel import gathering, whole
+
+Part = tuple[Tensor, Tensor]  # pixels and targets, as an objective takes them
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step measured, still on its device."""
+
+    loss: Tensor
+    norm: Tensor                      # of the gradient, before it was clipped
+    measures: dict[str, Tensor]
+
+
+class Step:
+    def __init__(self, shared: nn.Module, optimizer: torch.optim.Optimizer, *, clip: float, parts: int = 1):
+        self.shared = shared          # what `share` made of an objective
+        self.optimizer = optimizer
+        self.clip = clip or math.inf  # global norm; 0: not clipped, and still measured
+        self.parts = parts            # of a batch, one after the other; their gradients add up
+        self.parameters = [parameter for parameter in shared.parameters() if parameter.requires_grad]
+
+    def __call__(self, parts: Iterator[Part]) -> Stepped:
+        """A part is asked for when its turn comes, and let go after it."""
+        losses, measured = [], []
+        for number in range(self.parts):
+            loss, measures = self._pass(*next(parts), last=number == self.parts - 1)
+            losses.append(loss)
+            measured.append(measures)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        means = {name: torch.stack([one[name] for one in measured]).mean() for name in measured[0]}
+        return Stepped(torch.stack(losses).mean(), whole(norm).detach(), means)
+
+    def _pass(self, pixels: Tensor, targets: Tensor, *, last: bool) -> Measured:
+        with gathering(self.shared, last):
+            loss, measures = self.shared(pixels, targets)
+            (loss / self.parts).backward()
+        return loss.detach(), measures
