@@ -92,6 +92,10 @@ def arguments() -> argparse.Namespace:
                         "tiny unless said")
     parser.add_argument("--peers", nargs="*", choices=tuple(gpu_peers.PEERS), help="all that are installed unless said")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--compiled", nargs="*", choices=tuple(gpu_peers.PEERS), default=tuple(gpu_peers.PEERS),
+                        help="peers worth compiling, which takes half a minute each; all unless said")
+    parser.add_argument("--fast-norm", action=argparse.BooleanOptionalAction, default=True,
+                        help="timm's own option, compiled, in training")
     parser.add_argument("--gelu", choices=("tanh", "exact"), default="tanh", help="vitkit's; the others' is exact")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--device", default="auto")
@@ -158,13 +162,14 @@ def contenders(case: Case, libraries: dict[str, str], options: argparse.Namespac
                             graph=graph: answering(model, device, numbers, batch=batch, compiled=False, graph=graph))
     theirs = gpu_peers.training if case.what == "training" else gpu_peers.answering
     for library in (name for name in libraries if name in case.peers):
-        for way in ("eager",) if latency else options.ways:
+        ways = [way for way in options.ways if way == "eager" or library in options.compiled]
+        for way in ("eager",) if latency else ways:
             def work(model: nn.Module, compiled: bool = way == "compiled") -> Work:
                 return theirs(model, config, device, batch=batch, compiled=compiled)
 
             build = gpu_peers.PEERS[library]
             yield Contender(library, way, way == "compiled", lambda build=build: build(config), work)
-            if library == "timm" and case.what == "training":
+            if library == "timm" and case.what == "training" and options.fast_norm and way == "compiled":
                 yield Contender(library, f"{way}, fast norm", way == "compiled",
                                 lambda: gpu_peers.timm(config, fast_norm=True), work)
 

@@ -146,6 +146,7 @@ class Fit:
 
     device: str = "auto"                           # cuda, cuda:1, cpu, mps
     precision: Literal["auto", "bf16", "fp32"] = "auto"
+    fp8: bool = False                              # multiply 8-bit numbers on the way forward: for L and larger
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: Literal["auto", "yes", "no"] = "auto"
     recompute: Literal["auto", "yes", "no"] = "auto"  # go through blocks again on the way back, to keep less of them

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import vitkit
-from tests.model.kinds import KINDS, images_for, make, randomise
+from tests.model.kinds import KINDS, images_for, make
 from vitkit.compute.inference import Numbers, inference, numbers_here
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -36,12 +36,13 @@ def test_in_bf16_answers_are_about_as_close_as_autocasts(kind: str, graph: bool)
 def test_a_large_model_answers_nearly_as_exactly(numbers: Numbers, share: float):
     if numbers not in numbers_here(DEVICE):
         pytest.skip(f"{DEVICE} does not multiply {numbers}")
-    model = randomise(vitkit.create("S/16", classes=100)).eval().to(DEVICE)
+    model = vitkit.create("S/16", classes=100).eval().to(DEVICE)
+    torch.nn.init.normal_(model.head.logits.weight, std=0.1)
     images = torch.randn(9, 3, 224, 224, device=DEVICE)
     with torch.inference_mode():
         exact = model(images)
         told = inference(model, DEVICE, numbers)(images)
-    assert (told - exact).norm() < share * (exact - exact.mean(0)).norm() + share * exact.norm()
+    assert (told - exact).norm() < share * exact.norm()
 
 
 def test_what_was_recorded_answers_callers_of_all_modes_and_threads():

@@ -85,3 +85,8 @@ def test_a_run_that_goes_through_blocks_again_is_the_same_run_dropout_included(t
     assert_close(losses(twice), losses(once), atol=1e-6, rtol=0)
     for name, tensor in weights(once).items():
         assert_close(weights(twice)[name], tensor)
+
+
+def test_8_bit_products_are_refused_where_nothing_multiplies_them(tmp_path: Path):
+    with pytest.raises(ConfigError, match="fp8 = true needs 8-bit floats and Triton: cpu does not multiply them"):
+        trained(toy(tmp_path / "run", steps=1, fp8=True))

@@ -94,3 +94,22 @@ def test_nothing_is_read_from_the_device(precision: str):
     found = step(itertools.repeat(random_part(meta)))
     assert found.loss.is_meta
     assert found.norm.is_meta
+
+
+def test_a_fused_optimizer_meets_the_gradient_as_clipping_leaves_it():
+    ours, theirs = objective(), objective()
+    batch = random_part()
+    config = Fit(lr=1e-2)  # SGD: Adam would make much of the rounding in a key's bias, whose gradient is 0
+    step = Step(ours, build_optimizer(ours, config, fused=True), clip=0.3)
+    optimizer = build_optimizer(theirs, config, fused=True)
+    assert step.divides
+    for _ in range(3):
+        found = step(iter([batch]))
+        theirs(*batch)[0].backward()
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.3)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert found.norm.item() == pytest.approx(norm.item(), rel=1e-5)
+        assert found.norm > 0.3
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)

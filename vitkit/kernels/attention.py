@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.kernels.here import TRITON, fusable
+from vitkit.kernels.forward import product
+from vitkit.kernels.here import TRITON, either, fusable
 
 if TRITON:
-    from vitkit.kernels.attention_triton import attention_backward
+    from vitkit.kernels.attention_triton import attention_backward, attention_backward_operator
 
 WIDTHS = (32, 64)  # of a head, that the backward is written for
 CUDNN = torch.backends.cudnn.is_available()
@@ -53,27 +54,29 @@ def attends(x: Tensor, heads: int) -> bool:
     return fusable(x) and (CUDNN or not x.is_cuda) and torch.is_grad_enabled() and x.shape[-1] // heads in WIDTHS
 
 
-def attend(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
-    """(B, T, W) → the same: projected to query, key and value with weight (3·W, W) and bias (3·W,), then mixed."""
-    mixed: Tensor = _Attend.apply(x, weight, bias, heads)
+def attend(x: Tensor, weight: Tensor, bias: Tensor, heads: int, *, fp8: bool = False) -> Tensor:
+    """(B, T, W) → the same: projected to query, key and value with weight (3·W, W) and bias (3·W,), then mixed. With
+    fp8 the projection is a product of 8-bit numbers."""
+    mixed: Tensor = _Attend.apply(x, weight, bias, heads, fp8)
     return mixed
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
-        qkv = F.linear(x, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, fp8: bool) -> Tensor:
+        qkv = product(x, weight, bias, fp8)
         mixed, logs = _mix_for_backward(*split(qkv, heads))
         mixed = mixed.transpose(1, 2).flatten(2)
         ctx.save_for_backward(x, weight, qkv, mixed, logs)
         return mixed
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, qkv, mixed, logs = ctx.saved_tensors
-        found, sums = attention_backward(grad.contiguous(), qkv, mixed, logs)
+        run = either(attention_backward_operator, attention_backward)
+        found, sums = run(grad.contiguous(), qkv, mixed, logs)
         rows = found.flatten(0, 1)                                                  # (B·T, 3·W)
-        return (rows @ weight).view_as(x), rows.t() @ x.flatten(0, 1), sums.sum(dim=0).to(weight.dtype), None
+        return (rows @ weight).view_as(x), rows.t() @ x.flatten(0, 1), sums.sum(dim=0).to(weight.dtype), None, None
 
 
 def _mix_for_backward(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

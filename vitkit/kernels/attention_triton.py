@@ -9,12 +9,14 @@ Shapes: B pictures, T tokens, H heads, d width of a head, W = H·d. M queries an
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.here import launchable
+from vitkit.kernels.here import direct
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -122,8 +124,8 @@ def rest(tokens: int, tile: int) -> int:
     return max(16, triton.next_power_of_2(left)) if left else 0
 
 
-@torch.library.triton_op("vitkit::attention_backward", mutates_args={})
-def attention_backward(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+def attention_backward(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor,
+                       launch: Any = direct) -> tuple[Tensor, Tensor]:
     """(B, T, W) → the gradient of qkv (B, T, 3·W), and its sums over tokens, in parts: (n, 3·W) float32."""
     heads = logs.shape[1]
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
@@ -131,8 +133,13 @@ def attention_backward(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor) -
     tiles = triton.cdiv(tokens, 64)
     sums = qkv.new_empty(batch * tiles, 3 * width, dtype=torch.float32)
     shape = {"T": tokens, "H": heads, "d": width // heads}
-    launchable(query_backward_kernel)[(batch * heads * tiles,)](
+    launch(query_backward_kernel)[(batch * heads * tiles,)](
         qkv, mixed, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, QUERY_TILES["N"]), **QUERY_TILES)
-    launchable(key_backward_kernel)[(batch * heads * tiles,)](
+    launch(key_backward_kernel)[(batch * heads * tiles,)](
         qkv, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, KEY_TILES["M"]), **KEY_TILES)
     return out, sums
+
+
+@torch.library.triton_op("vitkit::attention_backward", mutates_args={})
+def attention_backward_operator(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    return attention_backward(grad, qkv, mixed, logs, torch.library.wrap_triton)

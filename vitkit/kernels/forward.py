@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.kernels.here import TRITON, fusable
+from vitkit.kernels.here import TRITON, either, fusable
 
 if TRITON:
     from vitkit.kernels import gelu_triton, norm_triton
@@ -32,7 +32,7 @@ def up(rows: Tensor, weight: Tensor, bias: Tensor, *, tanh: bool) -> Tensor:
         return torch._addmm_activation(bias, rows, weight.t(), use_gelu=True)
     before = torch.addmm(bias, rows, weight.t())
     if fusable(before):
-        return gelu_triton.gelu(before, tanh)
+        return either(gelu_triton.gelu_operator, gelu_triton.gelu)(before, tanh)
     return F.gelu(before, approximate="tanh" if tanh else "none")
 
 
@@ -47,11 +47,13 @@ def norm_rounded(stream: Tensor, branch: Tensor | None, layer: torch.nn.LayerNor
 
 def gelu_rounded(before: Tensor, *, tanh: bool) -> Rounded:
     if fusable(before):
-        return norm_triton.gelu_rounded(before, tanh)
+        return norm_triton.rounded(before, gelu=True, tanh=tanh)
     return round_rows(F.gelu(before.float(), approximate="tanh" if tanh else "none"))
 
 
 def round_rows(rows: Tensor) -> Rounded:
+    if fusable(rows):
+        return norm_triton.rounded(rows)
     scales = rows.float().abs().amax(dim=1, keepdim=True).div(LARGEST).clamp_min(1e-12)
     return (rows / scales).to(torch.float8_e4m3fn), scales
 
@@ -63,6 +65,13 @@ def rounded_product(rows: Rounded, weight: Rounded, bias: Tensor) -> Tensor:
         return torch._scaled_mm(left, right.t(), scale_a=left_scales, scale_b=right_scales.t(), bias=bias,
                                 out_dtype=bias.dtype, use_fast_accum=True)
     return ((left.float() * left_scales) @ (right.float() * right_scales).t() + bias).to(bias.dtype)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor, fp8: bool) -> Tensor:
+    """(…, D), (M, D) → (…, M): a linear layer, of 8-bit numbers if asked for."""
+    if not fp8:
+        return F.linear(x, weight, bias)
+    return rounded_product(round_rows(x.flatten(0, -2)), round_rows(weight), bias).unflatten(0, x.shape[:-1])
 
 
 def _normed(x: Tensor, layer: torch.nn.LayerNorm) -> Tensor:

@@ -9,12 +9,14 @@ Shapes: R rows, C columns.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.here import launchable
+from vitkit.kernels.here import direct
 
 TILE_ROWS, TILE_COLUMNS, ROWS_EACH = 8, 128, 128
 
@@ -56,22 +58,30 @@ def backward_kernel(before, grad, found, after, sums, R, C, TANH: tl.constexpr,
     tl.store(sums + tl.program_id(1) * C + columns, tl.sum(total, axis=0), mask=columns < C)
 
 
-@torch.library.triton_op("vitkit::gelu", mutates_args={})
-def gelu(before: Tensor, tanh: bool) -> Tensor:
+def gelu(before: Tensor, tanh: bool, launch: Any = direct) -> Tensor:
     out = torch.empty_like(before)
-    launchable(forward_kernel)[(triton.cdiv(before.numel(), 2048),)](before, out, before.numel(), TANH=tanh, BLOCK=2048,
-                                                                     num_warps=4)
+    launch(forward_kernel)[(triton.cdiv(before.numel(), 2048),)](before, out, before.numel(), TANH=tanh, BLOCK=2048,
+                                                                 num_warps=4)
     return out
 
 
-@torch.library.triton_op("vitkit::gelu_backward", mutates_args={})
-def gelu_backward(grad: Tensor, before: Tensor, tanh: bool) -> tuple[Tensor, Tensor, Tensor]:
+def gelu_backward(grad: Tensor, before: Tensor, tanh: bool, launch: Any = direct) -> tuple[Tensor, Tensor, Tensor]:
     """(R, C) twice → the gradient before GELU and what GELU gave, (R, C), and that gradient's sums, in parts (n, C)."""
     rows, columns = before.shape
     found, after = torch.empty_like(before), torch.empty_like(before)
     parts = triton.cdiv(rows, ROWS_EACH)
     sums = before.new_empty(parts, columns, dtype=torch.float32)
-    launchable(backward_kernel)[(triton.cdiv(columns, TILE_COLUMNS), parts)](
+    launch(backward_kernel)[(triton.cdiv(columns, TILE_COLUMNS), parts)](
         before, grad, found, after, sums, rows, columns, TANH=tanh, ROWS=TILE_ROWS, COLUMNS=TILE_COLUMNS,
         EACH=ROWS_EACH, num_warps=4)
     return found, after, sums
+
+
+@torch.library.triton_op("vitkit::gelu", mutates_args={})
+def gelu_operator(before: Tensor, tanh: bool) -> Tensor:
+    return gelu(before, tanh, torch.library.wrap_triton)
+
+
+@torch.library.triton_op("vitkit::gelu_backward", mutates_args={})
+def gelu_backward_operator(grad: Tensor, before: Tensor, tanh: bool) -> tuple[Tensor, Tensor, Tensor]:
+    return gelu_backward(grad, before, tanh, torch.library.wrap_triton)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,12 @@ def fusable(x: Tensor) -> bool:
     return TRITON and ((x.is_cuda and x.dtype == torch.bfloat16) or INTERPRETED)
 
 
-def launchable(kernel):  # type: ignore[no-untyped-def]
-    """A kernel as it is called inside an operator: so that compiling sees it, where there is a compiler."""
-    return kernel if INTERPRETED else torch.library.wrap_triton(kernel)
+def direct(kernel: Any) -> Any:
+    """A kernel as it is launched where nothing is compiled; inside an operator, `torch.library.wrap_triton` is."""
+    return kernel
+
+
+def either(operator: Any, function: Any) -> Any:
+    """The operator in a compiled graph, which has to see the kernels inside; the function that it is made of elsewhere,
+    for calling an operator takes longer than running it."""
+    return operator if torch.compiler.is_compiling() else function

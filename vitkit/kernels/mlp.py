@@ -15,31 +15,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.kernels.here import TRITON
+from vitkit.kernels.forward import gelu_rounded, product, round_rows, rounded_product
+from vitkit.kernels.here import TRITON, either
 
 if TRITON:
-    from vitkit.kernels.gelu_triton import gelu, gelu_backward
+    from vitkit.kernels.gelu_triton import gelu, gelu_backward, gelu_backward_operator, gelu_operator
 
 
-def mlp(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, *, tanh: bool) -> Tensor:
-    """(…, D) → (…, D) through weights (M, D) and (D, M)."""
-    out: Tensor = _Mlp.apply(x, up, up_bias, down, down_bias, tanh)
+def mlp(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, *, tanh: bool,
+        fp8: bool = False) -> Tensor:
+    """(…, D) → (…, D) through weights (M, D) and (D, M); with fp8, its two products are of 8-bit numbers. The way back
+    is in the numbers given either way."""
+    out: Tensor = _Mlp.apply(x, up, up_bias, down, down_bias, tanh, fp8)
     return out
 
 
 class _Mlp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor,
-                tanh: bool) -> Tensor:
-        before = F.linear(x, up, up_bias)
+                tanh: bool, fp8: bool) -> Tensor:
+        before = product(x, up, up_bias, fp8)
         ctx.save_for_backward(x, up, down, before)
         ctx.tanh = tanh
-        return F.linear(gelu(before, tanh), down, down_bias)
+        if not fp8:
+            return F.linear(either(gelu_operator, gelu)(before, tanh), down, down_bias)
+        hidden = gelu_rounded(before.flatten(0, -2), tanh=tanh)
+        return rounded_product(hidden, round_rows(down), down_bias).view_as(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, up, down, before = ctx.saved_tensors
         above = grad.flatten(0, -2)                                                 # (R, D)
-        found, after, sums = gelu_backward(above @ down, before.flatten(0, -2), ctx.tanh)
+        run = either(gelu_backward_operator, gelu_backward)
+        found, after, sums = run(above @ down, before.flatten(0, -2), ctx.tanh)
         return ((found @ up).view_as(x), found.t() @ x.flatten(0, -2), sums.sum(dim=0).to(up.dtype),
-                above.t() @ after, above.sum(dim=0), None)
+                above.t() @ after, above.sum(dim=0), None, None)

@@ -15,7 +15,7 @@ from vitkit.kernels.gelu_triton import gelu_and_slope
 
 EIGHT_BITS = torch.float8_e4m3fn  # up to 448
 NORM = {"ROWS": 4, "num_warps": 4}
-GELU = {"ROWS": 1, "num_warps": 4}
+ROUND = {"ROWS": 1, "num_warps": 4}
 
 
 @triton.jit
@@ -53,13 +53,16 @@ def norm_kernel(stream, branch, shift, weight, bias, total, out, scales, R, D, e
 
 
 @triton.jit
-def gelu_rounded_kernel(before, out, scales, R, M, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def rounded_kernel(before, out, scales, R, M, GELU: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr,
+                   COLUMNS: tl.constexpr):
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     there = (rows[:, None] < R) & (columns[None, :] < M)
     places = rows[:, None].to(tl.int64) * M + columns[None, :]
     x = tl.load(before + places, mask=there, other=0.0).to(tl.float32)
-    share, _ = gelu_and_slope(x, TANH)
-    _store_rounded(out, scales, rows, places, there, x * share, R)
+    if GELU:
+        share, _ = gelu_and_slope(x, TANH)
+        x *= share
+    _store_rounded(out, scales, rows, places, there, x, R)
 
 
 def norm(stream: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -76,11 +79,12 @@ def norm_rounded(stream: Tensor, branch: Tensor | None, weight: Tensor, bias: Te
     return total, out, scales
 
 
-def gelu_rounded(before: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+def rounded(before: Tensor, *, gelu: bool = False, tanh: bool = False) -> tuple[Tensor, Tensor]:
+    """(R, M), GELU of it if asked for → 8 bits, and a scale for each row (R, 1)."""
     rows, width = before.shape
     out, scales = torch.empty_like(before, dtype=EIGHT_BITS), _scales(before)
-    gelu_rounded_kernel[(triton.cdiv(rows, GELU["ROWS"]),)](before, out, scales, rows, width, TANH=tanh,
-                                                            COLUMNS=triton.next_power_of_2(width), **GELU)
+    rounded_kernel[(triton.cdiv(rows, ROUND["ROWS"]),)](before, out, scales, rows, width, GELU=gelu, TANH=tanh,
+                                                        COLUMNS=triton.next_power_of_2(width), **ROUND)
     return out, scales
 
 

@@ -31,6 +31,7 @@ class SelfAttention(nn.Module):
     def __init__(self, *, width: int, heads: int):
         super().__init__()
         self.heads = heads
+        self.fp8 = False  # in training on a GPU, project by products of 8-bit numbers
         self.qkv = linear(width, 3 * width)
         for part in self.qkv.weight.chunk(3):  # query, key and value are three Xavier layers, fused
             nn.init.xavier_uniform_(part)
@@ -39,7 +40,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, relative: Relative | None = None, wanted: int | None = None) -> Tensor:
         """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
         if relative is None and wanted is None and attends(x, self.heads):
-            return self.out(attend(x, self.qkv.weight, self.qkv.bias, self.heads))
+            return self.out(attend(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8))
         query, key, value = split(self.qkv(x), self.heads)
         bias = relative(query) if relative is not None else None
         mixed = mix(query[:, :, :wanted], key, value, bias)              # (B, H, T, d)

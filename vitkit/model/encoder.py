@@ -32,11 +32,12 @@ class Mlp(nn.Module):
             nn.init.normal_(layer.bias, std=1e-6)
         self.approximate = "tanh" if gelu == "tanh" else "none"
         self.dropout = nn.Dropout(dropout)
+        self.fp8 = False  # in training on a GPU, multiply 8-bit numbers on the way forward
 
     def forward(self, x: Tensor) -> Tensor:                              # (B, T, D)
         if fusable(x) and not (self.training and self.dropout.p):
             return mlp(x, self.up.weight, self.up.bias, self.down.weight, self.down.bias,
-                       tanh=self.approximate == "tanh")
+                       tanh=self.approximate == "tanh", fp8=self.fp8)
         hidden = F.gelu(self.up(x), approximate=self.approximate)        # (B, T, M)
         return self.down(self.dropout(hidden))                           # (B, T, D)
 

@@ -32,6 +32,7 @@ from vitkit.train.devices import (
     pick_threads,
 )
 from vitkit.train.division import Division, divide
+from vitkit.train.eight_bits import multiply_8_bits
 from vitkit.train.folder import RunError, RunFolder
 from vitkit.train.loop import Look, Training
 from vitkit.train.masked import MaskedPatch
@@ -70,6 +71,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     torch.manual_seed(config.seed)  # an objective may draw weights of its own, whatever those of the model are from
     objective = _objective(model, config, division.fit, data).to(processes.device)
     precision = pick_precision(config.precision, processes.device)
+    if config.fp8:
+        multiply_8_bits(model, processes.device, precision)
     micro, recompute = settle(objective, part, processes, precision, micro=config.micro, recompute=config.recompute)
     plan = Plan(steps=config.steps or 0, pictures=len(division.fit), batch=config.batch, processes=processes.ranks,
                 micro=largest_divisor(part, micro))
@@ -138,6 +141,7 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
                              f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}", *_regularised(config)]))
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
     say("numbers", precision + ", over fp32 weights" * (precision == "bf16")
+        + ", products forward in fp8" * config.fp8
         + f", {sharing}" * (sharing != "none") + compiling.words)
     again = ", each block gone through again on the way back" * (config.recompute == "yes")
     say("plan", f"{plan.describe()}{again} → {folder.path}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from vitkit.train.objectives import Measured
 from vitkit.train.parallel import gathering, whole
@@ -34,6 +35,9 @@ class Step:
         self.clip = clip or math.inf  # global norm; 0: not clipped, and still measured
         self.parts = parts            # of a batch, one after the other; their gradients add up
         self.parameters = [parameter for parameter in shared.parameters() if parameter.requires_grad]
+        # fused optimizers divide gradients as they read them: a pass over all of them less than clipping them before
+        self.divides = all(group.get("fused") for group in optimizer.param_groups) and not any(
+            isinstance(parameter, DTensor) for parameter in self.parameters)
 
     def __call__(self, parts: Iterator[Part]) -> Stepped:
         """A part is asked for when its turn comes, and let go after it."""
@@ -42,11 +46,20 @@ class Step:
             loss, measures = self._pass(*next(parts), last=number == self.parts - 1)
             losses.append(loss)
             measured.append(measures)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        norm = self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         means = {name: torch.stack([one[name] for one in measured]).mean() for name in measured[0]}
         return Stepped(torch.stack(losses).mean(), whole(norm).detach(), means)
+
+    def _clip(self) -> Tensor:
+        """The gradient's norm; above `clip` the optimizer meets it scaled down to that."""
+        if not self.divides:
+            return torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        norm = torch.nn.utils.get_total_norm([one.grad for one in self.parameters if one.grad is not None])
+        if not math.isinf(self.clip):
+            self.optimizer.grad_scale = ((norm + 1e-6) / self.clip).clamp(min=1.0)  # type: ignore[attr-defined]
+        return norm
 
     def _pass(self, pixels: Tensor, targets: Tensor, *, last: bool) -> Measured:
         with gathering(self.shared, last):
