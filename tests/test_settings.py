@@ -101,7 +101,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "masked.rate": ("0.15", 0.15), "masked.target": ("pixels", "pixels"), "test": ("0.3", 0.3), "dev": ("0.1", 0.1),
     "score_every": ("10", 10), "patience": ("5", 5), "save_every": ("20", 20), "max_failed": ("0.1", 0.1),
     "device": ("cuda:1", "cuda:1"), "precision": ("bf16", "bf16"), "parallel": ("fsdp", "fsdp"),
-    "compile": ("no", "no"), "recompute": ("yes", "yes"), "fp8": ("true", True), "workers": ("0", 0), "track": ("wandb", ("wandb",)),
+    "compile": ("no", "no"), "recompute": ("yes", "yes"), "fp8": ("true", True),
+    "workers": ("0", 0), "track": ("wandb", ("wandb",)),
 }
 
 

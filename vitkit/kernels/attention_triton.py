@@ -47,29 +47,39 @@ def _pull_queries(query, start, above, log, delta, first, T: tl.constexpr, W: tl
 
 
 @triton.jit
-def query_backward_kernel(qkv, mixed, grad, logs, deltas, out, sums, tiles, T: tl.constexpr,
-                          H: tl.constexpr, d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
-    """The gradient of a tile of queries; and Σ gradient · output of each row, which the keys' need too."""
-    W: tl.constexpr = H * d
-    first, head = (tl.program_id(0) % tiles) * M, tl.program_id(0) // tiles
-    picture, column = (head // H).to(tl.int64), (head % H) * d
-    start = qkv + picture * T * 3 * W + column
+def _queries(qkv, mixed, grad, logs, deltas, out, sums, first, T: tl.constexpr, W: tl.constexpr, d: tl.constexpr,
+             M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
+    """The gradient of M queries; and Σ gradient · output of each row, which the keys' need too."""
     rows = first + tl.arange(0, M)
-    query = _rows(start, first, T, 3 * W, M, d)
-    above = _rows(grad + picture * T * W + column, first, T, W, M, d)
-    told = _rows(mixed + picture * T * W + column, first, T, W, M, d)
+    query, above = _rows(qkv, first, T, 3 * W, M, d), _rows(grad, first, T, W, M, d)
+    told = _rows(mixed, first, T, W, M, d)
     delta = tl.sum(above.to(tl.float32) * told.to(tl.float32), axis=1)
-    tl.store(deltas + head.to(tl.int64) * T + rows, delta, mask=rows < T)
-    log = tl.load(logs + head.to(tl.int64) * T + rows, mask=rows < T, other=float("inf")) * LOG2E
+    tl.store(deltas + rows, delta, mask=rows < T)
+    log = tl.load(logs + rows, mask=rows < T, other=float("inf")) * LOG2E
     found = tl.zeros((M, d), tl.float32)
     for place in range(0, T // N * N, N):
-        found += _pull_queries(query, start, above, log, delta, place, T, W, N, d)
+        found += _pull_queries(query, qkv, above, log, delta, place, T, W, N, d)
     if REST > 0:
-        found += _pull_queries(query, start, above, log, delta, T // N * N, T, W, REST, d)
+        found += _pull_queries(query, qkv, above, log, delta, T // N * N, T, W, REST, d)
     found *= d ** -0.5
-    _store_rows(out + picture * T * 3 * W + column, first, T, 3 * W, found, M, d)
-    place = sums + (picture * tiles + tl.program_id(0) % tiles) * 3 * W + column  # rows beyond T have found nothing
-    tl.store(place + tl.arange(0, d), tl.sum(found, axis=0))
+    _store_rows(out, first, T, 3 * W, found, M, d)
+    tl.store(sums + tl.arange(0, d), tl.sum(found, axis=0))  # rows beyond T have found nothing
+
+
+@triton.jit
+def query_backward_kernel(qkv, mixed, grad, logs, deltas, out, sums, tiles, T: tl.constexpr, H: tl.constexpr,
+                          d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, REST: tl.constexpr):
+    W: tl.constexpr = H * d
+    tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    picture, column = (head // H).to(tl.int64), (head % H) * d
+    qkv, out = qkv + picture * T * 3 * W + column, out + picture * T * 3 * W + column
+    mixed, grad = mixed + picture * T * W + column, grad + picture * T * W + column
+    logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
+    sums += (picture * tiles + tile) * 3 * W + column
+    if LAST < M and tile == tiles - 1:
+        _queries(qkv, mixed, grad, logs, deltas, out, sums, tile * M, T, W, d, LAST, N, REST)
+    else:
+        _queries(qkv, mixed, grad, logs, deltas, out, sums, tile * M, T, W, d, M, N, REST)
 
 
 @triton.jit
@@ -89,33 +99,44 @@ def _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, f
 
 
 @triton.jit
-def key_backward_kernel(qkv, grad, logs, deltas, out, sums, tiles, T: tl.constexpr, H: tl.constexpr,
-                        d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
-    W: tl.constexpr = H * d
-    first, head = (tl.program_id(0) % tiles) * N, tl.program_id(0) // tiles
-    picture, column = (head // H).to(tl.int64), (head % H) * d
-    start, above = qkv + picture * T * 3 * W + column, grad + picture * T * W + column
-    logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
-    key, value = _rows(start + W, first, T, 3 * W, N, d), _rows(start + 2 * W, first, T, 3 * W, N, d)
+def _keys(qkv, grad, logs, deltas, out, sums, first, T: tl.constexpr, W: tl.constexpr, d: tl.constexpr,
+          M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
+    """The gradients of N keys and their values."""
+    key, value = _rows(qkv + W, first, T, 3 * W, N, d), _rows(qkv + 2 * W, first, T, 3 * W, N, d)
     key_found, value_found = tl.zeros((N, d), tl.float32), tl.zeros((N, d), tl.float32)
     for place in range(0, T // M * M, M):
-        key_found, value_found = _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, place, T,
-                                            W, M, d)
+        key_found, value_found = _pull_keys(key, value, key_found, value_found, qkv, grad, logs, deltas, place, T, W,
+                                            M, d)
     if REST > 0:
-        key_found, value_found = _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, T // M * M,
+        key_found, value_found = _pull_keys(key, value, key_found, value_found, qkv, grad, logs, deltas, T // M * M,
                                             T, W, REST, d)
     key_found *= d ** -0.5
     there = (first + tl.arange(0, N))[:, None] < T
-    place = sums + (picture * tiles + tl.program_id(0) % tiles) * 3 * W + column + tl.arange(0, d)
-    found = out + picture * T * 3 * W + column
-    _store_rows(found + W, first, T, 3 * W, key_found, N, d)
-    _store_rows(found + 2 * W, first, T, 3 * W, value_found, N, d)
-    tl.store(place + W, tl.sum(tl.where(there, key_found, 0.0), axis=0))
-    tl.store(place + 2 * W, tl.sum(tl.where(there, value_found, 0.0), axis=0))
+    _store_rows(out + W, first, T, 3 * W, key_found, N, d)
+    _store_rows(out + 2 * W, first, T, 3 * W, value_found, N, d)
+    tl.store(sums + W + tl.arange(0, d), tl.sum(tl.where(there, key_found, 0.0), axis=0))
+    tl.store(sums + 2 * W + tl.arange(0, d), tl.sum(tl.where(there, value_found, 0.0), axis=0))
 
 
-QUERY_TILES = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 2}   # measured: 197 tokens, an H200
-KEY_TILES = {"M": 32, "N": 64, "num_warps": 4, "num_stages": 1}
+@triton.jit
+def key_backward_kernel(qkv, grad, logs, deltas, out, sums, tiles, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
+                        M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, REST: tl.constexpr):
+    W: tl.constexpr = H * d
+    tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    picture, column = (head // H).to(tl.int64), (head % H) * d
+    qkv, out = qkv + picture * T * 3 * W + column, out + picture * T * 3 * W + column
+    grad += picture * T * W + column
+    logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
+    sums += (picture * tiles + tile) * 3 * W + column
+    if LAST < N and tile == tiles - 1:
+        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, M, LAST, REST)
+    else:
+        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, M, N, REST)
+
+
+TILE = 64                                                     # queries, and keys, that a program is for
+QUERY_TILES = {"M": TILE, "N": 64, "num_warps": 4, "num_stages": 2}  # measured: 197 tokens, an H200
+KEY_TILES = {"M": 32, "N": TILE, "num_warps": 4, "num_stages": 1}
 
 
 def rest(tokens: int, tile: int) -> int:
@@ -130,9 +151,9 @@ def attention_backward(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor,
     heads = logs.shape[1]
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     out, deltas = torch.empty_like(qkv), logs.new_empty(batch, heads, tokens)
-    tiles = triton.cdiv(tokens, 64)
+    tiles = triton.cdiv(tokens, TILE)
     sums = qkv.new_empty(batch * tiles, 3 * width, dtype=torch.float32)
-    shape = {"T": tokens, "H": heads, "d": width // heads}
+    shape = {"T": tokens, "H": heads, "d": width // heads, "LAST": rest(tokens, TILE) or TILE}
     launch(query_backward_kernel)[(batch * heads * tiles,)](
         qkv, mixed, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, QUERY_TILES["N"]), **QUERY_TILES)
     launch(key_backward_kernel)[(batch * heads * tiles,)](
