@@ -10,8 +10,10 @@ TITLES = {"training": "Training", "inference": "Inference", "latency": "Latency"
 
 
 def page(results: list[dict[str, Any]]) -> str:
-    """Of one run, or of several that measured different cases; a case that is in two is taken from the later one."""
-    latest = {case["case"]: number for number, result in enumerate(results) for case in result["cases"]}
+    """Of one run, or of several that measured different cases; a case that is in two, with the same GELU, is taken from
+    the later one."""
+    latest = {(case["case"], result["about"]["gelu"]): number for number, result in enumerate(results)
+              for case in result["cases"]}
     parts = [
         "# vitkit beside timm, transformers and torchvision",
         "Made by `python benchmarks/gpu.py --page`, from its measurements: random pictures and weights, medians, all "
@@ -19,10 +21,11 @@ def page(results: list[dict[str, Any]]) -> str:
         "cross-entropy, the others under bf16 autocast, vitkit as `vitkit fit` computes. Inference has bf16 weights "
         "unless a row says fp8. The best peer is the fastest row of another library. Share of ceiling: the model's "
         "operations in closed form (training: three times forward) over those of a large matrix product in the same "
-        "run. Compile: how much longer the first time took than the others.",
+        "run. All operations of a model are counted, for everybody, though vitkit leaves out those of the last block "
+        "that reach no answer. Compile: how much longer the first time took than the others.",
     ]
     for number, result in enumerate(results):
-        cases = [case for case in result["cases"] if latest[case["case"]] == number]
+        cases = [case for case in result["cases"] if latest[case["case"], result["about"]["gelu"]] == number]
         if cases:
             parts += [_about(result["about"]), *map(_table, cases)]
     return "\n\n".join(parts) + "\n"

@@ -7,8 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from tests.model.kinds import KINDS, images_for, make
-from vitkit.compute.inference import numbers_here, ready
+from vitkit.compute.inference import check_numbers, numbers_here, ready
 from vitkit.compute.quick import Quick, applies
+from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
 
 PLAIN = [kind for kind in KINDS if not any(word in kind for word in (
@@ -59,6 +60,14 @@ def test_in_8_bits_answers_are_as_close_as_three_bits_of_a_number_allow(kind: st
 def test_in_float32_the_model_itself_answers():
     model = make("token")
     assert ready(model, "fp32").model is model
+
+
+def test_8_bits_are_refused_where_they_would_be_pretended():
+    with pytest.raises(ConfigError, match="cpu does not multiply fp8"):
+        check_numbers(make("token"), torch.device("cpu"), "fp8")
+    with pytest.raises(ConfigError, match="plain ViTs"):
+        check_numbers(make("ResNet"), torch.device("cpu"), "fp8")
+    check_numbers(make("ResNet"), torch.device("cpu"), "bf16")
 
 
 def test_a_cpu_multiplies_float32():

@@ -12,7 +12,7 @@ import torch
 
 from vitkit.bench.timing import Ready, Result, Work, out_of_memory, prepare, release, timed
 from vitkit.bench.work import What, answering, compiles, flops, training
-from vitkit.compute.inference import Numbers, numbers_here
+from vitkit.compute.inference import Numbers, check_numbers, numbers_here
 from vitkit.compute.quick import applies
 from vitkit.cost import cost
 from vitkit.errors import ConfigError, VitkitError
@@ -152,11 +152,7 @@ def _check_fp8(model: Model, device: torch.device, what: Sequence[What]) -> None
     if "training" in what:
         raise ConfigError("fp8 is for inference: training computes in bf16 or fp32",
                           try_="--what inference latency, or --precision bf16")
-    if not applies(model):
-        raise ConfigError("fp8 is for plain ViTs, and this model is another", try_="--precision bf16")
-    if "fp8" not in numbers_here(device):
-        raise ConfigError(f"{device} does not multiply fp8 numbers",
-                          try_=f"--precision {' or '.join(numbers_here(device))}")
+    check_numbers(model, device, "fp8")
 
 
 def _too_large(config: ModelConfig, row: Row, device: torch.device) -> BenchError:

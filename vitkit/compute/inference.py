@@ -14,6 +14,7 @@ from torch import nn
 from vitkit.compute.graph import Graphed
 from vitkit.compute.quick import Quick, applies
 from vitkit.compute.whole import Whole
+from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 
@@ -28,6 +29,15 @@ def numbers_here(device: torch.device) -> tuple[Numbers, ...]:
     if ability >= (9, 0):
         return ("fp32", "bf16", "fp8")
     return ("fp32", "bf16") if ability >= (8, 0) else ("fp32",)
+
+
+def check_numbers(model: Model, device: torch.device, numbers: Numbers) -> None:
+    """fp8 is for plain ViTs on devices that multiply it; bf16 can be had anywhere, if slowly where it is not native."""
+    if numbers == "fp8" and not applies(model):
+        raise ConfigError("fp8 is for plain ViTs, and this model is another", try_="--precision bf16")
+    if numbers == "fp8" and "fp8" not in numbers_here(device):
+        raise ConfigError(f"{device} does not multiply fp8 numbers",
+                          try_=f"--precision {' or '.join(numbers_here(device))}")
 
 
 def ready(model: Model, numbers: Numbers) -> Quick | Whole:

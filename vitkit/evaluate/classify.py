@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitkit.compute.inference import Numbers
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.sources.files import few
 from vitkit.data.sources.splits import canonical, scoring_split
@@ -20,7 +21,6 @@ from vitkit.evaluate.matching import match
 from vitkit.evaluate.real import read_real, real_accuracy
 from vitkit.evaluate.scores import Asked, score_one_label, score_several_labels
 from vitkit.model.build import Model
-from vitkit.train.devices import Precision
 from vitkit.train.score import Answers, Watch, answers
 
 
@@ -30,7 +30,7 @@ def evaluate(
     split: str | None = None,
     *,
     device: torch.device | str = "cpu",
-    precision: Precision = "fp32",
+    precision: Numbers = "fp32",
     batch: int = 64,
     workers: int = 0,
     max_failed: float = 0.01,

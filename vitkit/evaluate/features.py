@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.atomic import replacing
-from vitkit.compute.inference import ready
+from vitkit.compute.inference import Numbers, ready
 from vitkit.data.facts import content_hash, default_place
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import DataError, Names, Split
@@ -28,7 +28,6 @@ from vitkit.data.transforms import Exact
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.memory import recall, remember
 from vitkit.model.build import Model
-from vitkit.train.devices import Precision
 from vitkit.train.score import Watch
 
 VERSION = 1  # of decoding and the exact chain: a change there forgets what was remembered
@@ -63,7 +62,7 @@ class Extractor:
 
     model: Model
     device: torch.device | str = "cpu"
-    precision: Precision = "fp32"
+    precision: Numbers = "fp32"
     batch: int = 64
     workers: int = 0
     max_failed: float = 0.01

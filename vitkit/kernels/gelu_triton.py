@@ -27,8 +27,13 @@ def gelu_and_slope(x, TANH: tl.constexpr):
     if TANH:
         share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
         return share, share + x * share * (1 - share) * (1.5957691216057308 + 0.21406444881780098 * x * x)
-    share = 0.5 + 0.5 * tl.erf(0.7071067811865476 * x)
-    return share, share + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    # Abramowitz and Stegun 7.1.26, to 1.5e-7: its exponential serves the derivative too; erf would be waited for
+    density = tl.exp(-0.5 * x * x)
+    t = 1 / (1 + 0.23164188 * tl.abs(x))
+    tail = 0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)
+    tail = density * t * (0.127414796 + t * (-0.142248368 + t * tail))
+    share = tl.where(x < 0, tail, 1 - tail)
+    return share, share + x * 0.3989422804014327 * density
 
 
 @triton.jit

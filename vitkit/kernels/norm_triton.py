@@ -22,7 +22,7 @@ ROUND = {"ROWS": 1, "num_warps": 4}
 def _store_rounded(out, scales, rows, places, there, values, R):
     """Each row divided by its scale, which takes its largest number to the largest that 8 bits have."""
     scale = tl.maximum(tl.max(tl.abs(values), axis=1) / 448.0, 1e-12)
-    tl.store(out + places, (values / scale[:, None]).to(out.dtype.element_ty), mask=there)
+    tl.store(out + places, (values * (1 / scale)[:, None]).to(out.dtype.element_ty), mask=there)
     tl.store(scales + rows, scale, mask=rows < R)
 
 

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from vitkit.compute.inference import ready
+from vitkit.compute.inference import Numbers, ready
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import Split
 from vitkit.data.transforms import Exact
 from vitkit.model.build import Model
-from vitkit.train.devices import Precision
 
 Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.progress, or nothing
 
@@ -36,7 +35,7 @@ def answers(
     split: Split,
     *,
     device: torch.device | str = "cpu",
-    precision: Precision = "fp32",
+    precision: Numbers = "fp32",
     batch: int = 64,
     workers: int = 0,
     rank: int = 0,
@@ -70,7 +69,7 @@ def answers(
                    torch.cat(indices) if indices else torch.empty(0).long(), failures)
 
 
-def asking(model: Model, precision: Precision) -> Callable[[Tensor], Tensor]:
+def asking(model: Model, precision: Numbers) -> Callable[[Tensor], Tensor]:
     """What answers for a model; shards of one cannot be copied, and round by themselves."""
     if any(isinstance(part, FSDPModule) for part in model.modules()):
         return lambda images: model(images.bfloat16() if precision == "bf16" else images)

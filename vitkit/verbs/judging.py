@@ -23,7 +23,7 @@ def evaluate(
                                                  metavar="PX")] = None,
     batch: Annotated[int, arg(help="pictures at a time")] = 64,
     device: Device = "auto",
-    precision: Annotated[Literal["fp32", "bf16"], arg(help="of the forward pass")] = "fp32",
+    precision: Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the forward pass")] = "fp32",
     workers: Annotated[int | None, arg(help="processes that decode pictures; as many as the device is worth, "
                                             "unless said", metavar="N")] = None,
     out: Annotated[Path | None, arg(help="write the findings here as well", metavar="FILE.json")] = None,
@@ -42,6 +42,7 @@ def evaluate(
     from dataclasses import replace
 
     from vitkit.atomic import write_text
+    from vitkit.compute.inference import check_numbers
     from vitkit.data.sources.open import open_data
     from vitkit.evaluate.classify import evaluate as evaluate_model
     from vitkit.evaluate.matching import read_labels
@@ -56,6 +57,7 @@ def evaluate(
     model = load(run, image=size)
     if labels is not None:
         model.metadata = replace(model.metadata, labels=read_labels(labels, model.config.classes))
+    check_numbers(model, chosen, precision)
     found = evaluate_model(model, opened, split, device=chosen, precision=precision, batch=batch,
                            workers=pick_readers(workers, chosen, 1), real=real, watch=progress)
     if out is not None:
@@ -81,7 +83,7 @@ def probe(
     features: Annotated[Path | None, option("write features, labels, keys and class names here", "FILE.npz")] = None,
     batch: Annotated[int, arg(help="pictures at a time")] = 64,
     device: Device = "auto",
-    precision: Annotated[Literal["fp32", "bf16"], arg(help="of the forward pass")] = "fp32",
+    precision: Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the forward pass")] = "fp32",
     workers: Annotated[int | None, option("processes that decode pictures; as many as the device is worth, "
                                            "unless said", "N")] = None,
     json: Json = False,
@@ -98,6 +100,7 @@ def probe(
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else image_size(image)
 
+    from vitkit.compute.inference import check_numbers
     from vitkit.data.sources.open import open_data
     from vitkit.evaluate.features import Extractor, write_features
     from vitkit.evaluate.probe import apart, gather, pick_method, print_probe
@@ -109,7 +112,9 @@ def probe(
     learner = pick_method(method, shots=shots, seeds=seeds, neighbours=neighbours)
     chosen = pick_device(device)
     opened = apart(run, open_data(data, label=label))
-    extract = Extractor(model=load(run, image=size), device=chosen, precision=precision, batch=batch,
+    model = load(run, image=size)
+    check_numbers(model, chosen, precision)
+    extract = Extractor(model=model, device=chosen, precision=precision, batch=batch,
                         workers=pick_readers(workers, chosen, 1), watch=progress)
     try:
         parts = gather(extract, opened, learner)

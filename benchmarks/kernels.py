@@ -1,0 +1,208 @@
+"""Each pass that is written by hand beside what it stands for: milliseconds, and how many times as fast.
+
+    python benchmarks/kernels.py [--batch 256] [--tokens 197] [--heads 12] [--tiles] [--json]
+
+The plain twin is torch's own operators, compiled together by torch.compile where that helps them. Bytes are those that
+have to move, so TB/s beside a copy's says how much is left to gain. `--tiles` tries other shapes of attention's
+tiles, for GPUs that these were not chosen on. Needs a GPU and Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.kernels import forward
+from vitkit.kernels.attention import mix, split
+from vitkit.kernels.here import TRITON
+
+Work = Callable[[], Any]
+ROUNDS = 30
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    plain: Work
+    ours: Work
+    moved: int  # bytes that cannot be helped
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=197)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--tiles", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not (torch.cuda.is_available() and TRITON):
+        sys.exit("benchmarks/kernels.py: needs a CUDA device and Triton")
+    torch.manual_seed(0)
+    large = torch.empty(2**28, dtype=torch.bfloat16, device="cuda")
+    copies = 2 * large.nbytes / milliseconds(large.clone) / 1e9
+    del large
+    rows = [{"name": case.name, "plain_ms": (plain := milliseconds(case.plain)), "ours_ms": (ours := milliseconds(
+        case.ours)), "times": plain / ours, "ours_tb_per_second": case.moved / ours / 1e9} for case in cases(options)]
+    tiles = [asdict(one) for one in tried_tiles(options)] if options.tiles else []
+    if options.json:
+        print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_second":
+                          copies, "kernels": rows, "tiles": tiles}, indent=2))
+        return
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; a copy moves {copies:.2f} TB/s")
+    for row in rows:
+        print(f"{row['name']:<44} {row['plain_ms']:.4f} ms → {row['ours_ms']:.4f}   x {row['times']:.2f}   "
+              f"{row['ours_tb_per_second']:.2f} TB/s")
+    for one in tiles:
+        print(f"{one['kernel']:<24} {one['shape']}   {one['ms']:.4f} ms")
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    return [attention(options), *gelus(options), *norms(options), *products(options)]
+
+
+def attention(options: argparse.Namespace) -> Case:
+    from vitkit.kernels.attention_triton import attention_backward
+
+    grad, qkv, mixed, logs = attended(options)
+    packed = qkv.clone().requires_grad_()
+    out = mix(*split(packed, options.heads)).transpose(1, 2).flatten(2)
+
+    def plain() -> Tensor:
+        (found,) = torch.autograd.grad(out, packed, grad, retain_graph=True)
+        return found.flatten(0, 1).sum(dim=0, dtype=torch.float32)
+
+    def ours() -> Tensor:
+        return attention_backward(grad, qkv, mixed, logs)[1].sum(dim=0)
+
+    return Case("attention, backward to packed qkv and bias", plain, ours, 2 * qkv.nbytes + 2 * grad.nbytes)
+
+
+def attended(options: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A gradient, packed projections, what attention made of them, and the logarithms of its sums."""
+    shape = (options.batch, options.tokens, 64 * options.heads)
+    qkv, grad = drawn(*shape[:2], 3 * shape[2]), drawn(*shape)
+    found = torch.ops.aten._scaled_dot_product_cudnn_attention(*split(qkv, options.heads), None, True)
+    return grad, qkv, found[0].transpose(1, 2).flatten(2), found[1].squeeze(-1)
+
+
+def gelus(options: argparse.Namespace) -> list[Case]:
+    from vitkit.kernels.gelu_triton import gelu, gelu_backward
+
+    before = drawn(options.batch * options.tokens, 256 * options.heads)
+    grad = torch.randn_like(before)
+
+    def backward() -> tuple[Tensor, Tensor, Tensor]:
+        below = torch.ops.aten.gelu_backward(grad, before, approximate="tanh")
+        return below, F.gelu(before, approximate="tanh"), below.sum(dim=0, dtype=torch.float32)
+
+    compiled = torch.compile(backward)
+    return [Case("GELU, tanh", lambda: F.gelu(before, approximate="tanh"), lambda: gelu(before, True),
+                 2 * before.nbytes),
+            Case("GELU, erf", lambda: F.gelu(before), lambda: gelu(before, False), 2 * before.nbytes),
+            Case("GELU, backward, its output, bias", compiled, lambda: gelu_backward(grad, before, True),
+                 4 * before.nbytes)]
+
+
+def norms(options: argparse.Namespace) -> list[Case]:
+    width = 64 * options.heads
+    stream, shift = drawn(options.batch * options.tokens, width), torch.randn(width, device="cuda")
+    branch, layer = torch.randn_like(stream), torch.nn.LayerNorm(width, device="cuda", dtype=torch.bfloat16)
+    layer.requires_grad_(False)
+    hidden = drawn(len(stream), 4 * width)
+
+    def normed(x: Tensor) -> Tensor:
+        return F.layer_norm(x.float(), (width,), layer.weight.float(), layer.bias.float(), layer.eps)
+
+    def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
+        scales = x.abs().amax(dim=1, keepdim=True).div(448).clamp_min(1e-12)
+        return (x / scales).to(torch.float8_e4m3fn), scales
+
+    plain = torch.compile(lambda: normed(stream + shift).bfloat16())
+    plain_rounded = torch.compile(lambda: (stream + branch, rounded(normed(stream + branch))))
+    plain_gelu = torch.compile(lambda: rounded(F.gelu(hidden.float(), approximate="tanh")))
+    return [Case("LayerNorm of stream + shift", plain, lambda: forward.norm(stream, shift, layer), 2 * stream.nbytes),
+            Case("residual, LayerNorm, 8 bits", plain_rounded, lambda: forward.norm_rounded(stream, branch, layer),
+                 3 * stream.nbytes + stream.nbytes // 2),
+            Case("GELU, 8 bits", plain_gelu, lambda: forward.gelu_rounded(hidden, tanh=True),
+                 hidden.nbytes + hidden.nbytes // 2)]
+
+
+def products(options: argparse.Namespace) -> list[Case]:
+    """What cuBLAS does on its way out of a product, beside passes of their own."""
+    width = 64 * options.heads
+    rows, hidden = drawn(options.batch * options.tokens, width), drawn(options.batch * options.tokens, 4 * width)
+    up, down = drawn(4 * width, width) / width**0.5, drawn(width, 4 * width) / (4 * width) ** 0.5
+    bias, narrow, stream = drawn(4 * width), drawn(width), torch.randn_like(rows)
+    moved = rows.nbytes + hidden.nbytes
+    return [Case("product, GELU", lambda: F.gelu(torch.addmm(bias, rows, up.t()), approximate="tanh"),
+                 lambda: forward.up(rows, up, bias, tanh=True), moved),
+            Case("product into the stream", lambda: stream + torch.addmm(narrow, hidden, down.t()),
+                 lambda: stream.addmm_(hidden, down.t()), moved + rows.nbytes)]
+
+
+@dataclass(frozen=True)
+class Tile:
+    kernel: str
+    shape: dict[str, int]
+    ms: float
+
+
+def tried_tiles(options: argparse.Namespace) -> list[Tile]:
+    """Fastest first, for each kernel."""
+    from vitkit.kernels import attention_triton as own
+
+    grad, qkv, mixed, logs = attended(options)
+    deltas, out = torch.empty_like(logs), torch.empty_like(qkv)
+    found = []
+    for query_side, programs, inner, warps, stages in itertools.product((True, False), (64, 128), (16, 32, 64), (4, 8),
+                                                                        (1, 2, 3)):
+        tiles = -(-options.tokens // programs)
+        sums = torch.empty(options.batch * tiles, qkv.shape[2], device="cuda")
+        shape = {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs}
+        settings = {"T": options.tokens, "H": options.heads, "d": 64, **shape, "REST": own.rest(options.tokens, inner),
+                    "LAST": own.rest(options.tokens, programs) or programs, "num_warps": warps, "num_stages": stages}
+        kernel = own.query_backward_kernel if query_side else own.key_backward_kernel
+        given = (qkv, mixed, grad) if query_side else (qkv, grad)
+
+        def launch(kernel: Any = kernel, given: tuple[Tensor, ...] = given, sums: Tensor = sums, tiles: int = tiles,
+                   settings: dict[str, int] = settings) -> None:
+            kernel[(options.batch * options.heads * tiles,)](*given, logs, deltas, out, sums, tiles, **settings)
+
+        try:
+            taken = milliseconds(launch)
+        except Exception as error:  # too much of something that a GPU has too little of
+            print(f"{kernel.__name__} {shape}: {type(error).__name__}", file=sys.stderr)
+            continue
+        found.append(Tile(kernel.__name__, {**shape, "num_warps": warps, "num_stages": stages}, taken))
+    return sorted(found, key=lambda one: (one.kernel, one.ms))
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def milliseconds(work: Work) -> float:
+    for _ in range(3):
+        work()
+    starts, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(ROUNDS)] for _ in range(2))
+    for start, end in zip(starts, ends, strict=True):
+        start.record()
+        work()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in zip(starts, ends, strict=True))
+
+
+if __name__ == "__main__":
+    main()
