@@ -96,7 +96,8 @@ def arguments() -> argparse.Namespace:
                         help="peers worth compiling, which takes half a minute each; all unless said")
     parser.add_argument("--fast-norm", action=argparse.BooleanOptionalAction, default=True,
                         help="timm's own option, compiled, in training")
-    parser.add_argument("--gelu", choices=("tanh", "exact"), default="tanh", help="vitkit's; the others' is exact")
+    parser.add_argument("--gelu", choices=("tanh", "exact"), default="tanh",
+                        help="everybody's: the paper's code has tanh, most other weights exact")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no new case is begun")
@@ -144,7 +145,7 @@ def about(device: torch.device, libraries: dict[str, str], ceiling: Ceiling, gel
 def contenders(case: Case, libraries: dict[str, str], options: argparse.Namespace,
                device: torch.device) -> Iterator[Contender]:
     """vitkit and its peers, eager and compiled each; vitkit's answers are laid out by hand, and there is nothing to
-    compile. One answer at a time: vitkit's graph beside the others eager."""
+    compile. One answer at a time: vitkit's graph beside the others' eager, and their graphs where they are compiled."""
     config = configure(case.model, image=case.image, gelu=options.gelu)
     assert isinstance(config, ViTConfig)
     latency, batch = case.what == "latency", case.batch
@@ -163,12 +164,13 @@ def contenders(case: Case, libraries: dict[str, str], options: argparse.Namespac
     theirs = gpu_peers.training if case.what == "training" else gpu_peers.answering
     for library in (name for name in libraries if name in case.peers):
         ways = [way for way in options.ways if way == "eager" or library in options.compiled]
-        for way in ("eager",) if latency else ways:
+        for way in ways:
             def work(model: nn.Module, compiled: bool = way == "compiled") -> Work:
                 return theirs(model, config, device, batch=batch, compiled=compiled)
 
             build = gpu_peers.PEERS[library]
-            yield Contender(library, way, way == "compiled", lambda build=build: build(config), work)
+            yield Contender(library, way + ", graph" * (latency and way == "compiled"), way == "compiled",
+                            lambda build=build: build(config), work)
             if library == "timm" and case.what == "training" and options.fast_norm and way == "compiled":
                 yield Contender(library, f"{way}, fast norm", way == "compiled",
                                 lambda: gpu_peers.timm(config, fast_norm=True), work)

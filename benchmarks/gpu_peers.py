@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ def timm(config: ViTConfig, *, fast_norm: bool = False) -> nn.Module:
     try:
         return VisionTransformer(img_size=config.image, patch_size=config.patch, in_chans=config.channels,
                                  num_classes=config.classes, embed_dim=config.width, depth=config.depth,
-                                 num_heads=config.heads, mlp_ratio=config.mlp / config.width)
+                                 num_heads=config.heads, mlp_ratio=config.mlp / config.width,
+                                 act_layer=partial(nn.GELU, approximate=_approximate(config)))
     finally:
         set_fast_norm(False)
 
@@ -40,15 +42,24 @@ def transformers(config: ViTConfig) -> nn.Module:
     return ViTForImageClassification(Config(
         image_size=config.image[0], patch_size=config.patch, num_channels=config.channels, num_labels=config.classes,
         hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads,
-        intermediate_size=config.mlp, attn_implementation="sdpa"))
+        intermediate_size=config.mlp, attn_implementation="sdpa",
+        hidden_act="gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu"))
 
 
 def torchvision(config: ViTConfig) -> nn.Module:
     from torchvision.models import VisionTransformer
 
-    return VisionTransformer(image_size=config.image[0], patch_size=config.patch, num_layers=config.depth,
-                             num_heads=config.heads, hidden_dim=config.width, mlp_dim=config.mlp,
-                             num_classes=config.classes)
+    model = VisionTransformer(image_size=config.image[0], patch_size=config.patch, num_layers=config.depth,
+                              num_heads=config.heads, hidden_dim=config.width, mlp_dim=config.mlp,
+                              num_classes=config.classes)
+    for part in model.modules():
+        if isinstance(part, nn.GELU):
+            part.approximate = _approximate(config)
+    return model
+
+
+def _approximate(config: ViTConfig) -> str:
+    return "tanh" if config.gelu == "tanh" else "none"
 
 
 PEERS: dict[str, Callable[[ViTConfig], nn.Module]] = {
@@ -88,8 +99,9 @@ def training(model: nn.Module, config: ViTConfig, device: torch.device, *, batch
 
 
 def answering(model: nn.Module, config: ViTConfig, device: torch.device, *, batch: int, compiled: bool) -> Work:
+    """One picture at a time is compiled with what launches it as a graph."""
     model.to(device, torch.bfloat16).eval()
-    computed = torch.compile(model) if compiled else model
+    computed = torch.compile(model, mode="reduce-overhead" if batch == 1 else None) if compiled else model
     pictures = random_pictures(config, batch, device).bfloat16()
 
     def answer() -> Tensor:

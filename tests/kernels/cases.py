@@ -14,6 +14,7 @@ from vitkit.kernels.attention import attend, split
 from vitkit.kernels.attention_triton import attention_backward
 from vitkit.kernels.gelu_triton import gelu, gelu_backward
 from vitkit.kernels.here import INTERPRETED
+from vitkit.kernels.linear import rounded_linear
 from vitkit.kernels.mlp import mlp
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -92,6 +93,25 @@ def test_an_mlp_learns_as_torch_does(tanh: bool, shape: tuple[int, ...]):
         assert ours.grad is not None
         assert theirs.grad is not None
         assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm()
+
+
+def test_second_derivatives_are_refused_instead_of_wrong():
+    x, weight, bias = drawn(1, 4, 64, grad=True), drawn(192, 64, grad=True), drawn(192, grad=True)
+    (first,) = torch.autograd.grad(attend(x, weight, bias, 2).sum(), x, retain_graph=True)
+    assert first.isfinite().all()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(attend(x, weight, bias, 2).sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 32), (6, 32)])
+def test_a_linear_layer_of_8_bit_numbers_learns_as_a_plain_one(shape: tuple[int, ...]):
+    x, weight, bias = drawn(*shape, grad=True), drawn(48, 32, grad=True), drawn(48, grad=True)
+    grad = drawn(*shape[:-1], 48)
+    expected = torch.autograd.grad(F.linear(x, weight, bias), (x, weight, bias), grad)
+    out = rounded_linear(x, weight, bias)
+    assert (out - F.linear(x, weight, bias)).norm() < (0.4 if INTERPRETED else 0.1) * out.norm()
+    for ours, theirs in zip(torch.autograd.grad(out, (x, weight, bias), grad), expected, strict=True):
+        assert_close(ours, theirs, **TOLERANCE)
 
 
 def test_with_8_bit_products_an_mlp_and_attention_learn_nearly_the_same():

@@ -28,7 +28,7 @@ def test_capturing_everything_leaves_the_logits_as_they_are(kind: str):
     model = make(kind)
     images = images_for(model)
     logits, seen = model(images, capture=("*",))
-    assert torch.equal(logits, model(images))
+    torch.testing.assert_close(logits, model(images))  # where tokens that nobody looks at are not computed
     assert tuple(seen) == model.captures
     assert all(isinstance(value, torch.Tensor) and len(value) == 2 for value in seen.values())
 

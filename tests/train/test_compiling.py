@@ -13,8 +13,11 @@ from tests.train.runs import losses, toy, trained, weights
 from vitkit.config import AdamW, Schedule
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
+from vitkit.train import microbatch
 from vitkit.train.compiling import compile_now, expected_seconds, weighed
+from vitkit.train.narrow import Narrow
 from vitkit.train.objectives import Labels
+from vitkit.train.parallel import Processes
 
 CPU = torch.device("cpu")
 
@@ -61,6 +64,41 @@ def test_going_through_blocks_again_gives_the_same_gradients_for_less_memory(kin
         assert_close(twice, once)
     if kind != "hybrid":  # whose stem keeps the most
         assert found[1][1] < 0.5 * found[0][1]
+
+
+@pytest.mark.parametrize("kind", ["token", "axial", "hybrid"])
+def test_in_bf16_blocks_are_gone_through_again_with_the_weights_of_the_first_time(kind: str):
+    model = make(kind)
+    objective = Labels(model, multilabel=False, smoothing=0.0, weights=None)
+    pixels = images_for(model, 2)
+    found = []
+    for recompute in (False, True):
+        model.encoder.recompute = recompute
+        loss, _ = Narrow(objective)(pixels, torch.eye(10)[:2])
+        loss.backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+        objective.zero_grad()
+    for once, twice in zip(*found, strict=True):
+        assert_close(twice, once, atol=1e-6, rtol=1e-4)
+
+
+def test_what_is_looked_at_stays_as_it_was_seen():
+    model = make("token")
+    model.encoder.recompute = True
+    logits, seen = model(images_for(model, 2), ("block0/attention",))
+    before = seen["block0/attention"].detach().clone()
+    logits.sum().backward()
+    assert torch.equal(seen["block0/attention"], before)
+
+
+def test_a_size_that_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch):
+    objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
+    monkeypatch.setattr(microbatch, "pick_micro", lambda *given: 64)
+    asked = {"share": 64, "processes": Processes(torch.device("cuda")), "precision": "bf16", "recompute": "auto"}
+    assert microbatch.settle(objective, micro=8, **asked) == (8, False)
+    assert microbatch.settle(objective, micro=None, **asked) == (64, False)
+    monkeypatch.setattr(microbatch, "pick_micro", lambda given, *rest: 32 if given.model.encoder.recompute else 4)
+    assert microbatch.settle(objective, micro=None, **asked) == (32, True)
 
 
 def counted(model: Model, images: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.func import functional_call
 from torch.testing import assert_close
 
 from tests.model.kinds import KINDS, images_for, make
-from vitkit.train.narrow import Narrow
+from vitkit.train.narrow import Narrow, rounded
 from vitkit.train.objectives import Labels
+from vitkit.train.optimizer import freeze as freeze_blocks
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "no head"])
@@ -43,3 +45,23 @@ def test_compiled_it_is_one_graph_with_the_same_loss():
     pixels, targets = torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2]
     compiled = torch.compile(Narrow(objective), fullgraph=True, backend="aot_eager")
     assert_close(compiled(pixels, targets)[0], Narrow(objective)(pixels, targets)[0], atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("freeze", [0, 1, -1])
+def test_weights_rounded_at_once_learn_as_those_rounded_one_by_one(freeze: int):
+    """Frozen ones keep nothing for a way back that they do not have."""
+    found = []
+    for at_once in (False, True):
+        torch.manual_seed(0)
+        objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
+        frozen = set(freeze_blocks(objective.model, freeze))
+        numbers = rounded(objective.named_parameters(), at_once=at_once)
+        assert {name for name, tensor in numbers.items() if not tensor.requires_grad} == {f"model.{n}" for n in frozen}
+        loss, _ = functional_call(objective, numbers, (torch.rand(2, 3, 32, 32), torch.eye(10)[:2]))
+        loss.backward()
+        found.append({name: parameter.grad for name, parameter in objective.named_parameters()})
+    for name, one in found[0].items():
+        other = found[1][name]
+        assert (one is None) == (other is None) == (name.removeprefix("model.") in frozen)
+        if one is not None:
+            assert torch.equal(one, other)

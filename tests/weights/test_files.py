@@ -157,6 +157,19 @@ def test_the_content_decides_not_the_name(fixtures: Path, tmp_path: Path):
     assert vitkit.load(path).config.width == 48
 
 
+def test_a_header_as_long_as_the_letters_pk_is_no_archive(tmp_path: Path):
+    vitkit.save(make("token"), tmp_path / "model.safetensors")
+    content = (tmp_path / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    longer = int.from_bytes(b"PK", "little")
+    assert length <= longer
+    padded = longer.to_bytes(8, "little") + content[8:8 + length].ljust(longer) + content[8 + length:]
+    (tmp_path / "padded.safetensors").write_bytes(padded)
+    images = images_for(make("token"))
+    assert torch.equal(vitkit.load(tmp_path / "padded.safetensors")(images),
+                       vitkit.load(tmp_path / "model.safetensors")(images))
+
+
 def test_half_precision_weights_become_single(tensors: dict, tmp_path: Path):
     save_file({name: value.half() for name, value in tensors.items()}, tmp_path / "half.safetensors")
     model = vitkit.load(tmp_path / "half.safetensors", heads=3)

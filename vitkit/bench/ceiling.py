@@ -1,4 +1,5 @@
-"""The fastest that a device multiplies matrices, measured: what nothing made of matrix products can exceed."""
+"""The fastest that a device multiplies matrices, measured: what nothing made of matrix products in these numbers can
+exceed. (Products in narrower ones can.)"""
 
 from __future__ import annotations
 

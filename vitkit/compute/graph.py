@@ -19,21 +19,21 @@ class Graphed(nn.Module):
         super().__init__()
         self.model = model
         self.lock = threading.Lock()  # one set of pictures and answers serves all callers
-        self.recorded: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        self.recorded: dict[tuple[torch.Size, torch.dtype], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     def forward(self, images: Tensor) -> Tensor:
         # what is recorded outlives the mode of its first caller
-        with self.lock, torch.inference_mode(False), torch.no_grad():
+        with self.lock, torch.cuda.device(images.device), torch.inference_mode(False), torch.no_grad():
             return self._answer(images)
 
     def _answer(self, images: Tensor) -> Tensor:
-        shape = tuple(images.shape)
-        if shape not in self.recorded:
+        kind = images.shape, images.dtype
+        if kind not in self.recorded:
             if len(self.recorded) == MOST:
                 logits: Tensor = self.model(images)
                 return logits
-            self.recorded[shape] = self._record(images)
-        graph, pictures, told = self.recorded[shape]
+            self.recorded[kind] = self._record(images)
+        graph, pictures, told = self.recorded[kind]
         pictures.copy_(images)
         graph.replay()
         return told.clone()
@@ -47,6 +47,6 @@ class Graphed(nn.Module):
                 self.model(pictures)
         torch.cuda.current_stream(images.device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads go on using the GPU
+        with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):  # other threads go on meanwhile
             told = self.model(pictures)
         return graph, pictures, told

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vitkit.compute.graph import Graphed
-from vitkit.compute.quick import Quick, applies
+from vitkit.compute.quick import Quick, applies, roundable
 from vitkit.compute.whole import Whole
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
@@ -25,6 +25,8 @@ def numbers_here(device: torch.device) -> tuple[Numbers, ...]:
     """Those that the device multiplies natively."""
     if device.type != "cuda":
         return ("fp32",)
+    if torch.version.hip is not None:  # whose numbers of abilities mean something else
+        return ("fp32", "bf16")
     ability = torch.cuda.get_device_capability(device)
     if ability >= (9, 0):
         return ("fp32", "bf16", "fp8")
@@ -33,9 +35,14 @@ def numbers_here(device: torch.device) -> tuple[Numbers, ...]:
 
 def check_numbers(model: Model, device: torch.device, numbers: Numbers) -> None:
     """fp8 is for plain ViTs on devices that multiply it; bf16 can be had anywhere, if slowly where it is not native."""
-    if numbers == "fp8" and not applies(model):
+    if numbers != "fp8":
+        return
+    if not isinstance(model, VisionTransformer) or not applies(model):
         raise ConfigError("fp8 is for plain ViTs, and this model is another", try_="--precision bf16")
-    if numbers == "fp8" and "fp8" not in numbers_here(device):
+    if not roundable(model):
+        raise ConfigError("fp8 products need widths that are multiples of 16, and these are "
+                          f"{model.config.width} and {model.config.mlp}", try_="--precision bf16")
+    if "fp8" not in numbers_here(device):
         raise ConfigError(f"{device} does not multiply fp8 numbers",
                           try_=f"--precision {' or '.join(numbers_here(device))}")
 

@@ -40,6 +40,11 @@ def applies(model: Model) -> bool:
             and all(isinstance(block, Block) for block in model.encoder.blocks))
 
 
+def roundable(model: VisionTransformer) -> bool:
+    """Whether GPUs multiply its matrices in 8 bits, which they do by sixteens."""
+    return model.config.width % 16 == 0 and model.config.mlp % 16 == 0
+
+
 class Quick(nn.Module):
     """A copy of the model that answers: pictures (B, C, height, width) → logits (B, K), float32."""
 

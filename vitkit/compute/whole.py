@@ -16,13 +16,15 @@ from vitkit.model.build import Model
 
 
 class Whole(nn.Module):
-    """The model itself for float32, a copy of it otherwise; pictures (B, C, height, width) → logits (B, K), float32."""
+    """The model itself where it is in float32 and to be, a copy otherwise: pictures (B, C, height, width) → logits
+    (B, K) in float32."""
 
     def __init__(self, model: Model, numbers: torch.dtype = torch.bfloat16):
         super().__init__()
         self.model, self.numbers = model, numbers
-        if numbers != torch.float32:
+        if not model.dtype == numbers == torch.float32:
             self.model = copy.deepcopy(model).to(numbers)
+        if numbers != torch.float32:
             head: Any = self.model.head
             head.logits = nn.Sequential(_Float32(), head.logits.float())
 

@@ -30,7 +30,7 @@ from vitkit.evaluate.memory import recall, remember
 from vitkit.model.build import Model
 from vitkit.train.score import Watch
 
-VERSION = 1  # of decoding and the exact chain: a change there forgets what was remembered
+VERSION = 2  # of decoding, the exact chain and the forward pass: a change there forgets what was remembered
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,11 +94,11 @@ class _WrittenOut(nn.Module):
         super().__init__()
         self.attention, self.formed = attention, formed
 
-    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:
+    def forward(self, x: Tensor, relative: Relative | None = None, wanted: int | None = None) -> Tensor:
         weights = self.attention.weights(x, relative)                    # (b, H, T, T)
         self.formed.append(weights)
         value = self.attention.qkv(x).chunk(3, dim=-1)[2].unflatten(-1, (self.attention.heads, -1))
-        mixed = weights @ value.transpose(1, 2)                          # (b, H, T, d)
+        mixed = weights[:, :, :wanted] @ value.transpose(1, 2)           # (b, H, T, d)
         return self.attention.out(mixed.transpose(1, 2).flatten(2))
 
 

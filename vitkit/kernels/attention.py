@@ -15,26 +15,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels.forward import product
-from vitkit.kernels.here import TRITON, either, fusable
+from vitkit.kernels.here import TRITON, check_single, either, fusable, has_bf16
 
 if TRITON:
     from vitkit.kernels.attention_triton import attention_backward, attention_backward_operator
 
 WIDTHS = (32, 64)  # of a head, that the backward is written for
-CUDNN = torch.backends.cudnn.is_available()
+CUDNN = torch.version.cuda is not None and torch.backends.cudnn.is_available()  # builds for ROCm say they have it
 
 
 def mix(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(q·k / √d + bias) · v: (B, H, T, d) each."""
-    if bias is None and _suits_cudnn(query):
+    if bias is None and _suits_cudnn(query, key):
         return _cudnn(query, key, value, logs=torch.is_grad_enabled())[0]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
 
-def _suits_cudnn(query: Tensor) -> bool:
+def _suits_cudnn(query: Tensor, key: Tensor) -> bool:
     """For the short sequences of pictures cuDNN is the fastest. torch takes it last, and in a compiled graph never."""
     d = query.shape[-1]
-    return CUDNN and query.is_cuda and query.dtype == torch.bfloat16 and d % 8 == 0 and d <= 128
+    suits = query.dtype == torch.bfloat16 and key.shape[2] > 1 and d % 8 == 0 and d <= 128
+    if not (CUDNN and suits and query.is_cuda and has_bf16(query.device)):
+        return False
+    # what somebody has switched off for a while, which a compiled graph cannot ask
+    return torch.compiler.is_compiling() or (torch.backends.cudnn.enabled and torch.backends.cuda.cudnn_sdp_enabled())
 
 
 def _cudnn(query: Tensor, key: Tensor, value: Tensor, *, logs: bool) -> tuple[Tensor, Tensor]:
@@ -51,7 +55,8 @@ def split(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def attends(x: Tensor, heads: int) -> bool:
     """Whether `attend` is for this: it gains in training alone."""
-    return fusable(x) and (CUDNN or not x.is_cuda) and torch.is_grad_enabled() and x.shape[-1] // heads in WIDTHS
+    return (fusable(x) and (CUDNN or not x.is_cuda) and torch.is_grad_enabled() and x.shape[1] > 1
+            and x.shape[-1] // heads in WIDTHS)
 
 
 def attend(x: Tensor, weight: Tensor, bias: Tensor, heads: int, *, fp8: bool = False) -> Tensor:
@@ -72,6 +77,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        check_single("attention")
         x, weight, qkv, mixed, logs = ctx.saved_tensors
         run = either(attention_backward_operator, attention_backward)
         found, sums = run(grad.contiguous(), qkv, mixed, logs)

@@ -47,13 +47,13 @@ def norm_rounded(stream: Tensor, branch: Tensor | None, layer: torch.nn.LayerNor
 
 def gelu_rounded(before: Tensor, *, tanh: bool) -> Rounded:
     if fusable(before):
-        return norm_triton.rounded(before, gelu=True, tanh=tanh)
+        return either(norm_triton.rounded_operator, norm_triton.rounded)(before, True, tanh)
     return round_rows(F.gelu(before.float(), approximate="tanh" if tanh else "none"))
 
 
 def round_rows(rows: Tensor) -> Rounded:
     if fusable(rows):
-        return norm_triton.rounded(rows)
+        return either(norm_triton.rounded_operator, norm_triton.rounded)(rows.contiguous(), False, False)
     scales = rows.float().abs().amax(dim=1, keepdim=True).div(LARGEST).clamp_min(1e-12)
     return (rows / scales).to(torch.float8_e4m3fn), scales
 

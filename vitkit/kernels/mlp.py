@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels.forward import gelu_rounded, product, round_rows, rounded_product
-from vitkit.kernels.here import TRITON, either
+from vitkit.kernels.here import TRITON, check_single, either
 
 if TRITON:
     from vitkit.kernels.gelu_triton import gelu, gelu_backward, gelu_backward_operator, gelu_operator
@@ -44,6 +44,7 @@ class _Mlp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        check_single("MLP")
         x, up, down, before = ctx.saved_tensors
         above = grad.flatten(0, -2)                                                 # (R, D)
         run = either(gelu_backward_operator, gelu_backward)

@@ -6,12 +6,15 @@ Shapes: R rows, D width, M width of an MLP.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from vitkit.kernels.gelu_triton import gelu_and_slope
+from vitkit.kernels.here import direct
 
 EIGHT_BITS = torch.float8_e4m3fn  # up to 448
 NORM = {"ROWS": 4, "num_warps": 4}
@@ -79,13 +82,18 @@ def norm_rounded(stream: Tensor, branch: Tensor | None, weight: Tensor, bias: Te
     return total, out, scales
 
 
-def rounded(before: Tensor, *, gelu: bool = False, tanh: bool = False) -> tuple[Tensor, Tensor]:
+def rounded(before: Tensor, gelu: bool, tanh: bool, launch: Any = direct) -> tuple[Tensor, Tensor]:
     """(R, M), GELU of it if asked for → 8 bits, and a scale for each row (R, 1)."""
     rows, width = before.shape
     out, scales = torch.empty_like(before, dtype=EIGHT_BITS), _scales(before)
-    rounded_kernel[(triton.cdiv(rows, ROUND["ROWS"]),)](before, out, scales, rows, width, GELU=gelu, TANH=tanh,
-                                                        COLUMNS=triton.next_power_of_2(width), **ROUND)
+    launch(rounded_kernel)[(triton.cdiv(rows, ROUND["ROWS"]),)](before, out, scales, rows, width, GELU=gelu, TANH=tanh,
+                                                                COLUMNS=triton.next_power_of_2(width), **ROUND)
     return out, scales
+
+
+@torch.library.triton_op("vitkit::rounded", mutates_args={})
+def rounded_operator(before: Tensor, gelu: bool, tanh: bool) -> tuple[Tensor, Tensor]:
+    return rounded(before, gelu, tanh, torch.library.wrap_triton)
 
 
 def _scales(rows: Tensor) -> Tensor:
@@ -95,7 +103,7 @@ def _scales(rows: Tensor) -> Tensor:
 def _norm(stream: Tensor, branch: Tensor | None, shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
           total: Tensor, out: Tensor, scales: Tensor | None) -> None:
     rows, width = stream.shape
-    norm_kernel[(triton.cdiv(rows, NORM["ROWS"]),)](
+    direct(norm_kernel)[(triton.cdiv(rows, NORM["ROWS"]),)](
         stream, stream if branch is None else branch, stream if shift is None else shift, weight, bias, total, out,
         out if scales is None else scales, rows, width, eps, ADDS=branch is not None, SHIFTS=shift is not None,
         ROUNDS=scales is not None, COLUMNS=triton.next_power_of_2(width), **NORM)

@@ -1,6 +1,6 @@
-"""Multi-head self-attention (paper appendix A, eq. 5-8), through PyTorch's fused kernel.
+"""Multi-head self-attention (paper appendix A, eq. 5-8), through fused kernels: PyTorch's, and our own in training.
 
-The fused kernel never forms the weights. `attention_weights` is the one place that does, for whoever wants to look;
+They never form the weights. `attention_weights` is the one place that does, for whoever wants to look;
 tests hold the two equal.
 
 Shapes: B batch, T tokens, D width, H heads, d = D / H.
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.kernels.attention import attend, attends, mix, split
+from vitkit.kernels.here import fusable
+from vitkit.kernels.linear import rounded_linear
 from vitkit.model.initialise import linear
 from vitkit.model.positions import Relative
 
@@ -41,12 +43,17 @@ class SelfAttention(nn.Module):
         """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
         if relative is None and wanted is None and attends(x, self.heads):
             return self.out(attend(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8))
-        query, key, value = split(self.qkv(x), self.heads)
+        query, key, value = split(self._project(x), self.heads)
         bias = relative(query) if relative is not None else None
         mixed = mix(query[:, :, :wanted], key, value, bias)              # (B, H, T, d)
         return self.out(mixed.transpose(1, 2).flatten(2))                # (B, T, D)
 
     def weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
         """What `forward` attends to, computed again from its input: (B, H, T, T)."""
-        query, key, _ = split(self.qkv(x), self.heads)
+        query, key, _ = split(self._project(x), self.heads)
         return attention_weights(query, key, relative(query) if relative is not None else None)
+
+    def _project(self, x: Tensor) -> Tensor:                             # (B, T, 3·D)
+        if self.fp8 and fusable(x):
+            return rounded_linear(x, self.qkv.weight, self.qkv.bias)
+        return self.qkv(x)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from vitkit.kernels.here import fusable
+from vitkit.kernels.linear import rounded_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.model.attention import SelfAttention
 from vitkit.model.capture import Seen, keep
@@ -38,8 +41,10 @@ class Mlp(nn.Module):
         if fusable(x) and not (self.training and self.dropout.p):
             return mlp(x, self.up.weight, self.up.bias, self.down.weight, self.down.bias,
                        tanh=self.approximate == "tanh", fp8=self.fp8)
-        hidden = F.gelu(self.up(x), approximate=self.approximate)        # (B, T, M)
-        return self.down(self.dropout(hidden))                           # (B, T, D)
+        up, down = (partial(rounded_linear, weight=layer.weight, bias=layer.bias) if self.fp8 and fusable(x) else layer
+                    for layer in (self.up, self.down))
+        hidden = F.gelu(up(x), approximate=self.approximate)             # (B, T, M)
+        return down(self.dropout(hidden))                                # (B, T, D)
 
 
 class Block(nn.Module):
@@ -122,7 +127,7 @@ class Encoder(nn.Module):
             if layer == 0:
                 x = self.dropout(x)
                 keep(seen, "tokens", x)
-            through = checkpointed(block) if self.recompute and torch.is_grad_enabled() else block
+            through = checkpointed(block) if self.recompute and torch.is_grad_enabled() and not seen else block
             last = {"wanted": wanted} if wanted is not None and layer == len(self.blocks) - 1 else {}
             x = through(x, relative, seen, f"block{layer}", **last)
             keep(seen, f"block{layer}", x)
@@ -149,7 +154,16 @@ class Encoder(nn.Module):
 
 
 def checkpointed(block: nn.Module) -> Callable[..., Tensor]:
-    return partial(checkpoint, block, use_reentrant=False)
+    """The block, gone through again on the way back with the weights that it has now: those of bf16 passes are swapped
+    in for the way forward alone, and no parameters of its own."""
+    held = dict(chain(block.named_parameters(), block.named_buffers()))
+    if torch.compiler.is_compiling() or all(isinstance(tensor, nn.Parameter) for tensor in held.values()):
+        return partial(checkpoint, block, use_reentrant=False)
+
+    def again(*given: Any, **options: Any) -> Tensor:
+        return functional_call(block, held, given, options)
+
+    return partial(checkpoint, again, use_reentrant=False)
 
 
 def drop_branch(branch: Tensor, rate: float, training: bool, lines: int = 1) -> Tensor:

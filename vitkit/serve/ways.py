@@ -14,9 +14,10 @@ from torch import Tensor
 
 from vitkit.compute.graph import Graphed
 from vitkit.compute.inference import Numbers, numbers_here, ready
-from vitkit.compute.quick import applies
+from vitkit.compute.quick import applies, roundable
 from vitkit.compute.sizes import Compiled, InSizes
 from vitkit.compute.whole import Whole
+from vitkit.model.vit import VisionTransformer
 from vitkit.serve import int8
 
 if TYPE_CHECKING:
@@ -42,11 +43,12 @@ def _on_a_gpu(classifier: Classifier) -> list[Way]:
     can = numbers_here(classifier.device)
     if "bf16" not in can:
         return []
-    if not applies(classifier.model):
+    model = classifier.model
+    if not isinstance(model, VisionTransformer) or not applies(model):
         return [Way("bf16", lambda given: _recorded(given, "bf16")),
                 Way("compiled bf16", _compiled, slow_to_build=True)]
     found = [Way("bf16", lambda given: _recorded(given, "bf16"))]
-    if "fp8" in can:
+    if "fp8" in can and roundable(model):
         found.append(Way("fp8 matrices", lambda given: _recorded(given, "fp8")))
     return found
 

@@ -18,6 +18,7 @@ CPU_SHARE = 0.25  # of free memory; the data and everybody else live there too
 CPU_MOST = 256    # larger passes are no faster on a CPU
 
 
+HOPE = 1.5        # times what is counted is tried on a GPU: fused passes keep less than the plain ones it is counted of
 FEWEST = 16       # in a pass of a GPU: below, going through blocks twice is faster than more, smaller passes
 
 
@@ -28,7 +29,9 @@ def settle(objective: Objective, share: int, processes: Processes, precision: Pr
     if not isinstance(model, VisionTransformer):  # whose blocks it is about
         return micro or pick_micro(objective, share, processes, precision), False
     model.encoder.recompute = recompute == "yes"
-    micro = micro or pick_micro(objective, share, processes, precision)
+    if micro is not None:
+        return micro, model.encoder.recompute
+    micro = pick_micro(objective, share, processes, precision)
     if recompute == "auto" and processes.device.type == "cuda" and micro < min(share, FEWEST):
         model.encoder.recompute = True
         micro = pick_micro(objective, share, processes, precision)
@@ -44,7 +47,7 @@ def pick_micro(objective: Objective, share: int, processes: Processes, precision
         return int(processes.least(largest_divisor(share, most))[0])
     room = free_memory(device)
     for micro in divisors(share):
-        if micro > 1 and _fitting(objective.model, room, precision) < micro:
+        if micro > 1 and HOPE * _fitting(objective.model, room, precision) < micro:
             continue
         fits = _try(objective, micro, device, precision)
         if processes.least(float(fits))[0]:

@@ -28,17 +28,23 @@ class Narrow(nn.Module):
 
     def forward(self, pixels: Tensor, targets: Tensor) -> Measured:
         tables = ((f"model.{name}", buffer) for name, buffer in self.objective.model.named_buffers())
-        return functional_call(self.objective, _rounded(chain(self.objective.named_parameters(), tables)),
-                               (pixels, targets))
+        # a compiler sees to it itself; DDP sends gradients on as they come, so they are not to come at once
+        at_once = pixels.is_cuda and not torch.compiler.is_compiling() and not dist.is_initialized()
+        numbers = rounded(chain(self.objective.named_parameters(), tables), at_once=at_once)
+        return functional_call(self.objective, numbers, (pixels, targets))
 
 
-def _rounded(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def rounded(tensors: Iterable[tuple[str, Tensor]], *, at_once: bool) -> dict[str, Tensor]:
+    """Floats in bf16, others as they are; gradients go back in the numbers they are of."""
     found = dict(tensors)
     wide = [name for name, tensor in found.items() if tensor.is_floating_point()]
-    one_by_one = torch.compiler.is_compiling() or dist.is_initialized() or not found[wide[0]].is_cuda
-    if one_by_one:  # a compiler sees to it itself; DDP sends gradients on as they come, so they are not to come at once
+    if not at_once:
         return found | {name: found[name].bfloat16() for name in wide}
-    return found | dict(zip(wide, _Round.apply(*(found[name] for name in wide)), strict=True))
+    learning = [name for name in wide if found[name].requires_grad]
+    still = [name for name in wide if not found[name].requires_grad]  # frozen: nothing goes back to them
+    with torch.no_grad():
+        found |= dict(zip(still, _copied([found[name] for name in still], torch.bfloat16), strict=True))
+    return found | dict(zip(learning, _Round.apply(*(found[name] for name in learning)), strict=True))
 
 
 class _Round(torch.autograd.Function):
@@ -46,6 +52,7 @@ class _Round(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *wide: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
         return _copied(wide, torch.bfloat16)
 
     @staticmethod
@@ -57,5 +64,6 @@ class _Round(torch.autograd.Function):
 
 def _copied(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
     copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    torch._foreach_copy_(copies, list(tensors))
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
     return tuple(copies)

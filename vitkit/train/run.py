@@ -47,7 +47,8 @@ from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.weights.save import save
 
-FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel")  # on resuming
+FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel",
+                  "compile", "recompute")  # on resuming
 
 Say = Callable[[str, str], None]  # a name and what was decided
 
@@ -107,7 +108,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
                   "accumulate": plan.accumulate, "processes": plan.processes})
     with training.stop, computing_with(threads):
         if compiling.pays:
-            say("compiled", compile_now(training.shared, objective, plan.micro, processes.device, must=asked == "yes"))
+            must = asked == "yes" and begins  # a run that goes on has it from where it began, perhaps another machine
+            say("compiled", compile_now(training.shared, objective, plan.micro, processes.device, must=must))
         training.run()
     trained = _trained(training, model)
     if processes.first:

@@ -68,10 +68,10 @@ def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             start = file.read(16)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
+    if start[8:9] == b"{":  # eight bytes of length, then a JSON header; a length may look like the start of an archive
+        return _open_safetensors(path)
     if start[:2] == b"PK":
         return (_open_npz(path) if _is_npz(path) else _open_torch(path)), {}
-    if start[8:9] == b"{":  # eight bytes of length, then a JSON header
-        return _open_safetensors(path)
     if start[:1] == b"\x80":  # a pickle, as torch wrote before 1.6
         return _open_torch(path), {}
     size = path.stat().st_size
