@@ -165,18 +165,21 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
     grad, qkv, mixed, logs = attended(options)
     deltas, out = torch.empty_like(logs), torch.empty_like(qkv)
     found = []
-    for query_side, programs, inner, warps, stages in itertools.product((True, False), (64, 128), (16, 32, 64), (4, 8),
-                                                                        (1, 2, 3)):
+    for query_side, programs, inner, stages, registers in itertools.product((True, False), (64, 128), (32, 64), (1, 2),
+                                                                            (None, 168, 128)):
         tiles = -(-options.tokens // programs)
         sums = torch.empty(options.batch * tiles, qkv.shape[2], device="cuda")
         shape = {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs}
-        settings = {"T": options.tokens, "H": options.heads, "d": 64, **shape, "REST": own.rest(options.tokens, inner),
-                    "LAST": own.rest(options.tokens, programs) or programs, "num_warps": warps, "num_stages": stages}
+        settings = {"T": options.tokens, "H": options.heads, "d": 64, "REST": own.rest(options.tokens, inner),
+                    "LAST": own.rest(options.tokens, programs) or programs}
+        tried = {**shape, "num_warps": programs // 16, "num_stages": stages}
+        if registers:
+            tried["maxnreg"] = registers
         kernel = own.query_backward_kernel if query_side else own.key_backward_kernel
         given = (qkv, mixed, grad) if query_side else (qkv, grad)
 
         def launch(kernel: Any = kernel, given: tuple[Tensor, ...] = given, sums: Tensor = sums, tiles: int = tiles,
-                   settings: dict[str, int] = settings) -> None:
+                   settings: dict[str, int] = {**settings, **tried}) -> None:
             kernel[(options.batch * options.heads * tiles,)](*given, logs, deltas, out, sums, tiles, **settings)
 
         try:
@@ -184,7 +187,7 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
         except Exception as error:  # too much of something that a GPU has too little of
             print(f"{kernel.__name__} {shape}: {type(error).__name__}", file=sys.stderr)
             continue
-        found.append(Tile(kernel.__name__, {**shape, "num_warps": warps, "num_stages": stages}, taken))
+        found.append(Tile(kernel.__name__, tried, taken))
     return sorted(found, key=lambda one: (one.kernel, one.ms))
 
 
