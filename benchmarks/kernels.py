@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -178,10 +179,8 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
         kernel = own.query_backward_kernel if query_side else own.key_backward_kernel
         given = (qkv, mixed, grad) if query_side else (qkv, grad)
 
-        def launch(kernel: Any = kernel, given: tuple[Tensor, ...] = given, sums: Tensor = sums, tiles: int = tiles,
-                   settings: dict[str, int] = {**settings, **tried}) -> None:
-            kernel[(options.batch * options.heads * tiles,)](*given, logs, deltas, out, sums, tiles, **settings)
-
+        launch = partial(kernel[(options.batch * options.heads * tiles,)], *given, logs, deltas, out, sums, tiles,
+                         **settings, **tried)
         try:
             taken = milliseconds(launch)
         except Exception as error:  # too much of something that a GPU has too little of
