@@ -16,6 +16,7 @@ from vitkit.kernels.gelu_triton import gelu, gelu_backward
 from vitkit.kernels.here import INTERPRETED
 from vitkit.kernels.linear import rounded_linear
 from vitkit.kernels.mlp import mlp
+from vitkit.kernels.norm import beside
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 NUMBERS = torch.float32 if INTERPRETED else torch.bfloat16
@@ -93,6 +94,21 @@ def test_an_mlp_learns_as_torch_does(tanh: bool, shape: tuple[int, ...]):
         assert ours.grad is not None
         assert theirs.grad is not None
         assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm()
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 48), (130, 192), (1, 1, 16)])
+def test_a_norm_beside_its_stream_learns_as_torchs_does(shape: tuple[int, ...]):
+    x, layer = drawn(*shape, grad=True), _layer(shape[-1]).requires_grad_()
+    past, through = drawn(*shape), drawn(*shape)
+    exact, weight, bias = wide(x, layer.weight, layer.bias)
+    (exact * past.float() + F.layer_norm(exact, shape[-1:], weight, bias, layer.eps) * through.float()).sum().backward()
+    stream, normed = beside(layer, x)
+    assert torch.equal(stream, x)
+    torch.autograd.backward((stream, normed), (past, through))
+    for ours, theirs in ((x, exact), (layer.weight, weight), (layer.bias, bias)):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm() + 1e-5
 
 
 def test_second_derivatives_are_refused_instead_of_wrong():

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from vitkit.kernels.here import fusable
 from vitkit.kernels.linear import rounded_linear
 from vitkit.kernels.mlp import mlp
+from vitkit.kernels.norm import beside
 from vitkit.model.attention import SelfAttention
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import Gelu, ViTConfig
@@ -67,8 +68,10 @@ class Block(nn.Module):
         if f"{name}/attention" in seen:
             seen[f"{name}/attention"] = self.attention.weights(self.attention_norm(x) if self.pre_norm else x, relative)
         if self.pre_norm:
-            x = x[:, :wanted] + self._regularise(self.attention(self.attention_norm(x), relative, wanted), lines)
-            return x + self._regularise(self.mlp(self.mlp_norm(x)), lines)
+            x, normed = beside(self.attention_norm, x)
+            x = x[:, :wanted] + self._regularise(self.attention(normed, relative, wanted), lines)
+            x, normed = beside(self.mlp_norm, x)
+            return x + self._regularise(self.mlp(normed), lines)
         x = self.attention_norm(x[:, :wanted] + self._regularise(self.attention(x, relative, wanted), lines))
         return self.mlp_norm(x + self._regularise(self.mlp(x), lines))
 

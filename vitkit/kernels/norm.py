@@ -1,0 +1,45 @@
+"""LayerNorm at the foot of a residual branch: the stream goes on, and its norm goes into the branch.
+
+The two meet again on the way back. Taken as one function, that is one pass: torch's own takes three for the norm, and
+one more to add.
+
+Shapes: R rows, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.kernels.here import TRITON, check_single, either, fusable
+
+if TRITON:
+    from vitkit.kernels.norm_backward_triton import norm_backward, norm_backward_operator
+
+
+def beside(norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The stream (…, D) as it is, and its norm."""
+    if not (fusable(x) and torch.is_grad_enabled()):
+        return x, norm(x)
+    stream, normed = _Beside.apply(x, norm.weight, norm.bias, norm.eps)
+    return stream, normed
+
+
+class _Beside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return x.view_as(x), F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    @staticmethod
+    def backward(ctx: Any, past: Tensor, through: Tensor) -> tuple[Tensor | None, ...]:
+        check_single("LayerNorm")
+        x, weight = ctx.saved_tensors
+        run = either(norm_backward_operator, norm_backward)
+        found, weights, biases = run(past.contiguous().flatten(0, -2), through.contiguous().flatten(0, -2),
+                                     x.contiguous().flatten(0, -2), weight, ctx.eps)
+        return found.view(x.shape), weights.sum(dim=0).to(weight.dtype), biases.sum(dim=0).to(weight.dtype), None
