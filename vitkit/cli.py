@@ -69,6 +69,12 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader has seen enough: vitkit check … | head
         _forget_output()
         sys.exit(141)
+    except RuntimeError as error:
+        from vitkit.data.readers import lost_reader
+
+        if (told := lost_reader(error)) is None:
+            raise
+        _fail(f"vitkit {verb}: {told}")
     except OSError as error:
         if error.errno not in FULL:
             raise

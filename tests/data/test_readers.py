@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitkit.data import readers
 from vitkit.data.batch import Batch
-from vitkit.data.readers import read
+from vitkit.data.readers import lost_reader, read
 from vitkit.data.slots import Slots
 from vitkit.data.sources.base import DataError
 
@@ -97,10 +97,17 @@ def test_reading_ends_where_the_numbers_do_and_takes_its_processes_along():
 
 def test_a_reader_that_is_killed_is_an_error_with_a_way_out():
     batches = read(Shade(killed=5), itertools.count(), like(), workers=2)
-    with pytest.raises(DataError, match="one of 2 reader processes has ended before its work") as error:
-        list(batches)
-    assert "killed by signal: Killed" in str(error.value) or "exited unexpectedly" in str(error.value)
-    assert "--workers 0" in str(error.value)
+    try:
+        for _ in batches:
+            pass
+        pytest.fail("nobody noticed")
+    except DataError as error:
+        told = str(error)
+    except RuntimeError as error:  # torch's handler of the signal had this loop at hand; the CLI does as is done here
+        told = str(lost_reader(error))
+    assert "a reader process has ended before its work" in told
+    assert "killed by signal: Killed" in told or "exited unexpectedly" in told
+    assert "--workers 0" in told
 
 
 READ = """

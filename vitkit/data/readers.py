@@ -46,13 +46,24 @@ def read(work: Work, numbers: Iterable[int], like: Tensor, *, workers: int,
             yield batch.pin_memory() if pin else batch
         return
     batches = _start(work, numbers, like, workers, pin)
-    while (sent := _next(batches, workers)) is not None:
-        if isinstance(sent, _Sent):
-            batch = sent.batch if sent.out else replace(sent.batch, images=sent.batch.images.clone())
-            sent.slots.give_back(sent.place)
-            yield batch
-        else:
-            yield sent
+    try:
+        for sent in batches:
+            if isinstance(sent, _Sent):
+                batch = sent.batch if sent.out else replace(sent.batch, images=sent.batch.images.clone())
+                sent.slots.give_back(sent.place)
+                yield batch
+            else:
+                yield sent
+    except RuntimeError as error:
+        raise lost_reader(error) or error from error
+
+
+def lost_reader(error: RuntimeError) -> DataError | None:
+    """What torch says when a reader has died, for people. Its handler of that signal interrupts whatever runs just
+    then, so it may come from anywhere."""
+    if "DataLoader worker" not in str(error):
+        return None
+    return DataError("a reader process has ended before its work.", found=str(error).splitlines()[0], try_=WAYS_OUT)
 
 
 def in_flight(workers: int) -> int:
@@ -105,16 +116,6 @@ def _start(work: Work, numbers: Iterable[int], like: Tensor, workers: int, pin: 
     except OSError as error:  # of processes, of memory, or of the semaphores that Python keeps in /dev/shm
         raise DataError(f"{counted(workers, 'reader process', 'reader processes')} cannot be started: "
                         f"{error.strerror or error}.", try_=WAYS_OUT) from error
-
-
-def _next(batches: Iterator[Batch | _Sent], workers: int) -> Batch | _Sent | None:
-    try:
-        return next(batches, None)
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise DataError(f"one of {counted(workers, 'reader process', 'reader processes')} has ended before its work.",
-                        found=str(error).splitlines()[0], try_=WAYS_OUT) from error
 
 
 def _outlive_a_signal(worker: int) -> None:
