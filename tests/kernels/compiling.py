@@ -1,0 +1,60 @@
+"""Compiles every kernel for GPUs that are not here, and says what each takes. Run by test_compiles.py in a process of
+its own: a compiler that fails may take its process along."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from vitkit.kernels import attention_triton as attention
+from vitkit.kernels import gelu_triton as gelu
+from vitkit.kernels import norm_backward_triton as norm_backward
+from vitkit.kernels import norm_triton as norm
+
+BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
+HEAD = {"T": 197, "H": 12, "d": 64, "LAST": 16}
+
+# kernel → types of what it is given by name, constants, and how it is launched
+KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
+    "attention, queries": (attention.query_backward_kernel, {"qkv": BF16, "mixed": BF16, "grad": BF16, "logs": FP32,
+                           "deltas": FP32, "out": BF16, "sums": FP32, "tiles": "i32"},
+                           {**HEAD, "REST": 16, **attention.QUERY_TILES}),
+    "attention, keys": (attention.key_backward_kernel, {"qkv": BF16, "grad": BF16, "logs": FP32, "deltas": FP32,
+                        "out": BF16, "sums": FP32, "tiles": "i32"}, {**HEAD, "REST": 16, **attention.KEY_TILES}),
+    "GELU": (gelu.forward_kernel, {"before": BF16, "out": BF16, "count": "i32"},
+             {"TANH": False, "BLOCK": 2048, "num_warps": 4}),
+    "GELU, backward": (gelu.backward_kernel, {"before": BF16, "grad": BF16, "found": BF16, "after": BF16, "sums": FP32,
+                       "R": "i32", "C": "i32"}, {"TANH": True, "ROWS": gelu.TILE_ROWS, "COLUMNS": gelu.TILE_COLUMNS,
+                                                 "EACH": gelu.ROWS_EACH, "num_warps": 4}),
+    "norm": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": FP32, "weight": BF16, "bias": BF16,
+             "total": BF16, "out": BF16, "scales": BF16, "R": "i32", "D": "i32", "eps": "fp32"},
+             {"ADDS": False, "SHIFTS": True, "ROUNDS": False, "COLUMNS": 1024, **norm.NORM}),
+    "norm, backward": (norm_backward.backward_kernel, {"x_in": BF16, "weight": BF16, "past": BF16, "through": BF16,
+                       "out": BF16, "weight_sums": FP32, "bias_sums": FP32, "R": "i32", "D": "i32"},
+                       {"EPS": 1e-6, "EACH": norm_backward.EACH, "COLUMNS": 1024, **norm_backward.TILE}),
+    "norm, 8 bits": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": BF16, "weight": BF16, "bias": BF16,
+                     "total": BF16, "out": FP8, "scales": FP32, "R": "i32", "D": "i32", "eps": "fp32"},
+                     {"ADDS": True, "SHIFTS": False, "ROUNDS": True, "COLUMNS": 1024, **norm.NORM}),
+    "8 bits": (norm.rounded_kernel, {"before": BF16, "out": FP8, "scales": FP32, "R": "i32", "M": "i32"},
+               {"GELU": True, "TANH": True, "COLUMNS": 4096, **norm.ROUND}),
+}
+
+
+def main(ability: int) -> None:
+    for name, (kernel, types, settings) in KERNELS.items():
+        if FP8 in types.values() and ability < 90:
+            continue
+        launched = {key: settings[key] for key in ("num_warps", "num_stages") if key in settings}
+        constants = {(kernel.arg_names.index(key),): value for key, value in settings.items() if key not in launched}
+        signature = {key: types.get(key, "constexpr") for key in kernel.arg_names}
+        made = triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", ability, 32),
+                              options=launched)
+        print(f"{name}: {made.metadata.shared} bytes on chip, {len(made.asm['cubin'])} of code")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
