@@ -23,6 +23,7 @@ def found(name: str, *options: str | Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_input_shows_every_stage_and_the_loaders_beside_pillow(tmp_path: Path):
     for number in range(3):
         (tmp_path / f"{number}.jpg").write_bytes(encode(scene(60 + number, 90), "JPEG"))
