@@ -1,4 +1,5 @@
-"""Whether compiling a run earns back the time that it takes: asked of the machine, not guessed."""
+"""Whether compiling a run earns back the time that it takes: a pass is timed where the run will be; what compiling
+costs, and which share of a pass it saves, is known from another machine."""
 
 from __future__ import annotations
 

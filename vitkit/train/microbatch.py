@@ -16,8 +16,6 @@ from vitkit.train.practice import forget, practise
 
 CPU_SHARE = 0.25  # of free memory; the data and everybody else live there too
 CPU_MOST = 256    # larger passes are no faster on a CPU
-
-
 HOPE = 1.5        # times what is counted is tried on a GPU: fused passes keep less than the plain ones it is counted of
 FEWEST = 16       # in a pass of a GPU: below, going through blocks twice is faster than more, smaller passes
 
