@@ -69,3 +69,11 @@ def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, 
         main(["bench", "--device", "cpu", *words] if "--device" not in words else ["bench", *words])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["nowhere.npz", "./nowhere"])
+def test_a_file_that_is_not_there_is_not_taken_for_a_model(missing: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", missing])
+    assert ended.value.code == 2
+    assert "does not exist" in capsys.readouterr().err

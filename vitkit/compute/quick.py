@@ -78,7 +78,7 @@ class Quick(nn.Module):
     def represent(self, images: Tensor) -> Tensor:
         """(B, D), float32."""
         whole = self.whole
-        whole._check(images)
+        whole.check_images(images)
         x = whole.tokens(whole.embed(images.to(self.numbers)))                     # (B, T, D)
         x = whole.encoder.place(x)
         b, t, _ = x.shape

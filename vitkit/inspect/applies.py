@@ -47,7 +47,7 @@ def looking(model: Model) -> Iterator[None]:
 def placed(images: Tensor, model: Model) -> Tensor:
     """On the model's device, in its numbers; of the size that it is for, or an error."""
     # a picture turned on its side has as many patches, and would be laid out wrong without a word
-    model._check(images)
+    model.check_images(images)
     reference = next(model.parameters())
     return images.to(device=reference.device, dtype=reference.dtype)
 

@@ -71,7 +71,7 @@ class ImageModel(nn.Module, Generic[Config]):
         return super().__call__(*args, **kwargs)
 
     def forward(self, images: Tensor, capture: Iterable[str] = ()) -> Tensor | tuple[Tensor, Seen]:
-        self._check(images)
+        self.check_images(images)
         seen: Seen = dict.fromkeys(match_names(capture, self.captures)) if capture else {}
         representation = self.head.represent(self.pool_image(images, seen))
         keep(seen, "representation", representation)
@@ -99,7 +99,7 @@ class ImageModel(nn.Module, Generic[Config]):
     def _reconfigure(self, *, image: int | tuple[int, int]) -> None:
         self.config = replace(self.config, image=parse_size(image))
 
-    def _check(self, images: Tensor) -> None:
+    def check_images(self, images: Tensor) -> None:
         if images.ndim != 4:
             raise SizeError(f"images have the shape {tuple(images.shape)}", expected="(batch, channels, height, width)")
         if images.shape[1] != self.config.channels:

@@ -84,8 +84,8 @@ class VisionTransformer(ImageModel[ViTConfig]):
         super().replace_head(classes)
         self.config = replace(self.config, representation=None)
 
-    def _check(self, images: Tensor) -> None:
-        super()._check(images)
+    def check_images(self, images: Tensor) -> None:
+        super().check_images(images)
         height, width = self.config.image
         if images.shape[2] != height or images.shape[3] != width:
             raise SizeError(f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",

@@ -69,7 +69,9 @@ def bench(
 def _open(model: str, size: tuple[int, int] | None) -> Model:
     from vitkit.bench.work import untrained
 
-    if not model.startswith("hf:") and not Path(model).exists():
+    place = Path(model)
+    named = model.startswith(("hf:", "/", ".", "~")) or place.suffix  # as files and folders are, and variants never
+    if not named and not place.exists():
         return untrained(model, image=size or 224)
 
     from vitkit.weights.load import load
