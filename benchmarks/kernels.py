@@ -166,14 +166,17 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
     grad, qkv, mixed, logs = attended(options)
     deltas, out = torch.empty_like(logs), torch.empty_like(qkv)
     found = []
-    for query_side, programs, inner, stages, registers in itertools.product((True, False), (64, 128), (32, 64), (1, 2),
-                                                                            (None, 168, 128)):
+    for query_side, programs, inner, last, stages, registers in itertools.product(
+            (True, False), (64, 128), (32, 64), (16, 32), (1, 2), (None, 168, 128)):
+        if query_side and last == 32:
+            continue  # its last program has the tiles of the others
         tiles = -(-options.tokens // programs)
         sums = torch.empty(options.batch * tiles, qkv.shape[2], device="cuda")
-        shape = {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs}
+        tried = {"num_warps": programs // 16, "num_stages": stages} | (
+            {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs, "LAST_M": last})
         settings = {"T": options.tokens, "H": options.heads, "d": 64, "REST": own.rest(options.tokens, inner),
-                    "LAST": own.rest(options.tokens, programs) or programs}
-        tried = {**shape, "num_warps": programs // 16, "num_stages": stages}
+                    "LAST": own.rest(options.tokens, programs)} | (
+                        {} if query_side else {"LAST_REST": own.rest(options.tokens, last)})
         if registers:
             tried["maxnreg"] = registers
         kernel = own.query_backward_kernel if query_side else own.key_backward_kernel
@@ -184,7 +187,7 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
         try:
             taken = milliseconds(launch)
         except Exception as error:  # too much of something that a GPU has too little of
-            print(f"{kernel.__name__} {shape}: {type(error).__name__}", file=sys.stderr)
+            print(f"{kernel.__name__} {tried}: {type(error).__name__}", file=sys.stderr)
             continue
         found.append(Tile(kernel.__name__, tried, taken))
     return sorted(found, key=lambda one: (one.kernel, one.ms))

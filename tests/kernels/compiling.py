@@ -24,7 +24,7 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
                            "deltas": FP32, "out": BF16, "sums": FP32, "tiles": "i32"},
                            {**HEAD, "REST": 16, **attention.QUERY_TILES}),
     "attention, keys": (attention.key_backward_kernel, {"qkv": BF16, "grad": BF16, "logs": FP32, "deltas": FP32,
-                        "out": BF16, "sums": FP32, "tiles": "i32"}, {**HEAD, "REST": 16, **attention.KEY_TILES}),
+                        "out": BF16, "sums": FP32, "tiles": "i32"}, {**HEAD, "REST": 16, "LAST_REST": 16, **attention.KEY_TILES}),
     "GELU": (gelu.forward_kernel, {"before": BF16, "out": BF16, "count": "i32"},
              {"TANH": False, "BLOCK": 2048, "num_warps": 4}),
     "GELU, backward": (gelu.backward_kernel, {"before": BF16, "grad": BF16, "found": BF16, "after": BF16, "sums": FP32,

@@ -22,10 +22,14 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _rows(start, first, count, stride, N: tl.constexpr, d: tl.constexpr):
-    """(N, d) of a matrix; zeros below its end."""
+def _rows(start, first, count, stride, N: tl.constexpr, d: tl.constexpr, WHOLE: tl.constexpr):
+    """(N, d) of a matrix; unless all of them are there, zeros below its end."""
     rows = first + tl.arange(0, N)
-    return tl.load(start + rows[:, None] * stride + tl.arange(0, d)[None, :], mask=rows[:, None] < count, other=0.0)
+    places = rows[:, None] * stride + tl.arange(0, d)[None, :]
+    if WHOLE:
+        return tl.load(start + places)
+    else:
+        return tl.load(start + places, mask=rows[:, None] < count, other=0.0)
 
 
 @triton.jit
@@ -37,30 +41,32 @@ def _store_rows(start, first, count, stride, values, N: tl.constexpr, d: tl.cons
 
 @triton.jit
 def _pull_queries(query, start, above, log, delta, first, T: tl.constexpr, W: tl.constexpr, N: tl.constexpr,
-                  d: tl.constexpr):
+                  d: tl.constexpr, WHOLE: tl.constexpr):
     """What a tile of keys pulls at queries with: (M, d)."""
-    key, value = _rows(start + W, first, T, 3 * W, N, d), _rows(start + 2 * W, first, T, 3 * W, N, d)
+    key, value = _rows(start + W, first, T, 3 * W, N, d, WHOLE), _rows(start + 2 * W, first, T, 3 * W, N, d, WHOLE)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * (LOG2E * d ** -0.5) - log[:, None]     # (M, N)
-    weights = tl.where((first + tl.arange(0, N))[None, :] < T, tl.exp2(scores), 0.0)
+    weights = tl.exp2(scores)
+    if not WHOLE:
+        weights = tl.where((first + tl.arange(0, N))[None, :] < T, weights, 0.0)
     pull = weights * (tl.dot(above, tl.trans(value), input_precision="ieee") - delta[:, None])
     return tl.dot(pull.to(key.dtype), key, input_precision="ieee")
 
 
 @triton.jit
 def _queries(qkv, mixed, grad, logs, deltas, out, sums, first, T: tl.constexpr, W: tl.constexpr, d: tl.constexpr,
-             M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
+             M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr):
     """The gradient of M queries; and Σ gradient · output of each row, which the keys' need too."""
     rows = first + tl.arange(0, M)
-    query, above = _rows(qkv, first, T, 3 * W, M, d), _rows(grad, first, T, W, M, d)
-    told = _rows(mixed, first, T, W, M, d)
+    query, above = _rows(qkv, first, T, 3 * W, M, d, WHOLE), _rows(grad, first, T, W, M, d, WHOLE)
+    told = _rows(mixed, first, T, W, M, d, WHOLE)
     delta = tl.sum(above.to(tl.float32) * told.to(tl.float32), axis=1)
     tl.store(deltas + rows, delta, mask=rows < T)
     log = tl.load(logs + rows, mask=rows < T, other=float("inf")) * LOG2E
     found = tl.zeros((M, d), tl.float32)
     for place in range(0, T // N * N, N):
-        found += _pull_queries(query, qkv, above, log, delta, place, T, W, N, d)
+        found += _pull_queries(query, qkv, above, log, delta, place, T, W, N, d, True)
     if REST > 0:
-        found += _pull_queries(query, qkv, above, log, delta, T // N * N, T, W, REST, d)
+        found += _pull_queries(query, qkv, above, log, delta, T // N * N, T, W, REST, d, False)
     found *= d ** -0.5
     _store_rows(out, first, T, 3 * W, found, M, d)
     tl.store(sums + tl.arange(0, d), tl.sum(found, axis=0))  # rows beyond T have found nothing
@@ -68,7 +74,7 @@ def _queries(qkv, mixed, grad, logs, deltas, out, sums, first, T: tl.constexpr, 
 
 @triton.jit
 def query_backward_kernel(qkv, mixed, grad, logs, deltas, out, sums, tiles, T: tl.constexpr, H: tl.constexpr,
-                          d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, REST: tl.constexpr):
+                          d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, LAST: tl.constexpr):
     W: tl.constexpr = H * d
     tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     picture, column = (head // H).to(tl.int64), (head % H) * d
@@ -76,17 +82,17 @@ def query_backward_kernel(qkv, mixed, grad, logs, deltas, out, sums, tiles, T: t
     mixed, grad = mixed + picture * T * W + column, grad + picture * T * W + column
     logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
     sums += (picture * tiles + tile) * 3 * W + column
-    if LAST < M and tile == tiles - 1:
-        _queries(qkv, mixed, grad, logs, deltas, out, sums, tile * M, T, W, d, LAST, N, REST)
+    if LAST > 0 and tile == tiles - 1:
+        _queries(qkv, mixed, grad, logs, deltas, out, sums, tile * M, T, W, d, LAST, N, REST, False)
     else:
-        _queries(qkv, mixed, grad, logs, deltas, out, sums, tile * M, T, W, d, M, N, REST)
+        _queries(qkv, mixed, grad, logs, deltas, out, sums, tile * M, T, W, d, M, N, REST, True)
 
 
 @triton.jit
 def _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, first, T: tl.constexpr,
-               W: tl.constexpr, M: tl.constexpr, d: tl.constexpr):
+               W: tl.constexpr, M: tl.constexpr, d: tl.constexpr, WHOLE: tl.constexpr):
     """The gradients of a tile of keys and values, with a tile of queries added: (N, d) twice."""
-    query, told = _rows(start, first, T, 3 * W, M, d), _rows(above, first, T, W, M, d)
+    query, told = _rows(start, first, T, 3 * W, M, d, WHOLE), _rows(above, first, T, W, M, d, WHOLE)
     rows = first + tl.arange(0, M)
     log = tl.load(logs + rows, mask=rows < T, other=float("inf")) * LOG2E
     delta = tl.load(deltas + rows, mask=rows < T, other=0.0)
@@ -100,27 +106,31 @@ def _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, f
 
 @triton.jit
 def _keys(qkv, grad, logs, deltas, out, sums, first, T: tl.constexpr, W: tl.constexpr, d: tl.constexpr,
-          M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr):
+          M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr):
     """The gradients of N keys and their values."""
-    key, value = _rows(qkv + W, first, T, 3 * W, N, d), _rows(qkv + 2 * W, first, T, 3 * W, N, d)
+    key = _rows(qkv + W, first, T, 3 * W, N, d, WHOLE)
+    value = _rows(qkv + 2 * W, first, T, 3 * W, N, d, WHOLE)
     key_found, value_found = tl.zeros((N, d), tl.float32), tl.zeros((N, d), tl.float32)
     for place in range(0, T // M * M, M):
         key_found, value_found = _pull_keys(key, value, key_found, value_found, qkv, grad, logs, deltas, place, T, W,
-                                            M, d)
+                                            M, d, True)
     if REST > 0:
         key_found, value_found = _pull_keys(key, value, key_found, value_found, qkv, grad, logs, deltas, T // M * M,
-                                            T, W, REST, d)
+                                            T, W, REST, d, False)
     key_found *= d ** -0.5
-    there = (first + tl.arange(0, N))[:, None] < T
+    if not WHOLE:
+        there = (first + tl.arange(0, N))[:, None] < T
+        key_found, value_found = tl.where(there, key_found, 0.0), tl.where(there, value_found, 0.0)
     _store_rows(out + W, first, T, 3 * W, key_found, N, d)
     _store_rows(out + 2 * W, first, T, 3 * W, value_found, N, d)
-    tl.store(sums + W + tl.arange(0, d), tl.sum(tl.where(there, key_found, 0.0), axis=0))
-    tl.store(sums + 2 * W + tl.arange(0, d), tl.sum(tl.where(there, value_found, 0.0), axis=0))
+    tl.store(sums + W + tl.arange(0, d), tl.sum(key_found, axis=0))
+    tl.store(sums + 2 * W + tl.arange(0, d), tl.sum(value_found, axis=0))
 
 
 @triton.jit
 def key_backward_kernel(qkv, grad, logs, deltas, out, sums, tiles, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
-                        M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, REST: tl.constexpr):
+                        M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, LAST: tl.constexpr,
+                        LAST_M: tl.constexpr, LAST_REST: tl.constexpr):
     W: tl.constexpr = H * d
     tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     picture, column = (head // H).to(tl.int64), (head % H) * d
@@ -128,19 +138,21 @@ def key_backward_kernel(qkv, grad, logs, deltas, out, sums, tiles, T: tl.constex
     grad += picture * T * W + column
     logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
     sums += (picture * tiles + tile) * 3 * W + column
-    if LAST < N and tile == tiles - 1:
-        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, M, LAST, REST)
+    if LAST > 0 and tile == tiles - 1:
+        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, LAST_M, LAST, LAST_REST, False)
     else:
-        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, M, N, REST)
+        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, M, N, REST, True)
 
 
-TILE = 64                                                     # queries, and keys, that a program is for
-QUERY_TILES = {"M": TILE, "N": 64, "num_warps": 4, "num_stages": 2}  # measured: 197 tokens, an H200
-KEY_TILES = {"M": 32, "N": TILE, "num_warps": 4, "num_stages": 1}
+# Measured with 197 tokens on an H200. With 128 registers a thread four programs run where with more it would be three,
+# and the few keys of a last program, which are multiplied in another way, would take more with larger tiles of queries.
+TILE = 64                                                  # queries, and keys, that a program is for
+QUERY_TILES = {"M": TILE, "N": 64, "num_warps": 4, "num_stages": 2}
+KEY_TILES = {"M": 32, "N": TILE, "LAST_M": 16, "num_warps": 4, "num_stages": 1}
 
 
 def rest(tokens: int, tile: int) -> int:
-    """The size of the last, smaller tile: a power of two, at least 16, or 0 where none is left over."""
+    """The size of the last tile, which is not filled: a power of two, at least 16, or 0 where none is left over."""
     left = tokens % tile
     return max(16, triton.next_power_of_2(left)) if left else 0
 
@@ -153,11 +165,12 @@ def attention_backward(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor,
     out, deltas = torch.empty_like(qkv), logs.new_empty(batch, heads, tokens)
     tiles = triton.cdiv(tokens, TILE)
     sums = qkv.new_empty(batch * tiles, 3 * width, dtype=torch.float32)
-    shape = {"T": tokens, "H": heads, "d": width // heads, "LAST": rest(tokens, TILE) or TILE}
+    shape = {"T": tokens, "H": heads, "d": width // heads, "LAST": rest(tokens, TILE)}
     launch(query_backward_kernel)[(batch * heads * tiles,)](
         qkv, mixed, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, QUERY_TILES["N"]), **QUERY_TILES)
     launch(key_backward_kernel)[(batch * heads * tiles,)](
-        qkv, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, KEY_TILES["M"]), **KEY_TILES)
+        qkv, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, KEY_TILES["M"]),
+        LAST_REST=rest(tokens, KEY_TILES["LAST_M"]), **KEY_TILES)
     return out, sums
 
 
