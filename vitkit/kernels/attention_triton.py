@@ -28,8 +28,7 @@ def _rows(start, first, count, stride, N: tl.constexpr, d: tl.constexpr, WHOLE: 
     places = rows[:, None] * stride + tl.arange(0, d)[None, :]
     if WHOLE:
         return tl.load(start + places)
-    else:
-        return tl.load(start + places, mask=rows[:, None] < count, other=0.0)
+    return tl.load(start + places, mask=rows[:, None] < count, other=0.0)
 
 
 @triton.jit
