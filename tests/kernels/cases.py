@@ -17,6 +17,8 @@ from vitkit.kernels.here import INTERPRETED
 from vitkit.kernels.linear import rounded_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
+from vitkit.train.narrow import Copies
+from vitkit.train.one_pass import OnePass
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 NUMBERS = torch.float32 if INTERPRETED else torch.bfloat16
@@ -146,6 +148,38 @@ def test_with_8_bit_products_an_mlp_and_attention_learn_nearly_the_same():
     for narrow, rounded in zip(*found, strict=True):
         # the interpreter rounds some numbers to half of what they are, see below
         assert (rounded - narrow).norm() < (0.4 if INTERPRETED else 0.1) * narrow.norm()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Optimizer]):
+    """With groups of their own, a weight that has no gradient at first, and a state that was loaded on the way."""
+    shapes = [(8192,), (3, 7), (130, 64), (9001,), (1,)]  # whole pieces, parts of one, and more than one
+    ours = [torch.randn(*shape, device=DEVICE, requires_grad=True) for shape in shapes]
+    theirs = [tensor.detach().clone().requires_grad_() for tensor in ours]
+    optimizer, plain = (kind([{"params": tensors[:2], "weight_decay": 0.0, "lr": 1e-2},
+                              {"params": tensors[2:], "weight_decay": 0.1, "lr": 3e-2}]) for tensors in (ours, theirs))
+    copies = Copies()
+    copies(ours)
+    move = OnePass(copies, optimizer)
+    for number in range(4):
+        scale = torch.tensor(1.0 + number, device=DEVICE)
+        for weight, other in zip(ours[number == 0:], theirs[number == 0:], strict=True):
+            weight.grad = torch.randn_like(weight).bfloat16()
+            other.grad = weight.grad.float() / scale
+        optimizer.param_groups[0]["lr"] = plain.param_groups[0]["lr"] = 1e-2 / (number + 1)
+        move(scale)
+        plain.step()
+        if number == 2:  # as from a checkpoint: other tensors, and the weights changed behind the optimizer's back
+            optimizer.load_state_dict(optimizer.state_dict())
+            with torch.no_grad():
+                for tensor in (*ours, *theirs):
+                    tensor.mul_(0.5)
+    for weight, other, copy in zip(ours, theirs, copies(ours), strict=True):
+        assert_close(weight, other, atol=1e-6, rtol=1e-5)
+        for slot in ("step", "exp_avg", "exp_avg_sq"):
+            assert_close(optimizer.state[weight][slot], plain.state[other][slot].to(DEVICE), atol=1e-7, rtol=1e-5)
+        assert_close(copy, weight.bfloat16(), atol=0, rtol=0)
+        assert weight.grad.dtype == torch.bfloat16  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("rows", "width"), [(5, 48), (9, 192), (1, 16)])

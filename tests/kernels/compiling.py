@@ -6,10 +6,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from vitkit.kernels import adam_triton as adam
 from vitkit.kernels import attention_triton as attention
 from vitkit.kernels import gelu_triton as gelu
 from vitkit.kernels import norm_backward_triton as norm_backward
@@ -20,6 +22,10 @@ HEAD = {"T": 197, "H": 12, "d": 64, "LAST": 16}
 
 # kernel → types of what it is given by name, constants, and how it is launched
 KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
+    "Adam": (adam.adam_kernel, {"addresses": "*i64", "rates": FP32, "scale": FP32, "tensors": "*i32", "starts": "*i64",
+             "sizes": "*i64", "n": "i32"}, {"BETA1": 0.9, "BETA2": 0.999, "EPS": 1e-8, "DECOUPLED": True,
+                                            "NARROW": adam.NUMBERS[torch.bfloat16], "PIECE": adam.PIECE,
+                                            "STEP": adam.STEP, "num_warps": adam.WARPS}),
     "attention, queries": (attention.query_backward_kernel, {"qkv": BF16, "mixed": BF16, "grad": BF16, "logs": FP32,
                            "deltas": FP32, "out": BF16, "sums": FP32, "tiles": "i32"},
                            {**HEAD, "REST": 16, **attention.QUERY_TILES}),

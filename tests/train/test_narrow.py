@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.func import functional_call
 from torch.testing import assert_close
 
 from tests.model.kinds import KINDS, images_for, make
-from vitkit.train.narrow import Narrow, rounded
+from vitkit.train.narrow import Copies, Narrow
 from vitkit.train.objectives import Labels
 from vitkit.train.optimizer import freeze as freeze_blocks
 
@@ -43,8 +45,11 @@ def test_nothing_between_the_weights_and_the_loss_is_wider_than_bf16():
 def test_compiled_it_is_one_graph_with_the_same_loss():
     objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
     pixels, targets = torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2]
-    compiled = torch.compile(Narrow(objective), fullgraph=True, backend="aot_eager")
-    assert_close(compiled(pixels, targets)[0], Narrow(objective)(pixels, targets)[0], atol=2e-3, rtol=0)
+    expected = Narrow(objective)(pixels, targets)[0]
+    whole, inside = torch.compile(Narrow(objective), fullgraph=True, backend="aot_eager"), Narrow(objective)
+    inside.compile(fullgraph=True, backend="aot_eager")
+    for compiled in (whole, inside):
+        assert_close(compiled(pixels, targets)[0], expected, atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize("freeze", [0, 1, -1])
@@ -55,7 +60,8 @@ def test_weights_rounded_at_once_learn_as_those_rounded_one_by_one(freeze: int):
         torch.manual_seed(0)
         objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
         frozen = set(freeze_blocks(objective.model, freeze))
-        numbers = rounded(objective.named_parameters(), at_once=at_once)
+        wide = dict(objective.named_parameters())
+        numbers = Narrow(objective).rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()}
         assert {name for name, tensor in numbers.items() if not tensor.requires_grad} == {f"model.{n}" for n in frozen}
         loss, _ = functional_call(objective, numbers, (torch.rand(2, 3, 32, 32), torch.eye(10)[:2]))
         loss.backward()
@@ -65,3 +71,31 @@ def test_weights_rounded_at_once_learn_as_those_rounded_one_by_one(freeze: int):
         assert (one is None) == (other is None) == (name.removeprefix("model.") in frozen)
         if one is not None:
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("make_optimizer", [
+    lambda given: torch.optim.SGD(given, lr=0.1, fused=True),
+    lambda given: torch.optim.AdamW(given, lr=0.1, fused=True), lambda given: torch.optim.Adam(given, lr=0.1)])
+def test_copies_notice_whoever_changes_what_they_are_of(
+        make_optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]):
+    weights = [torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(7))]
+    copies, optimizer = Copies(), make_optimizer(weights)
+    copies.moved_along = True
+    for changed in (optimizer.step, lambda: [weight.detach().mul_(3) for weight in weights], lambda: None):
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        changed()
+        for copy, weight in zip(copies(weights), weights, strict=True):
+            assert torch.equal(copy, weight.bfloat16())
+
+
+def test_copies_are_left_alone_where_they_are_moved_along():
+    """Otherwise a pass over all weights is what the optimizer has just saved."""
+    weight = torch.nn.Parameter(torch.randn(5))
+    copies = Copies()
+    copies.moved_along = True
+    (held,) = copies([weight])
+    held.zero_()
+    assert not copies([weight])[0].any()
+    copies.moved_along = False
+    assert torch.equal(copies([weight])[0], weight.bfloat16())

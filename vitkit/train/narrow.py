@@ -7,7 +7,7 @@ in float32. The optimizer, its moments, averages and checkpoints know nothing of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -24,46 +24,85 @@ class Narrow(nn.Module):
 
     def __init__(self, objective: Objective):
         super().__init__()
-        self.objective = objective
+        self.inside = _Swapped(objective)
+        self.learning, self.still = Copies(), Copies()
+
+    def compile(self, *given: Any, **options: Any) -> None:
+        """All but rounding the weights, which is one launch for all of them out here, and one for each inside."""
+        self.inside.compile(*given, **options)
 
     def forward(self, pixels: Tensor, targets: Tensor) -> Measured:
-        tables = ((f"model.{name}", buffer) for name, buffer in self.objective.model.named_buffers())
-        # a compiler sees to it itself; DDP sends gradients on as they come, so they are not to come at once
-        at_once = pixels.is_cuda and not torch.compiler.is_compiling() and not dist.is_initialized()
-        numbers = rounded(chain(self.objective.named_parameters(), tables), at_once=at_once)
+        objective = self.inside.objective
+        tables = ((f"model.{name}", buffer) for name, buffer in objective.model.named_buffers())
+        wide = {name: tensor for name, tensor in chain(objective.named_parameters(), tables)
+                if tensor.is_floating_point()}
+        # DDP sends gradients on as they come: they are not to come at once, unless compiled code gives them so anyway
+        waits = not dist.is_initialized() or self.inside._compiled_call_impl is not None
+        at_once = pixels.is_cuda and waits and not torch.compiler.is_compiling()
+        return self.inside(self.rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()},
+                           pixels, targets)
+
+    def rounded(self, wide: dict[str, Tensor]) -> dict[str, Tensor]:
+        """In bf16, all at once; gradients go back in the numbers that those of the weights are to have."""
+        learning = [name for name, tensor in wide.items() if tensor.requires_grad]
+        still = [name for name, tensor in wide.items() if not tensor.requires_grad]  # frozen: nothing goes back to them
+        found = dict(zip(still, self.still([wide[name] for name in still]), strict=True))
+        return found | dict(zip(learning, _Round.apply(self.learning, *(wide[name] for name in learning)),
+                                strict=True))
+
+
+class _Swapped(nn.Module):
+    """An objective with other numbers in the place of its own."""
+
+    def __init__(self, objective: Objective):
+        super().__init__()
+        self.objective = objective
+
+    def forward(self, numbers: dict[str, Tensor], pixels: Tensor, targets: Tensor) -> Measured:
         return functional_call(self.objective, numbers, (pixels, targets))
 
 
-def rounded(tensors: Iterable[tuple[str, Tensor]], *, at_once: bool) -> dict[str, Tensor]:
-    """Floats in bf16, others as they are; gradients go back in the numbers they are of."""
-    found = dict(tensors)
-    wide = [name for name, tensor in found.items() if tensor.is_floating_point()]
-    if not at_once:
-        return found | {name: found[name].bfloat16() for name in wide}
-    learning = [name for name in wide if found[name].requires_grad]
-    still = [name for name in wide if not found[name].requires_grad]  # frozen: nothing goes back to them
-    with torch.no_grad():
-        found |= dict(zip(still, _copied([found[name] for name in still], torch.bfloat16), strict=True))
-    return found | dict(zip(learning, _Round.apply(*(found[name] for name in learning)), strict=True))
+class Copies:
+    """Tensors in bf16: made again for every pass, or only when somebody changed the tensors behind the back of an
+    optimizer that moves their copies along."""
+
+    def __init__(self) -> None:
+        self.moved_along = False
+        self.of: list[Tensor] = []
+        self.narrow: list[Tensor] = []
+        self.versions: list[int] = []
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if len(tensors) != len(self.of) or any(one is not other for one, other in zip(tensors, self.of, strict=True)):
+            self.of, self.versions = list(tensors), []
+            self.narrow = [torch.empty_like(tensor, dtype=torch.bfloat16) for tensor in tensors]
+        versions = [tensor._version for tensor in tensors]
+        if tensors and not (self.moved_along and versions == self.versions):
+            with torch.no_grad():
+                torch._foreach_copy_(self.narrow, self.of)
+            self.versions = versions
+        return tuple(copy.detach() for copy in self.narrow)
 
 
 class _Round(torch.autograd.Function):
     """All weights in one launch, and their gradients in another: with a small model, launches are what takes time."""
 
     @staticmethod
-    def forward(ctx: Any, *wide: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, copies: Copies, *wide: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        return _copied(wide, torch.bfloat16)
+        ctx.taken = [_taken(tensor) for tensor in wide]
+        return copies(wide)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        there = [grad for grad in grads if grad is not None]
-        widened = iter(_copied(there, torch.float32))
-        return tuple(None if grad is None else next(widened) for grad in grads)
+        narrow = {number: grad for number, grad in enumerate(grads)
+                  if grad is not None and grad.dtype != ctx.taken[number]}
+        wide = {number: torch.empty_like(grad, dtype=ctx.taken[number]) for number, grad in narrow.items()}
+        if wide:
+            torch._foreach_copy_(list(wide.values()), list(narrow.values()))
+        return None, *(wide.get(number, grad) for number, grad in enumerate(grads))
 
 
-def _copied(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    if copies:
-        torch._foreach_copy_(copies, list(tensors))
-    return tuple(copies)
+def _taken(weight: Tensor) -> torch.dtype:
+    """The numbers that a weight's gradient has: its own, unless something else was asked for."""
+    return getattr(weight, "grad_dtype", None) or weight.dtype

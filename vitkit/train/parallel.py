@@ -25,6 +25,8 @@ Sharing = Literal["none", "ddp", "fsdp"]
 Result = TypeVar("Result")
 
 CROWDED = 0.35  # of a device's memory: weights, gradients and moments above this are sharded
+# A sum that is read again is written down: torch would rather add up the residual branches of up to four blocks again
+COMPILED = {"realize_reads_threshold": 1}
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def share(objective: Any, how: Sharing, processes: Processes, precision: Precisi
     device = processes.device
     computed = Narrow(objective) if precision == "bf16" and how != "fsdp" else objective
     if compiled:
-        computed.compile()
+        computed.compile(options=COMPILED)
     if how == "fsdp":
         mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.ranks,))
         # inputs stay as they are: colours and mixed shares would be rounded; the objective rounds what the model sees

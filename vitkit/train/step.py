@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vitkit.train.objectives import Measured
+from vitkit.train.one_pass import OnePass, suits
 from vitkit.train.parallel import gathering, whole
 
 Part = tuple[Tensor, Tensor]  # pixels and targets, as an objective takes them
@@ -35,9 +36,11 @@ class Step:
         self.clip = clip or math.inf  # global norm; 0: not clipped, and still measured
         self.parts = parts            # of a batch, one after the other; their gradients add up
         self.parameters = [parameter for parameter in shared.parameters() if parameter.requires_grad]
+        self.one_pass = OnePass(shared.learning, optimizer) if suits(shared, optimizer, parts) else None
         # fused optimizers divide gradients as they read them: a pass over all of them less than clipping them before
-        self.divides = all(group.get("fused") for group in optimizer.param_groups) and not any(
-            isinstance(parameter, DTensor) for parameter in self.parameters)
+        self.divides = self.one_pass is not None or (all(group.get("fused") for group in optimizer.param_groups)
+                                                     and not any(isinstance(parameter, DTensor)
+                                                                 for parameter in self.parameters))
 
     def __call__(self, parts: Iterator[Part]) -> Stepped:
         """A part is asked for when its turn comes, and let go after it."""
@@ -46,19 +49,24 @@ class Step:
             loss, measures = self._pass(*next(parts), last=number == self.parts - 1)
             losses.append(loss)
             measured.append(measures)
-        norm = self._clip()
-        self.optimizer.step()
+        norm = self._move()
         self.optimizer.zero_grad(set_to_none=True)
         means = {name: torch.stack([one[name] for one in measured]).mean() for name in measured[0]}
         return Stepped(torch.stack(losses).mean(), whole(norm).detach(), means)
 
-    def _clip(self) -> Tensor:
-        """The gradient's norm; above `clip` the optimizer meets it scaled down to that."""
+    def _move(self) -> Tensor:
+        """By the gradient, scaled down to `clip` where its norm is above; that norm."""
         if not self.divides:
-            return torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        norm = torch.nn.utils.get_total_norm([one.grad for one in self.parameters if one.grad is not None])
-        if not math.isinf(self.clip):
-            self.optimizer.grad_scale = ((norm + 1e-6) / self.clip).clamp(min=1.0)  # type: ignore[attr-defined]
+            norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+            self.optimizer.step()
+            return norm
+        norm = total_norm([one.grad for one in self.parameters if one.grad is not None])
+        scale = ((norm + 1e-6) / self.clip).clamp(min=1.0)
+        if self.one_pass is not None:
+            self.one_pass(scale)
+            return norm
+        self.optimizer.grad_scale = None if math.isinf(self.clip) else scale  # type: ignore[attr-defined]
+        self.optimizer.step()
         return norm
 
     def _pass(self, pixels: Tensor, targets: Tensor, *, last: bool) -> Measured:
@@ -66,3 +74,9 @@ class Step:
             loss, measures = self.shared(pixels, targets)
             (loss / self.parts).backward()
         return loss.detach(), measures
+
+
+def total_norm(grads: list[Tensor]) -> Tensor:
+    """Of all numbers together, summed in float32 whatever they are."""
+    norms = torch._foreach_norm(grads, 2, torch.float32)
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
