@@ -1,6 +1,7 @@
 """Do fast numbers learn and answer as float32 does? The same run in each, the same data, the same seeds.
 
-    python benchmarks/numerics.py DATA [--weights PATH] [--steps 300] [--batch 512] [--seeds 2] [--fp8] [--json]
+    python benchmarks/numerics.py DATA [--weights PATH] [--steps 300] [--batch 512] [--seeds 2] [--fp8]
+                                  [--optimizer adamw --lr 1e-4] [--json]
 
 Losses of each step are compared between numbers, with the same seed, and between seeds, with the same numbers: the
 first is to be well within the second. Then every trained model answers DATA's test pictures in float32, bf16 and fp8.
@@ -26,6 +27,7 @@ from torch import Tensor
 import vitkit
 from vitkit.compute.inference import Numbers, ready
 from vitkit.compute.quick import applies
+from vitkit.config import SGD, AdamW
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
@@ -38,6 +40,7 @@ from vitkit.train.parallel import joined
 from vitkit.train.run import train
 
 Run = tuple[str, int]  # numbers and seed
+OPTIMIZERS = {"sgd": SGD(), "adamw": AdamW(weight_decay=0.1)}
 
 
 def main() -> None:
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--fp8", action="store_true", help="a run with 8-bit products on the way forward, too")
     parser.add_argument("--compile", choices=("auto", "yes", "no"), default="yes", help="of the fast runs, on a GPU")
@@ -71,6 +75,7 @@ def main() -> None:
                       flush=True)
     found = {"device": describe_device(device, torch.get_num_threads()), "torch": torch.__version__,
              "data": options.data, "steps": options.steps, "batch": options.batch, "lr": options.lr,
+             "optimizer": options.optimizer,
              "differences": differences(losses),
              "scores": [{"trained_in": numbers, "seed": seed, **told} for (numbers, seed), told in scores.items()]}
     if options.json:
@@ -89,7 +94,7 @@ def trained(options: argparse.Namespace, device: torch.device, place: Path, numb
         "seed": seed, "lr": options.lr, "precision": "bf16" if fast else "fp32", "fp8": numbers == "fp8",
         "compile": options.compile if fast and device.type == "cuda" else "no"}
     config, data, _ = resolve(given)
-    config = replace(config, epochs=None, choose_lr=False, dev=0.0, patience=0)
+    config = replace(config, optimizer=OPTIMIZERS[options.optimizer], epochs=None, choose_lr=False, dev=0.0, patience=0)
     with joined(device) as processes, closing(RunFolder.create(place)) as folder:
         train(config, data, folder, processes, lambda name, text: None)
         return [line["loss"] for line in folder.metrics() if line["kind"] == "step"]
