@@ -96,6 +96,8 @@ def arguments() -> argparse.Namespace:
                         help="peers worth compiling, which takes half a minute each; all unless said")
     parser.add_argument("--fast-norm", action=argparse.BooleanOptionalAction, default=True,
                         help="timm's own option, compiled, in training")
+    parser.add_argument("--fp8", action="store_true", help="vitkit's training with 8-bit products on the way forward, "
+                        "too")
     parser.add_argument("--gelu", choices=("tanh", "exact"), default="tanh",
                         help="everybody's: the paper's code has tanh, most other weights exact")
     parser.add_argument("--steps", type=int, default=12)
@@ -153,9 +155,11 @@ def contenders(case: Case, libraries: dict[str, str], options: argparse.Namespac
     def ours() -> nn.Module:
         return untrained(case.model, image=case.image, gelu=options.gelu)
 
-    for compiled in (way == "compiled" for way in options.ways if case.what == "training"):
-        yield Contender("vitkit", "compiled" if compiled else "eager", compiled, ours, lambda model, compiled=compiled:
-                        training(model, device, "bf16", batch=batch, compiled=compiled))
+    own = [(way, fp8) for way in options.ways for fp8 in (False, True)[:1 + options.fp8]]
+    for way, fp8 in own if case.what == "training" else ():
+        yield Contender("vitkit", way + ", fp8 forward" * fp8, way == "compiled", ours,
+                        lambda model, compiled=way == "compiled", fp8=fp8:
+                        training(model, device, "bf16", batch=batch, compiled=compiled, fp8=fp8))
     for numbers in ("bf16", "fp8") if case.what != "training" else ():
         if numbers == "bf16" or numbers in numbers_here(device):
             graph = latency and device.type == "cuda"

@@ -166,24 +166,22 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
     grad, qkv, mixed, logs = attended(options)
     deltas, out = torch.empty_like(logs), torch.empty_like(qkv)
     found = []
-    for query_side, programs, inner, last, stages, registers in itertools.product(
-            (True, False), (64, 128), (32, 64), (16, 32), (1, 2), (None, 168, 128)):
-        if query_side and last == 32:
-            continue  # its last program has the tiles of the others
-        tiles = -(-options.tokens // programs)
-        sums = torch.empty(options.batch * tiles, qkv.shape[2], device="cuda")
-        tried = {"num_warps": programs // 16, "num_stages": stages} | (
-            {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs, "LAST_M": last})
-        settings = {"T": options.tokens, "H": options.heads, "d": 64, "REST": own.rest(options.tokens, inner),
-                    "LAST": own.rest(options.tokens, programs)} | (
-                        {} if query_side else {"LAST_REST": own.rest(options.tokens, last)})
-        if registers:
-            tried["maxnreg"] = registers
-        kernel = own.query_backward_kernel if query_side else own.key_backward_kernel
-        given = (qkv, mixed, grad) if query_side else (qkv, grad)
-
-        launch = partial(kernel[(options.batch * options.heads * tiles,)], *given, logs, deltas, out, sums, tiles,
-                         **settings, **tried)
+    for query_side, programs, inner, stages in itertools.product((True, False), (16, 64, 128), (32, 64), (1, 2)):
+        shape = {"T": options.tokens, "H": options.heads, "d": 64, "REST": own.rest(options.tokens, inner)}
+        few, filled = programs == 16, options.tokens // programs
+        if (few and query_side) or not filled:
+            continue  # a last tile of queries goes with the others
+        tiles = -(-options.tokens // programs) if query_side else 1 if few else filled
+        sums = torch.empty(options.batch * -(-options.tokens // programs), qkv.shape[2], device="cuda")
+        tried = {"num_warps": max(programs // 16, 1), "num_stages": stages}
+        tried |= {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs}
+        if query_side:
+            kernel, given = own.query_backward_kernel, (qkv, mixed, grad, logs, deltas, out, sums, tiles)
+            shape |= {"LAST": own.rest(options.tokens, programs)}
+        else:
+            kernel, given = own.key_backward_kernel, (qkv, grad, logs, deltas, out, sums, filled * few, tiles)
+            shape |= {"EACH": programs, "WHOLE": not few}
+        launch = partial(kernel[(options.batch * options.heads * tiles,)], *given, **shape, **tried)
         try:
             taken = milliseconds(launch)
         except Exception as error:  # too much of something that a GPU has too little of

@@ -18,7 +18,7 @@ from vitkit.kernels import norm_backward_triton as norm_backward
 from vitkit.kernels import norm_triton as norm
 
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
-HEAD = {"T": 197, "H": 12, "d": 64, "LAST": 16}
+HEAD = {"T": 197, "H": 12, "d": 64}
 
 # kernel → types of what it is given by name, constants, and how it is launched
 KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
@@ -28,10 +28,10 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
                                             "STEP": adam.STEP, "num_warps": adam.WARPS}),
     "attention, queries": (attention.query_backward_kernel, {"qkv": BF16, "mixed": BF16, "grad": BF16, "logs": FP32,
                            "deltas": FP32, "out": BF16, "sums": FP32, "tiles": "i32"},
-                           {**HEAD, "REST": 16, **attention.QUERY_TILES}),
+                           {**HEAD, "LAST": 16, "REST": 16, **attention.QUERY_TILES}),
     "attention, keys": (attention.key_backward_kernel, {"qkv": BF16, "grad": BF16, "logs": FP32, "deltas": FP32,
-                        "out": BF16, "sums": FP32, "tiles": "i32"},
-                        {**HEAD, "REST": 16, "LAST_REST": 16, **attention.KEY_TILES}),
+                        "out": BF16, "sums": FP32, "skipped": "i32", "tiles": "i32"},
+                        {**HEAD, "N": 64, "EACH": 64, "WHOLE": True, "REST": 16, **attention.KEY_TILES}),
     "GELU": (gelu.forward_kernel, {"before": BF16, "out": BF16, "count": "i32"},
              {"TANH": False, "BLOCK": 2048, "num_warps": 4}),
     "GELU, backward": (gelu.backward_kernel, {"before": BF16, "grad": BF16, "found": BF16, "after": BF16, "sums": FP32,
@@ -41,8 +41,8 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
              "total": BF16, "out": BF16, "scales": BF16, "R": "i32", "D": "i32", "eps": "fp32"},
              {"ADDS": False, "SHIFTS": True, "ROUNDS": False, "COLUMNS": 1024, **norm.NORM}),
     "norm, backward": (norm_backward.backward_kernel, {"x_in": BF16, "weight": BF16, "past": BF16, "through": BF16,
-                       "out": BF16, "weight_sums": FP32, "bias_sums": FP32, "R": "i32", "D": "i32"},
-                       {"EPS": 1e-6, "EACH": norm_backward.EACH, "COLUMNS": 1024, **norm_backward.TILE}),
+                       "out": BF16, "sums": FP32, "R": "i32", "D": "i32"},
+                       {"EPS": 1e-6, "EACH": norm_backward.EACH, "COLUMNS": 1024, **norm_backward.FULL}),
     "norm, 8 bits": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": BF16, "weight": BF16, "bias": BF16,
                      "total": BF16, "out": FP8, "scales": FP32, "R": "i32", "D": "i32", "eps": "fp32"},
                      {"ADDS": True, "SHIFTS": False, "ROUNDS": True, "COLUMNS": 1024, **norm.NORM}),

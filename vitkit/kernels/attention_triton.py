@@ -104,9 +104,17 @@ def _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, f
 
 
 @triton.jit
-def _keys(qkv, grad, logs, deltas, out, sums, first, T: tl.constexpr, W: tl.constexpr, d: tl.constexpr,
-          M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr):
-    """The gradients of N keys and their values."""
+def key_backward_kernel(qkv, grad, logs, deltas, out, sums, skipped, tiles, T: tl.constexpr, H: tl.constexpr,
+                        d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, EACH: tl.constexpr,
+                        WHOLE: tl.constexpr):
+    """The gradients of N keys and their values, `skipped` tiles of EACH after the first."""
+    W: tl.constexpr = H * d
+    tile, head = skipped + tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    picture, column, first = (head // H).to(tl.int64), (head % H) * d, tile * EACH
+    qkv, out = qkv + picture * T * 3 * W + column, out + picture * T * 3 * W + column
+    grad += picture * T * W + column
+    logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
+    sums += (picture * tl.cdiv(T, EACH) + tile) * 3 * W + column
     key = _rows(qkv + W, first, T, 3 * W, N, d, WHOLE)
     value = _rows(qkv + 2 * W, first, T, 3 * W, N, d, WHOLE)
     key_found, value_found = tl.zeros((N, d), tl.float32), tl.zeros((N, d), tl.float32)
@@ -126,28 +134,12 @@ def _keys(qkv, grad, logs, deltas, out, sums, first, T: tl.constexpr, W: tl.cons
     tl.store(sums + 2 * W + tl.arange(0, d), tl.sum(value_found, axis=0))
 
 
-@triton.jit
-def key_backward_kernel(qkv, grad, logs, deltas, out, sums, tiles, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
-                        M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, LAST: tl.constexpr,
-                        LAST_M: tl.constexpr, LAST_REST: tl.constexpr):
-    W: tl.constexpr = H * d
-    tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    picture, column = (head // H).to(tl.int64), (head % H) * d
-    qkv, out = qkv + picture * T * 3 * W + column, out + picture * T * 3 * W + column
-    grad += picture * T * W + column
-    logs, deltas = logs + head.to(tl.int64) * T, deltas + head.to(tl.int64) * T
-    sums += (picture * tiles + tile) * 3 * W + column
-    if LAST > 0 and tile == tiles - 1:
-        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, LAST_M, LAST, LAST_REST, False)
-    else:
-        _keys(qkv, grad, logs, deltas, out, sums, tile * N, T, W, d, M, N, REST, True)
-
-
-# Measured with 197 tokens on an H200. With 128 registers a thread four programs run where with more it would be three,
-# and the few keys of a last program, which are multiplied in another way, would take more with larger tiles of queries.
+# Measured with 197 tokens on an H200. The few keys that fill no tile are launched on their own, a warp each: among the
+# others they would take as long as a tile, and more registers. A last tile of queries does better among the others.
 TILE = 64                                                  # queries, and keys, that a program is for
 QUERY_TILES = {"M": TILE, "N": 64, "num_warps": 4, "num_stages": 2}
-KEY_TILES = {"M": 32, "N": TILE, "LAST_M": 16, "num_warps": 4, "num_stages": 1}
+KEY_TILES = {"M": 32, "num_warps": 4, "num_stages": 1}
+FEW_KEYS = {"M": 32, "num_warps": 1, "num_stages": 2}
 
 
 def rest(tokens: int, tile: int) -> int:
@@ -162,14 +154,20 @@ def attention_backward(grad: Tensor, qkv: Tensor, mixed: Tensor, logs: Tensor,
     heads = logs.shape[1]
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     out, deltas = torch.empty_like(qkv), logs.new_empty(batch, heads, tokens)
-    tiles = triton.cdiv(tokens, TILE)
+    tiles, filled, left = triton.cdiv(tokens, TILE), tokens // TILE, rest(tokens, TILE)
     sums = qkv.new_empty(batch * tiles, 3 * width, dtype=torch.float32)
-    shape = {"T": tokens, "H": heads, "d": width // heads, "LAST": rest(tokens, TILE)}
+    shape = {"T": tokens, "H": heads, "d": width // heads}
     launch(query_backward_kernel)[(batch * heads * tiles,)](
-        qkv, mixed, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, QUERY_TILES["N"]), **QUERY_TILES)
-    launch(key_backward_kernel)[(batch * heads * tiles,)](
-        qkv, grad, logs, deltas, out, sums, tiles, **shape, REST=rest(tokens, KEY_TILES["M"]),
-        LAST_REST=rest(tokens, KEY_TILES["LAST_M"]), **KEY_TILES)
+        qkv, mixed, grad, logs, deltas, out, sums, tiles, **shape, LAST=left, REST=rest(tokens, QUERY_TILES["N"]),
+        **QUERY_TILES)
+    if filled:
+        launch(key_backward_kernel)[(batch * heads * filled,)](
+            qkv, grad, logs, deltas, out, sums, 0, filled, **shape, N=TILE, EACH=TILE, WHOLE=True,
+            REST=rest(tokens, KEY_TILES["M"]), **KEY_TILES)
+    if left:
+        launch(key_backward_kernel)[(batch * heads,)](
+            qkv, grad, logs, deltas, out, sums, filled, 1, **shape, N=left, EACH=TILE, WHOLE=False,
+            REST=rest(tokens, FEW_KEYS["M"]), **(FEW_KEYS if left == 16 else KEY_TILES))
     return out, sums
 
 

@@ -40,6 +40,7 @@ class _Beside(torch.autograd.Function):
         check_single("LayerNorm")
         x, weight = ctx.saved_tensors
         run = either(norm_backward_operator, norm_backward)
-        found, weights, biases = run(past.contiguous().flatten(0, -2), through.contiguous().flatten(0, -2),
-                                     x.contiguous().flatten(0, -2), weight, ctx.eps)
-        return found.view(x.shape), weights.sum(dim=0).to(weight.dtype), biases.sum(dim=0).to(weight.dtype), None
+        rows = (tensor.contiguous().flatten(0, -2) for tensor in (past, through, x))
+        found, sums = run(*rows, weight, ctx.eps)
+        weights, biases = sums.sum(dim=0).to(weight.dtype).chunk(2)
+        return found.view(x.shape), weights, biases, None

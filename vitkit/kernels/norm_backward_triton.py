@@ -16,11 +16,12 @@ from torch import Tensor
 from vitkit.kernels.here import direct
 
 EACH = 48                       # rows that a program goes through
-TILE = {"ROWS": 2, "num_warps": 4}
+# measured on an H200: a width that is a power of two, and one that is not
+FULL, PADDED = {"ROWS": 2, "num_warps": 4}, {"ROWS": 1, "num_warps": 2}
 
 
 @triton.jit
-def backward_kernel(x_in, weight, past, through, out, weight_sums, bias_sums, R, D, EPS: tl.constexpr,
+def backward_kernel(x_in, weight, past, through, out, sums, R, D, EPS: tl.constexpr,
                     EACH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     columns = tl.arange(0, COLUMNS)
     inside = columns < D
@@ -42,26 +43,25 @@ def backward_kernel(x_in, weight, past, through, out, weight_sums, bias_sums, R,
         tl.store(out + places, found.to(out.dtype.element_ty), mask=there)
         weight_sum += above * normed
         bias_sum += above
-    place = tl.program_id(0) * D + columns
-    tl.store(weight_sums + place, tl.sum(weight_sum, axis=0), mask=inside)
-    tl.store(bias_sums + place, tl.sum(bias_sum, axis=0), mask=inside)
+    place = tl.program_id(0) * 2 * D + columns
+    tl.store(sums + place, tl.sum(weight_sum, axis=0), mask=inside)
+    tl.store(sums + place + D, tl.sum(bias_sum, axis=0), mask=inside)
 
 
 def norm_backward(past: Tensor, through: Tensor, x: Tensor, weight: Tensor, eps: float,
-                  launch: Any = direct) -> tuple[Tensor, Tensor, Tensor]:
+                  launch: Any = direct) -> tuple[Tensor, Tensor]:
     """Gradients of what went past the norm and through it, (R, D) each → that of x (R, D), and those of the norm's
-    weight and bias, in parts (n, D)."""
+    weight and bias beside each other, in parts (n, 2·D)."""
     rows, width = x.shape
-    out, parts = torch.empty_like(x), triton.cdiv(rows, EACH)
-    weight_sums = x.new_empty(parts, width, dtype=torch.float32)
-    bias_sums = torch.empty_like(weight_sums)
+    out, parts, columns = torch.empty_like(x), triton.cdiv(rows, EACH), triton.next_power_of_2(width)
+    sums = x.new_empty(parts, 2 * width, dtype=torch.float32)
     # eps is part of the kernel: a compiled graph would hand it over as fp64, and all that it touches would become that
-    launch(backward_kernel)[(parts,)](x, weight, past, through, out, weight_sums, bias_sums, rows, width, EPS=eps,
-                                      EACH=EACH, COLUMNS=triton.next_power_of_2(width), **TILE)
-    return out, weight_sums, bias_sums
+    launch(backward_kernel)[(parts,)](x, weight, past, through, out, sums, rows, width, EPS=eps, EACH=EACH,
+                                      COLUMNS=columns, **(FULL if columns == width else PADDED))
+    return out, sums
 
 
 @torch.library.triton_op("vitkit::norm_backward", mutates_args={})
 def norm_backward_operator(past: Tensor, through: Tensor, x: Tensor, weight: Tensor,
-                           eps: float) -> tuple[Tensor, Tensor, Tensor]:
+                           eps: float) -> tuple[Tensor, Tensor]:
     return norm_backward(past, through, x, weight, eps, torch.library.wrap_triton)
