@@ -17,6 +17,7 @@ from vitkit.kernels.here import INTERPRETED
 from vitkit.kernels.linear import rounded_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
+from vitkit.model.attention import SelfAttention
 from vitkit.train.narrow import Copies
 from vitkit.train.one_pass import OnePass
 
@@ -148,6 +149,19 @@ def test_with_8_bit_products_an_mlp_and_attention_learn_nearly_the_same():
     for narrow, rounded in zip(*found, strict=True):
         # the interpreter rounds some numbers to half of what they are, see below
         assert (rounded - narrow).norm() < (0.4 if INTERPRETED else 0.1) * narrow.norm()
+
+
+def test_the_first_token_attends_and_learns_as_it_does_among_all():
+    attention = SelfAttention(width=64, heads=2).to(DEVICE, NUMBERS)
+    x = drawn(3, 21, 64, grad=True)
+    found = []
+    for alone in (attention(x, wanted=1), attention(x)[:, :1]):
+        alone.float().square().sum().backward()
+        found.append([alone.float(), x.grad, *(parameter.grad for parameter in attention.parameters())])
+        x.grad = None
+        attention.zero_grad()
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, **TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])

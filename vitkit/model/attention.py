@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.kernels.attention import attend, attends, mix, split
@@ -43,7 +44,10 @@ class SelfAttention(nn.Module):
         """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
         if relative is None and wanted is None and attends(x, self.heads):
             return self.out(attend(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8))
-        query, key, value = split(self._project(x), self.heads)
+        if relative is None and wanted is not None and fusable(x) and not self.fp8:
+            query, key, value = self._project_few(x, wanted)
+        else:
+            query, key, value = split(self._project(x), self.heads)
         bias = relative(query) if relative is not None else None
         mixed = mix(query[:, :, :wanted], key, value, bias)              # (B, H, T, d)
         return self.out(mixed.transpose(1, 2).flatten(2))                # (B, T, D)
@@ -52,6 +56,14 @@ class SelfAttention(nn.Module):
         """What `forward` attends to, computed again from its input: (B, H, T, T)."""
         query, key, _ = split(self._project(x), self.heads)
         return attention_weights(query, key, relative(query) if relative is not None else None)
+
+    def _project_few(self, x: Tensor, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the first `wanted` tokens alone, keys and values of all: (B, H, ·, d)."""
+        weights, biases = (tensor.split([x.shape[-1], 2 * x.shape[-1]]) for tensor in (self.qkv.weight, self.qkv.bias))
+        query = F.linear(x[:, :wanted], weights[0], biases[0]).unflatten(-1, (self.heads, -1))
+        both = F.linear(x, weights[1], biases[1]).unflatten(-1, (2, self.heads, -1))
+        key, value = both.permute(2, 0, 3, 1, 4).unbind(0)
+        return query.transpose(1, 2), key, value
 
     def _project(self, x: Tensor) -> Tensor:                             # (B, T, 3·D)
         if self.fp8 and fusable(x):
