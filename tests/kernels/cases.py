@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
+import vitkit
+from vitkit.config import AdamW, Fit
 from vitkit.kernels import forward
 from vitkit.kernels.attention import attend, split
 from vitkit.kernels.attention_triton import attention_backward
@@ -18,8 +22,13 @@ from vitkit.kernels.linear import rounded_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
 from vitkit.model.attention import SelfAttention
+from vitkit.train import checkpoint
 from vitkit.train.narrow import Copies
-from vitkit.train.one_pass import OnePass
+from vitkit.train.objectives import Labels
+from vitkit.train.one_pass import OnePass, suits
+from vitkit.train.optimizer import build_optimizer
+from vitkit.train.parallel import Processes, share
+from vitkit.train.step import Step
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 NUMBERS = torch.float32 if INTERPRETED else torch.bfloat16
@@ -194,6 +203,37 @@ def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Opt
             assert_close(optimizer.state[weight][slot], plain.state[other][slot].to(DEVICE), atol=1e-7, rtol=1e-5)
         assert_close(copy, weight.bfloat16(), atol=0, rtol=0)
         assert weight.grad.dtype == torch.bfloat16  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_steps_in_one_pass_are_torchs_own_before_and_after_a_checkpoint(again: bool, tmp_path: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch):
+    """Loaded into the run that wrote it, as when training goes back, or `again` into one that has taken no step."""
+    config, one = Fit(optimizer=AdamW(weight_decay=0.1), lr=1e-3), Processes(torch.device(DEVICE))
+    batch = torch.rand(4, 3, 16, 16, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
+    found = []
+    for ours in (True, False):
+        monkeypatch.setattr("vitkit.train.step.suits", suits if ours else lambda *given: False)
+        runs = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            objective = Labels(vitkit.create("mu/4", image=16, classes=5), multilabel=False, smoothing=0.0,
+                               weights=None).to(DEVICE)
+            torch.nn.init.normal_(objective.model.head.logits.weight)
+            optimizer = build_optimizer(objective, config, fused=DEVICE == "cuda")
+            runs.append((objective, optimizer, Step(share(objective, "none", one, "bf16"), optimizer, clip=0.3)))
+        objective, optimizer, step = runs[0]
+        assert (step.one_pass is not None) == ours
+        step(iter([batch]))
+        saved = checkpoint.save(tmp_path / str(ours), checkpoint.state_of(objective, optimizer, None), {"step": 1}, one)
+        step(iter([batch]))
+        objective, optimizer, step = runs[again]
+        checkpoint.load(saved, objective, optimizer, None, one)
+        stepped = step(iter([batch]))
+        found.append({**checkpoint.state_of(objective, optimizer, None), "norm": stepped.norm, "loss": stepped.loss})
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        assert_close(value, found[1][name], atol=1e-5, rtol=1e-4, msg=lambda told, name=name: f"{name}: {told}")
 
 
 @pytest.mark.parametrize(("rows", "width"), [(5, 48), (9, 192), (1, 16)])

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from vitkit.kernels.here import INTERPRETED
 from vitkit.train.objectives import Measured, Objective
 
 
@@ -38,7 +39,7 @@ class Narrow(nn.Module):
                 if tensor.is_floating_point()}
         # DDP sends gradients on as they come: they are not to come at once, unless compiled code gives them so anyway
         waits = not dist.is_initialized() or self.inside._compiled_call_impl is not None
-        at_once = pixels.is_cuda and waits and not torch.compiler.is_compiling()
+        at_once = (pixels.is_cuda or INTERPRETED) and waits and not torch.compiler.is_compiling()
         return self.inside(self.rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()},
                            pixels, targets)
 
