@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from vitkit.compute.inference import numbers_here
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
 from vitkit.train.devices import describe_device, pick_device
+from vitkit.train.eight_bits import multiply_8_bits
 
 ROUNDS = 4            # turns of everybody, with a part of the steps in each
 WARMUPS = 5
@@ -152,14 +154,17 @@ def contenders(case: Case, libraries: dict[str, str], options: argparse.Namespac
     assert isinstance(config, ViTConfig)
     latency, batch = case.what == "latency", case.batch
 
-    def ours() -> nn.Module:
-        return untrained(case.model, image=case.image, gelu=options.gelu)
+    def ours(fp8: bool = False) -> nn.Module:
+        model = untrained(case.model, image=case.image, gelu=options.gelu)
+        if fp8:
+            multiply_8_bits(model, device, "bf16")
+        return model
 
     own = [(way, fp8) for way in options.ways for fp8 in (False, True)[:1 + options.fp8]]
     for way, fp8 in own if case.what == "training" else ():
-        yield Contender("vitkit", way + ", fp8 forward" * fp8, way == "compiled", ours,
-                        lambda model, compiled=way == "compiled", fp8=fp8:
-                        training(model, device, "bf16", batch=batch, compiled=compiled, fp8=fp8))
+        yield Contender("vitkit", way + ", fp8 forward" * fp8, way == "compiled", partial(ours, fp8),
+                        lambda model, compiled=way == "compiled":
+                        training(model, device, "bf16", batch=batch, compiled=compiled))
     for numbers in ("bf16", "fp8") if case.what != "training" else ():
         if numbers == "bf16" or numbers in numbers_here(device):
             graph = latency and device.type == "cuda"

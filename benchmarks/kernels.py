@@ -26,6 +26,8 @@ from torch import Tensor
 from vitkit.kernels import forward
 from vitkit.kernels.attention import mix, split
 from vitkit.kernels.here import TRITON
+from vitkit.train.narrow import Copies
+from vitkit.train.one_pass import OnePass
 
 Work = Callable[[], Any]
 ROUNDS = 30
@@ -65,11 +67,12 @@ def main() -> None:
         print(f"{row['name']:<44} {row['plain_ms']:.4f} ms → {row['ours_ms']:.4f}   x {row['times']:.2f}   "
               f"{row['ours_tb_per_second']:.2f} TB/s")
     for one in tiles:
-        print(f"{one['kernel']:<24} {one['shape']}   {one['ms']:.4f} ms")
+        print(f"{one['kernel']:<36} {one['shape']}   {one['ns_each']:.0f} ns a token")
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    return [attention(options), *gelus(options), *norms(options), *products(options)]
+    return [attention(options), *gelus(options), *norms(options), norm_backward(options), *products(options),
+            adam(options)]
 
 
 def attention(options: argparse.Namespace) -> Case:
@@ -139,6 +142,47 @@ def norms(options: argparse.Namespace) -> list[Case]:
                  hidden.nbytes + hidden.nbytes // 2)]
 
 
+def norm_backward(options: argparse.Namespace) -> Case:
+    from vitkit.kernels.norm_backward_triton import norm_backward as fused
+
+    rows, width = options.batch * options.tokens, 64 * options.heads
+    x, past, through, weight = drawn(rows, width), drawn(rows, width), drawn(rows, width), drawn(width)
+    held = [tensor.clone().requires_grad_() for tensor in (x, weight, torch.zeros_like(weight))]
+    normed = F.layer_norm(held[0], (width,), held[1], held[2], 1e-6)
+
+    def plain() -> Tensor:
+        found, _, _ = torch.autograd.grad(normed, held, through, retain_graph=True)
+        return found + past
+
+    return Case("LayerNorm, backward, beside the residual", plain, lambda: fused(past, through, x, weight, 1e-6),
+                4 * x.nbytes)
+
+
+def adam(options: argparse.Namespace) -> Case:
+    """Of the layers of twelve blocks: from bf16 gradients to bf16 weights, as torch goes there and in one pass."""
+    width = 64 * options.heads
+    shapes = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width), (width,), (width,)] * 12
+    sides = [[torch.nn.Parameter(torch.randn(*shape, device="cuda")) for shape in shapes] for _ in range(2)]
+    theirs, ours = (torch.optim.AdamW(weights, fused=True) for weights in sides)
+    narrow = [torch.randn_like(weight, dtype=torch.bfloat16) for weight in sides[0]]
+    scale, copies = torch.ones((), device="cuda"), Copies()
+    move = OnePass(copies, ours)
+    copies(sides[1])
+    for weight, grad in zip(sides[1], narrow, strict=True):
+        weight.grad = grad
+    for weight in sides[0]:
+        weight.grad = torch.empty_like(weight)
+    theirs.grad_scale = scale  # type: ignore[attr-defined]
+    rounded = [torch.empty_like(grad) for grad in narrow]
+
+    def plain() -> None:
+        torch._foreach_copy_([weight.grad for weight in sides[0]], narrow)
+        theirs.step()
+        torch._foreach_copy_(rounded, [weight.detach() for weight in sides[0]])
+
+    return Case("Adam, twelve blocks", plain, lambda: move(scale), 28 * sum(weight.numel() for weight in sides[0]))
+
+
 def products(options: argparse.Namespace) -> list[Case]:
     """What cuBLAS does on its way out of a product, beside passes of their own."""
     width = 64 * options.heads
@@ -156,7 +200,7 @@ def products(options: argparse.Namespace) -> list[Case]:
 class Tile:
     kernel: str
     shape: dict[str, int]
-    ms: float
+    ns_each: float  # token: shapes do not all reach as far
 
 
 def tried_tiles(options: argparse.Namespace) -> list[Tile]:
@@ -168,10 +212,10 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
     found = []
     for query_side, programs, inner, stages in itertools.product((True, False), (16, 64, 128), (32, 64), (1, 2)):
         shape = {"T": options.tokens, "H": options.heads, "d": 64, "REST": own.rest(options.tokens, inner)}
-        few, filled = programs == 16, options.tokens // programs
-        if (few and query_side) or not filled:
-            continue  # a last tile of queries goes with the others
-        tiles = -(-options.tokens // programs) if query_side else 1 if few else filled
+        last, filled = programs == 16, options.tokens // programs
+        if not filled or (last and (query_side or own.rest(options.tokens, own.TILE) != 16)):
+            continue  # of keys alone, the last few are launched on their own
+        tiles = -(-options.tokens // programs) if query_side else 1 if last else filled
         sums = torch.empty(options.batch * -(-options.tokens // programs), qkv.shape[2], device="cuda")
         tried = {"num_warps": max(programs // 16, 1), "num_stages": stages}
         tried |= {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs}
@@ -179,16 +223,17 @@ def tried_tiles(options: argparse.Namespace) -> list[Tile]:
             kernel, given = own.query_backward_kernel, (qkv, mixed, grad, logs, deltas, out, sums, tiles)
             shape |= {"LAST": own.rest(options.tokens, programs)}
         else:
-            kernel, given = own.key_backward_kernel, (qkv, grad, logs, deltas, out, sums, filled * few, tiles)
-            shape |= {"EACH": programs, "WHOLE": not few}
+            kernel, given = own.key_backward_kernel, (qkv, grad, logs, deltas, out, sums, filled * last, tiles)
+            shape |= {"EACH": programs, "WHOLE": not last}
+        tokens = options.tokens if query_side else options.tokens % own.TILE if last else filled * programs
         launch = partial(kernel[(options.batch * options.heads * tiles,)], *given, **shape, **tried)
         try:
             taken = milliseconds(launch)
         except Exception as error:  # too much of something that a GPU has too little of
             print(f"{kernel.__name__} {tried}: {type(error).__name__}", file=sys.stderr)
             continue
-        found.append(Tile(kernel.__name__, tried, taken))
-    return sorted(found, key=lambda one: (one.kernel, one.ms))
+        found.append(Tile(f"{kernel.__name__}{', the last few' * last}", tried, 1e6 * taken / tokens))
+    return sorted(found, key=lambda one: (one.kernel, one.ns_each))
 
 
 def drawn(*shape: int) -> Tensor:

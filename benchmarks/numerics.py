@@ -1,7 +1,7 @@
 """Do fast numbers learn and answer as float32 does? The same run in each, the same data, the same seeds.
 
     python benchmarks/numerics.py DATA [--weights PATH] [--steps 300] [--batch 512] [--seeds 2] [--fp8]
-                                  [--optimizer adamw --lr 1e-4] [--json]
+                                  [--optimizer adamw] [--json]
 
 Losses of each step are compared between numbers, with the same seed, and between seeds, with the same numbers: the
 first is to be well within the second. Then every trained model answers DATA's test pictures in float32, bf16 and fp8.
@@ -40,6 +40,7 @@ from vitkit.train.parallel import joined
 from vitkit.train.run import train
 
 Run = tuple[str, int]  # numbers and seed
+RATES = {"sgd": 1e-2, "adamw": 1e-4}
 OPTIMIZERS = {"sgd": SGD(), "adamw": AdamW(weight_decay=0.1)}
 
 
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--image", type=int, default=224)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--lr", type=float, help="0.01 with SGD and 0.0001 with AdamW, unless said")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--fp8", action="store_true", help="a run with 8-bit products on the way forward, too")
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    options.lr = options.lr or RATES[options.optimizer]
     device = pick_device(options.device)
     losses: dict[Run, list[float]] = {}
     scores: dict[Run, dict[str, Any]] = {}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import vitkit
-from vitkit.config import AdamW, Fit
+from vitkit.config import SGD, AdamW, Fit
 from vitkit.kernels import forward
 from vitkit.kernels.attention import attend, split
 from vitkit.kernels.attention_triton import attention_backward
@@ -45,7 +45,8 @@ def wide(*tensors: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("batch", "tokens", "heads", "width"), [
-    (2, 197, 2, 64), (1, 65, 3, 32), (3, 17, 1, 64), (1, 128, 1, 32), (1, 1, 2, 32)])
+    (2, 197, 2, 64), (1, 65, 3, 32), (3, 17, 1, 64), (1, 128, 1, 32), (1, 1, 2, 32), (2, 50, 2, 64), (1, 33, 1, 64),
+    (1, 127, 1, 32)])
 def test_attention_backward_is_that_of_torch(batch: int, tokens: int, heads: int, width: int):
     qkv, grad = drawn(batch, tokens, 3 * heads * width, grad=True), drawn(batch, tokens, heads * width)
     (exact,) = wide(qkv)
@@ -182,8 +183,8 @@ def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Opt
     optimizer, plain = (kind([{"params": tensors[:2], "weight_decay": 0.0, "lr": 1e-2},
                               {"params": tensors[2:], "weight_decay": 0.1, "lr": 3e-2}]) for tensors in (ours, theirs))
     copies = Copies()
-    copies(ours)
     move = OnePass(copies, optimizer)
+    copies(ours)
     for number in range(4):
         scale = torch.tensor(1.0 + number, device=DEVICE)
         for weight, other in zip(ours[number == 0:], theirs[number == 0:], strict=True):
@@ -205,6 +206,44 @@ def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Opt
         assert weight.grad.dtype == torch.bfloat16  # type: ignore[union-attr]
 
 
+def test_a_pass_from_before_a_step_is_not_gone_back_through_after_it():
+    """Its weights are others by then, and torch has to know."""
+    objective = _small()
+    shared = share(objective, "none", Processes(torch.device(DEVICE)), "bf16")
+    step = Step(shared, build_optimizer(objective, Fit(optimizer=AdamW()), fused=DEVICE == "cuda"), clip=1.0)
+    batch = torch.rand(4, 3, 16, 16, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
+    loss, _ = shared(*batch)
+    step(iter([batch]))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("why", ["parts", "sgd", "float32", "betas", "place"])
+def test_other_steps_are_torchs_own_with_gradients_as_wide_as_weights(why: str):
+    objective = _small()
+    if why == "place":  # in the middle of something else
+        norm = objective.model.encoder.norm
+        norm.bias = torch.nn.Parameter(torch.zeros(len(norm.bias) + 1, device=DEVICE)[1:])
+    batch = torch.rand(4, 3, 16, 16, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
+    precision = "fp32" if why == "float32" else "bf16"
+    shared = share(objective, "none", Processes(torch.device(DEVICE)), precision)  # type: ignore[arg-type]
+    if why != "place":
+        fitting = build_optimizer(objective, Fit(optimizer=AdamW()), fused=DEVICE == "cuda")
+        assert (Step(shared, fitting, clip=1.0).one_pass is None) == (why == "float32")  # another one before it
+    config = Fit(optimizer=SGD(), lr=0.1) if why == "sgd" else Fit(optimizer=AdamW(weight_decay=0.1), lr=0.1)
+    optimizer = build_optimizer(objective, config, fused=DEVICE == "cuda")
+    if why == "betas":
+        optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+    step = Step(shared, optimizer, clip=1.0, parts=2 if why == "parts" else 1)
+    assert step.one_pass is None
+    before = [parameter.clone() for parameter in objective.parameters()]
+    step(iter([batch, batch]))
+    step.shared(*batch)[0].backward()
+    for parameter, held in zip(objective.parameters(), before, strict=True):
+        assert parameter.grad.dtype == torch.float32  # type: ignore[union-attr]
+        assert not torch.equal(parameter, held)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_steps_in_one_pass_are_torchs_own_before_and_after_a_checkpoint(again: bool, tmp_path: Path,
                                                                          monkeypatch: pytest.MonkeyPatch):
@@ -217,9 +256,7 @@ def test_steps_in_one_pass_are_torchs_own_before_and_after_a_checkpoint(again: b
         runs = []
         for seed in (0, 1):
             torch.manual_seed(seed)
-            objective = Labels(vitkit.create("mu/4", image=16, classes=5), multilabel=False, smoothing=0.0,
-                               weights=None).to(DEVICE)
-            torch.nn.init.normal_(objective.model.head.logits.weight)
+            objective = _small()
             optimizer = build_optimizer(objective, config, fused=DEVICE == "cuda")
             runs.append((objective, optimizer, Step(share(objective, "none", one, "bf16"), optimizer, clip=0.3)))
         objective, optimizer, step = runs[0]
@@ -257,6 +294,12 @@ def test_gelu_in_8_bits_is_gelu_within_a_16th(tanh: bool):
     before = drawn(7, 300)
     _check_rounded(forward.gelu_rounded(before, tanh=tanh),
                    F.gelu(before.float(), approximate="tanh" if tanh else "none"))
+
+
+def _small() -> Labels:
+    model = vitkit.create("mu/4", image=16, classes=5)
+    torch.nn.init.normal_(model.head.logits.weight)  # else only these would have a gradient
+    return Labels(model, multilabel=False, smoothing=0.0, weights=None).to(DEVICE)
 
 
 def _check_rounded(rounded: forward.Rounded, exact: Tensor) -> None:

@@ -32,6 +32,9 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "attention, keys": (attention.key_backward_kernel, {"qkv": BF16, "grad": BF16, "logs": FP32, "deltas": FP32,
                         "out": BF16, "sums": FP32, "skipped": "i32", "tiles": "i32"},
                         {**HEAD, "N": 64, "EACH": 64, "WHOLE": True, "REST": 16, **attention.KEY_TILES}),
+    "attention, the last keys": (attention.key_backward_kernel, {
+        "qkv": BF16, "grad": BF16, "logs": FP32, "deltas": FP32, "out": BF16, "sums": FP32, "skipped": "i32",
+        "tiles": "i32"}, {**HEAD, "N": 16, "EACH": 64, "WHOLE": False, "REST": 16, **attention.FEW_KEYS}),
     "GELU": (gelu.forward_kernel, {"before": BF16, "out": BF16, "count": "i32"},
              {"TANH": False, "BLOCK": 2048, "num_warps": 4}),
     "GELU, backward": (gelu.backward_kernel, {"before": BF16, "grad": BF16, "found": BF16, "after": BF16, "sums": FP32,
@@ -43,6 +46,9 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "norm, backward": (norm_backward.backward_kernel, {"x_in": BF16, "weight": BF16, "past": BF16, "through": BF16,
                        "out": BF16, "sums": FP32, "R": "i32", "D": "i32"},
                        {"EPS": 1e-6, "EACH": norm_backward.EACH, "COLUMNS": 1024, **norm_backward.FULL}),
+    "norm, backward, of 768": (norm_backward.backward_kernel, {
+        "x_in": BF16, "weight": BF16, "past": BF16, "through": BF16, "out": BF16, "sums": FP32, "R": "i32", "D": "i32"},
+        {"EPS": 1e-6, "EACH": norm_backward.EACH, "COLUMNS": 1024, **norm_backward.PADDED}),
     "norm, 8 bits": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": BF16, "weight": BF16, "bias": BF16,
                      "total": BF16, "out": FP8, "scales": FP32, "R": "i32", "D": "i32", "eps": "fp32"},
                      {"ADDS": True, "SHIFTS": False, "ROUNDS": True, "COLUMNS": 1024, **norm.NORM}),

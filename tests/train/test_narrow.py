@@ -80,7 +80,7 @@ def test_copies_notice_whoever_changes_what_they_are_of(
         make_optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]):
     weights = [torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(7))]
     copies, optimizer = Copies(), make_optimizer(weights)
-    copies.moved_along = True
+    copies.kept = True
     for changed in (optimizer.step, lambda: [weight.detach().mul_(3) for weight in weights], lambda: None):
         for weight in weights:
             weight.grad = torch.ones_like(weight)
@@ -89,13 +89,32 @@ def test_copies_notice_whoever_changes_what_they_are_of(
             assert torch.equal(copy, weight.bfloat16())
 
 
-def test_copies_are_left_alone_where_they_are_moved_along():
+def test_kept_copies_are_made_again_only_when_a_weight_has_changed():
     """Otherwise a pass over all weights is what the optimizer has just saved."""
-    weight = torch.nn.Parameter(torch.randn(5))
+    weights = [torch.nn.Parameter(torch.randn(5)) for _ in range(3)]
     copies = Copies()
-    copies.moved_along = True
-    (held,) = copies([weight])
-    held.zero_()
-    assert not copies([weight])[0].any()
-    copies.moved_along = False
-    assert torch.equal(copies([weight])[0], weight.bfloat16())
+    copies.kept = True
+    for copy in copies(weights):
+        copy.zero_()
+    with torch.no_grad():
+        weights[1].add_(1)
+    assert [bool(copy.any()) for copy in copies(weights)] == [False, True, False]
+    copies.moved([weights[0]])   # by somebody who moved both
+    assert [bool(copy.any()) for copy in copies(weights)] == [False, True, False]
+    with torch.no_grad():
+        weights[2].add_(1)
+    copies.moved([weights[2]])   # but it was another weight by then
+    assert [bool(copy.any()) for copy in copies(weights)] == [False, True, True]
+
+
+def test_two_passes_before_one_way_back_have_copies_of_their_own():
+    objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
+    narrow, wide = Narrow(objective), dict(objective.named_parameters())
+    part = torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2]
+    first, second = (narrow.inside(narrow.rounded(wide), *part)[0] for _ in range(2))
+    (first + second).backward()
+    twice = torch.cat([parameter.grad.flatten() for parameter in objective.parameters()])
+    objective.zero_grad()
+    narrow.inside(narrow.rounded(wide), *part)[0].backward()
+    once = torch.cat([parameter.grad.flatten() for parameter in objective.parameters()])
+    assert_close(twice, 2 * once, atol=0, rtol=1e-3)

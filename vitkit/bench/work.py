@@ -20,7 +20,6 @@ from vitkit.cost import cost
 from vitkit.model.build import Model, create
 from vitkit.model.config import ModelConfig
 from vitkit.train.devices import Precision
-from vitkit.train.eight_bits import multiply_8_bits
 from vitkit.train.objectives import Labels
 from vitkit.train.optimizer import build_optimizer
 from vitkit.train.parallel import Processes, share
@@ -40,11 +39,8 @@ def untrained(name: str, *, image: int | tuple[int, int], **options: Any) -> Mod
     return model
 
 
-def training(model: Model, device: torch.device, precision: Precision, *, batch: int, compiled: bool,
-             fp8: bool = False) -> Work:
-    """Forward, backward, clipping at 1 and AdamW; with fp8, products on the way forward are of 8-bit numbers."""
-    if fp8:
-        multiply_8_bits(model, device, precision)
+def training(model: Model, device: torch.device, precision: Precision, *, batch: int, compiled: bool) -> Work:
+    """Forward, backward, clipping at 1 and AdamW."""
     objective = Labels(model.train(), multilabel=False, smoothing=0.0, weights=None).to(device)
     shared = share(objective, "none", Processes(device), precision, compiled=compiled)
     optimizer = build_optimizer(objective, SETTINGS, fused=device.type == "cuda")

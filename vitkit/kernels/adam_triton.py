@@ -14,6 +14,7 @@ from vitkit.kernels.here import direct
 
 PIECE, STEP = 8192, 1024  # numbers of a program, and of them at a time
 WARPS = 8
+Pieces = tuple[Tensor, Tensor, Tensor]
 NUMBERS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 
@@ -65,7 +66,7 @@ def adam_kernel(addresses, rates, scale, tensors, starts, sizes, n, BETA1: tl.co
                   second_share, BETA1, BETA2, EPS, DECOUPLED)
 
 
-def pieces(tensors: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def pieces(tensors: list[Tensor]) -> Pieces:
     """Which tensor each program is for and where in it it begins, and how many numbers each tensor has."""
     device = tensors[0].device
     found = [(number, start) for number, tensor in enumerate(tensors) for start in range(0, tensor.numel(), PIECE)]
@@ -74,8 +75,8 @@ def pieces(tensors: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
             torch.tensor([tensor.numel() for tensor in tensors], device=device))
 
 
-def adam(addresses: Tensor, rates: Tensor, scale: Tensor, divided: tuple[Tensor, Tensor, Tensor],
-         betas: tuple[float, float], eps: float, *, decoupled: bool, narrow: torch.dtype) -> None:
+def adam(addresses: Tensor, rates: Tensor, scale: Tensor, divided: Pieces, betas: tuple[float, float],
+         eps: float, *, decoupled: bool, narrow: torch.dtype) -> None:
     """For n tensors, in place: addresses (5, n) of weights, gradients, first and second moments and narrow copies; for
     each, its rate, its weight decay and the shares that moments have of what they will be (4, n). Gradients are divided
     by `scale`."""

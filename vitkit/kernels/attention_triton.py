@@ -107,7 +107,7 @@ def _pull_keys(key, value, key_found, value_found, start, above, logs, deltas, f
 def key_backward_kernel(qkv, grad, logs, deltas, out, sums, skipped, tiles, T: tl.constexpr, H: tl.constexpr,
                         d: tl.constexpr, M: tl.constexpr, N: tl.constexpr, REST: tl.constexpr, EACH: tl.constexpr,
                         WHOLE: tl.constexpr):
-    """The gradients of N keys and their values, `skipped` tiles of EACH after the first."""
+    """The gradients of N keys and their values: those of `tiles` tiles, EACH keys apart, after `skipped` others."""
     W: tl.constexpr = H * d
     tile, head = skipped + tl.program_id(0) % tiles, tl.program_id(0) // tiles
     picture, column, first = (head // H).to(tl.int64), (head % H) * d, tile * EACH

@@ -44,6 +44,7 @@ class SelfAttention(nn.Module):
         """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
         if relative is None and wanted is None and attends(x, self.heads):
             return self.out(attend(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8))
+        # elsewhere the layer stays whole, for whoever has put another in its place or looks at what comes out of it
         if relative is None and wanted is not None and fusable(x) and not self.fp8:
             query, key, value = self._project_few(x, wanted)
         else:

@@ -1,8 +1,8 @@
-"""Computing in bf16: weights live in float32, are rounded on the way into a pass, and their gradients come back in
-float32.
+"""Computing in bf16: weights live in float32, are rounded on the way into a pass, and their gradients come back as wide
+as they are, or narrow to an optimizer that takes them so.
 
 Everything between, the residual stream too, is bf16: half the bytes of autocast, which keeps LayerNorm and the stream
-in float32. The optimizer, its moments, averages and checkpoints know nothing of it. FSDP does the same by itself.
+in float32. Moments, averages and checkpoints know nothing of it. FSDP does the same by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -23,9 +22,10 @@ from vitkit.train.objectives import Measured, Objective
 class Narrow(nn.Module):
     """An objective whose model computes in bf16; losses and colours stay as precise as they are."""
 
-    def __init__(self, objective: Objective):
+    def __init__(self, objective: Objective, *, one_by_one: bool = False):
         super().__init__()
         self.inside = _Swapped(objective)
+        self.one_by_one = one_by_one  # for DDP, which sends gradients on as they come: they are not to come at once
         self.learning, self.still = Copies(), Copies()
 
     def compile(self, *given: Any, **options: Any) -> None:
@@ -37,14 +37,12 @@ class Narrow(nn.Module):
         tables = ((f"model.{name}", buffer) for name, buffer in objective.model.named_buffers())
         wide = {name: tensor for name, tensor in chain(objective.named_parameters(), tables)
                 if tensor.is_floating_point()}
-        # DDP sends gradients on as they come: they are not to come at once, unless compiled code gives them so anyway
-        waits = not dist.is_initialized() or self.inside._compiled_call_impl is not None
-        at_once = (pixels.is_cuda or INTERPRETED) and waits and not torch.compiler.is_compiling()
+        at_once = (pixels.is_cuda or INTERPRETED) and not self.one_by_one and not torch.compiler.is_compiling()
         return self.inside(self.rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()},
                            pixels, targets)
 
     def rounded(self, wide: dict[str, Tensor]) -> dict[str, Tensor]:
-        """In bf16, all at once; gradients go back in the numbers that those of the weights are to have."""
+        """In bf16, all at once."""
         learning = [name for name, tensor in wide.items() if tensor.requires_grad]
         still = [name for name, tensor in wide.items() if not tensor.requires_grad]  # frozen: nothing goes back to them
         found = dict(zip(still, self.still([wide[name] for name in still]), strict=True))
@@ -64,25 +62,39 @@ class _Swapped(nn.Module):
 
 
 class Copies:
-    """Tensors in bf16: made again for every pass, or only when somebody changed the tensors behind the back of an
-    optimizer that moves their copies along."""
+    """Weights in bf16: made for every pass, or kept, for an optimizer that moves them along with the weights. Kept ones
+    are made again where anybody else has changed a weight, which torch counts."""
 
     def __init__(self) -> None:
-        self.moved_along = False
-        self.of: list[Tensor] = []
-        self.narrow: list[Tensor] = []
-        self.versions: list[int] = []
+        self.kept = False
+        self.weights: list[Tensor] = []
+        self.narrow: dict[int, Tensor] = {}  # by the weight's id
+        self.versions: dict[int, int] = {}   # of the weight that a copy is of
 
-    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        if len(tensors) != len(self.of) or any(one is not other for one, other in zip(tensors, self.of, strict=True)):
-            self.of, self.versions = list(tensors), []
-            self.narrow = [torch.empty_like(tensor, dtype=torch.bfloat16) for tensor in tensors]
-        versions = [tensor._version for tensor in tensors]
-        if tensors and not (self.moved_along and versions == self.versions):
+    def __call__(self, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if not self.kept:
+            return _copied(weights, [torch.bfloat16] * len(weights))
+        if [id(weight) for weight in weights] != list(self.narrow):
+            self.weights, self.versions = list(weights), {}  # held, so that an id stays theirs
+            self.narrow = {id(weight): torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights}
+        changed = [weight for weight in weights if self.versions.get(id(weight)) != weight._version]
+        if changed:
             with torch.no_grad():
-                torch._foreach_copy_(self.narrow, self.of)
-            self.versions = versions
-        return tuple(copy.detach() for copy in self.narrow)
+                torch._foreach_copy_(self.of(changed), changed)
+            self._count(changed)
+        return tuple(copy.detach() for copy in self.narrow.values())
+
+    def of(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [self.narrow[id(weight)] for weight in weights]
+
+    def moved(self, weights: Sequence[Tensor]) -> None:
+        """These weights and their copies, by somebody whom torch did not see."""
+        same = [weight for weight in weights if self.versions[id(weight)] == weight._version]
+        torch.autograd.graph.increment_version([*weights, *self.of(weights)])
+        self._count(same)
+
+    def _count(self, weights: Sequence[Tensor]) -> None:
+        self.versions |= {id(weight): weight._version for weight in weights}
 
 
 class _Round(torch.autograd.Function):
@@ -91,19 +103,21 @@ class _Round(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, copies: Copies, *wide: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.taken = [_taken(tensor) for tensor in wide]
+        ctx.wanted = [weight.grad_dtype or weight.dtype for weight in wide]
         return copies(wide)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        narrow = {number: grad for number, grad in enumerate(grads)
-                  if grad is not None and grad.dtype != ctx.taken[number]}
-        wide = {number: torch.empty_like(grad, dtype=ctx.taken[number]) for number, grad in narrow.items()}
-        if wide:
-            torch._foreach_copy_(list(wide.values()), list(narrow.values()))
-        return None, *(wide.get(number, grad) for number, grad in enumerate(grads))
+        others = {number: grad for number, grad in enumerate(grads)
+                  if grad is not None and grad.dtype != ctx.wanted[number]}
+        converted = dict(zip(others, _copied(list(others.values()), [ctx.wanted[number] for number in others]),
+                             strict=True))
+        return None, *(converted.get(number, grad) for number, grad in enumerate(grads))
 
 
-def _taken(weight: Tensor) -> torch.dtype:
-    """The numbers that a weight's gradient has: its own, unless something else was asked for."""
-    return getattr(weight, "grad_dtype", None) or weight.dtype
+def _copied(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+    if copies:
+        with torch.no_grad():
+            torch._foreach_copy_(copies, list(tensors))
+    return tuple(copies)

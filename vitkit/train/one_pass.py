@@ -1,7 +1,7 @@
 """A step of Adam in one pass over memory, from bf16 gradients to the bf16 weights of the next pass.
 
 torch's own wants gradients as wide as the weights: they are widened before it and the weights rounded after it, which
-takes half as long again. Groups, state and what comes out are torch's.
+takes as long again. Groups, state and what comes out are torch's.
 """
 
 from __future__ import annotations
@@ -16,23 +16,32 @@ from vitkit.kernels.here import INTERPRETED, TRITON
 from vitkit.train.narrow import Copies, Narrow
 
 if TRITON:
-    from vitkit.kernels.adam_triton import adam, pieces
+    from vitkit.kernels.adam_triton import Pieces, adam, pieces
 
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def suits(shared: nn.Module, optimizer: torch.optim.Optimizer, parts: int) -> TypeGuard[Narrow]:
     """Gradients of several parts add up in float32, and processes exchange them so: torch's own is for those."""
-    if not (TRITON and isinstance(shared, Narrow) and type(optimizer) in ADAMS and parts == 1
-            and hasattr(torch.Tensor, "grad_dtype")):
+    if not (TRITON and isinstance(shared, Narrow) and not shared.one_by_one and type(optimizer) in ADAMS
+            and parts == 1):
         return False
     groups = optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
     return (len({(group["betas"], group["eps"]) for group in groups}) == 1
             and not any(group["amsgrad"] or group["maximize"] for group in groups)
             and len({parameter.device for parameter in parameters}) == 1
-            and all((one.is_cuda or INTERPRETED) and one.dtype == torch.float32 and one.is_contiguous()
+            and all((one.is_cuda or INTERPRETED) and one.dtype == torch.float32 and _readable(one)
                     for one in parameters))
+
+
+def leave(shared: nn.Module, parameters: Sequence[Tensor]) -> None:
+    """To torch's own what was another step's: wide gradients, and weights rounded for every pass."""
+    for parameter in parameters:
+        if parameter.grad_dtype != parameter.dtype:
+            parameter.grad_dtype = parameter.dtype
+    if isinstance(shared, Narrow):
+        shared.learning.kept = False
 
 
 class OnePass:
@@ -41,12 +50,13 @@ class OnePass:
     def __init__(self, copies: Copies, optimizer: torch.optim.Optimizer):
         self.optimizer = optimizer
         self.copies = copies
-        self.copies.moved_along = True
+        self.copies.kept = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad_dtype = torch.bfloat16
         self.counted: dict[Tensor, tuple[Tensor, int, int]] = {}  # steps so far, as of which tensor and version
         self.moved: list[Tensor] = []
+        self.pieces: Pieces | None = None                         # of those
 
     def __call__(self, scale: Tensor) -> None:
         """Gradients are divided by `scale`."""
@@ -55,19 +65,18 @@ class OnePass:
         moved = list(groups)
         if not moved:
             return
-        if len(moved) != len(self.moved) or any(one is not other for one, other in zip(moved, self.moved, strict=True)):
-            self.moved, self.divided = moved, pieces(moved)
-        copies = {id(of): copy for of, copy in zip(self.copies.of, self.copies.narrow, strict=True)}
-        grads = [_plain(parameter.grad) for parameter in moved]
+        if self.pieces is None or [id(one) for one in moved] != [id(one) for one in self.moved]:
+            self.moved, self.pieces = moved, pieces(moved)
         states = [self._state(parameter) for parameter in moved]
         steps = self._count(moved, [state["step"] for state in states])
-        group = groups[moved[0]]
-        held = [moved, grads, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states],
-                [copies[id(parameter)] for parameter in moved]]
-        addresses = self._sent([[tensor.data_ptr() for tensor in row] for row in held], torch.int64)
+        tensors = [moved, [_plain(parameter.grad) for parameter in moved], [state["exp_avg"] for state in states],
+                   [state["exp_avg_sq"] for state in states], self.copies.of(moved)]
+        addresses = self._sent([[tensor.data_ptr() for tensor in row] for row in tensors], torch.int64)
         rates = self._sent(_rates(list(groups.values()), steps), torch.float32)
-        adam(addresses, rates, scale, self.divided, group["betas"], group["eps"], narrow=torch.bfloat16,
+        group = groups[moved[0]]
+        adam(addresses, rates, scale, self.pieces, group["betas"], group["eps"], narrow=torch.bfloat16,
              decoupled=isinstance(self.optimizer, torch.optim.AdamW))
+        self.copies.moved(moved)
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         """As torch's fused optimizer begins."""
@@ -106,6 +115,11 @@ def _rates(groups: list[dict[str, Any]], steps: list[int]) -> list[list[float]]:
 
 
 def _plain(grad: Tensor) -> Tensor:
-    """In memory as its weight is, from where sixteen bytes can be read at once."""
+    """In memory as its weight is."""
     grad = grad.to(torch.bfloat16).contiguous()
-    return grad if grad.data_ptr() % 16 == 0 else grad.clone()
+    return grad if _readable(grad) else grad.clone()
+
+
+def _readable(tensor: Tensor) -> bool:
+    """In one piece, sixteen bytes at a time."""
+    return tensor.is_contiguous() and tensor.data_ptr() % 16 == 0

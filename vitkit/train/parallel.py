@@ -125,7 +125,9 @@ def share(objective: Any, how: Sharing, processes: Processes, precision: Precisi
           compiled: bool = False) -> nn.Module:
     """The module to call in a step; with FSDP the objective's parameters become shards, in place."""
     device = processes.device
-    computed = Narrow(objective) if precision == "bf16" and how != "fsdp" else objective
+    computed = objective
+    if precision == "bf16" and how != "fsdp":
+        computed = Narrow(objective, one_by_one=how == "ddp" and not compiled)  # compiled, they come at once anyway
     if compiled:
         computed.compile(options=COMPILED)
     if how == "fsdp":

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vitkit.train.objectives import Measured
-from vitkit.train.one_pass import OnePass, suits
+from vitkit.train.one_pass import OnePass, leave, suits
 from vitkit.train.parallel import gathering, whole
 
 Part = tuple[Tensor, Tensor]  # pixels and targets, as an objective takes them
@@ -37,6 +37,8 @@ class Step:
         self.parts = parts            # of a batch, one after the other; their gradients add up
         self.parameters = [parameter for parameter in shared.parameters() if parameter.requires_grad]
         self.one_pass = OnePass(shared.learning, optimizer) if suits(shared, optimizer, parts) else None
+        if self.one_pass is None:
+            leave(shared, self.parameters)
         # fused optimizers divide gradients as they read them: a pass over all of them less than clipping them before
         self.divides = self.one_pass is not None or (all(group.get("fused") for group in optimizer.param_groups)
                                                      and not any(isinstance(parameter, DTensor)
@@ -77,6 +79,8 @@ class Step:
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:
-    """Of all numbers together, summed in float32 whatever they are."""
-    norms = torch._foreach_norm(grads, 2, torch.float32)
-    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+    """Of all numbers together, in float32 at least."""
+    if not grads:
+        return torch.zeros(())
+    norms = torch._foreach_norm(grads, 2, torch.promote_types(grads[0].dtype, torch.float32))
+    return torch.linalg.vector_norm(torch.stack(norms))
