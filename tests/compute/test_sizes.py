@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.model.kinds import images_for, make
-from vitkit.compute.sizes import SIZES, Compiled, InSizes
+from vitkit.compute.sizes import SIZES, InSizes
 
 
 class Met(nn.Module):
@@ -34,12 +34,3 @@ def test_few_sizes_are_met_before_anybody_asks_and_none_after():
             images = images_for(model, batch)
             assert_close(quick(images), model(images), atol=1e-4, rtol=1e-4)
     assert set(met.sizes) <= set(SIZES)
-
-
-def test_a_compiled_model_gives_the_same_answers():
-    model = make("gap")
-    images = images_for(model, 2)
-    compiled = Compiled(model)
-    compiled.compiled = torch.compile(model, dynamic=False, fullgraph=True, backend="aot_eager")
-    with torch.inference_mode():
-        assert_close(compiled(images), model(images), atol=1e-4, rtol=1e-4)

@@ -30,19 +30,3 @@ class InSizes(nn.Module):
             images = torch.cat([images, images.new_zeros(size - count, *images.shape[1:])])
         logits: Tensor = self.model(images)
         return logits[:count]
-
-
-class Compiled(nn.Module):
-    """A model compiled for each size that it meets."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.compiled = torch.compile(model, dynamic=False, fullgraph=True)
-
-    def forward(self, images: Tensor) -> Tensor:
-        import torch._dynamo  # a second to import, for those who compile
-
-        # torch stops compiling a function after 8 times, and counts all models of a process together
-        with torch._dynamo.config.patch(recompile_limit=1000, accumulated_recompile_limit=1000):
-            logits: Tensor = self.compiled(images)
-        return logits

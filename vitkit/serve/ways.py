@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vitkit.compute.compiled import Compiled
 from vitkit.compute.graph import Graphed
 from vitkit.compute.inference import Numbers, numbers_here, ready
 from vitkit.compute.quick import applies, roundable
-from vitkit.compute.sizes import Compiled, InSizes
+from vitkit.compute.sizes import InSizes
 from vitkit.compute.whole import Whole
 from vitkit.model.vit import VisionTransformer
 from vitkit.serve import int8
