@@ -11,7 +11,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from vitkit.train.folder import RunError, RunFolder
 from vitkit.train.objectives import Objective
 from vitkit.train.optimizer import set_rate
 from vitkit.train.parallel import Processes
+from vitkit.train.place import Place, place_of
 from vitkit.train.plan import Plan
 from vitkit.train.schedule import factor
 from vitkit.train.step import Part, Step, Stepped
@@ -43,18 +44,6 @@ LATELY = 1_000               # a long run may meet a bad batch now and then
 LOOKS, SAVES = 20, 10        # in a run, unless said
 
 Look = Callable[[], dict[str, float]]  # at the dev pictures; "score" is to be as high as possible
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a run is: with the tensors of a checkpoint, all that resuming needs."""
-
-    step: int = 0                     # finished
-    best: float = -math.inf
-    best_step: int = 0
-    since_best: int = 0               # looks
-    skipped: tuple[int, ...] = ()     # steps left out after their loss was no number
-    stopped: bool = False             # by patience
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,7 @@ class Training:
     stop: StopRequest
     look: Look | None
     trackers: Trackers
-    place: Place = Place()
+    place: Place = field(default_factory=Place)
 
     def __post_init__(self) -> None:
         self.score_every = self.config.score_every or max(self.plan.steps // LOOKS, 1)
@@ -257,8 +246,7 @@ class Training:
         self.saved = time.monotonic()
 
     def _record(self) -> dict[str, Any]:
-        return {**asdict(self.place), "best": None if math.isinf(self.place.best) else self.place.best,
-                "processes": self.processes.ranks}
+        return {**self.place.record(), "processes": self.processes.ranks}
 
     def _return_to(self, name: str, *, forget: bool = True) -> None:
         """The state of a checkpoint; with `forget`, the run is there again."""
@@ -268,9 +256,7 @@ class Training:
         if not forget:
             return
         record.pop("processes")
-        best = record.pop("best")
-        self.place = Place(**{**record, "best": -math.inf if best is None else best,
-                              "skipped": tuple(record["skipped"])})
+        self.place = place_of(record)
         if self.processes.first:
             self.folder.forget_after(self.place.step, self.place.skipped)
         self.processes.barrier()
