@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitkit.kernels.here import TRITON, check_single, either, fusable
 
 if TRITON:
+    from vitkit.kernels import norm_triton
     from vitkit.kernels.norm_backward_triton import norm_backward, norm_backward_operator
 
 
@@ -33,7 +34,10 @@ class _Beside(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, weight)
         ctx.eps = eps
-        return x.view_as(x), F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        if torch.compiler.is_compiling():  # which makes it part of the pass before it
+            return x.view_as(x), F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        normed = norm_triton.norm(x.contiguous().flatten(0, -2), None, weight, bias, eps)  # twice as fast as torch's
+        return x.view_as(x), normed.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, past: Tensor, through: Tensor) -> tuple[Tensor | None, ...]:

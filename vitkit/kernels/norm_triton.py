@@ -68,7 +68,7 @@ def rounded_kernel(before, out, scales, R, M, GELU: tl.constexpr, TANH: tl.const
     _store_rounded(out, scales, rows, places, there, x, R)
 
 
-def norm(stream: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def norm(stream: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(stream)
     _norm(stream, None, shift, weight, bias, eps, stream, out, None)
     return out
