@@ -44,7 +44,7 @@ def test_logits_and_attention_equal_those_of_random_transformers_models(tmp_path
     output = theirs(images, output_attentions=True)
     torch.testing.assert_close(logits, output.logits, atol=1e-5, rtol=1e-5)
     for layer, weights in enumerate(output.attentions):
-        torch.testing.assert_close(seen[f"block{layer}/attention"], weights, atol=1e-6, rtol=0)
+        torch.testing.assert_close(seen[f"block{layer}/attention"], weights, atol=5e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["token", "non-square, one channel", "exact GELU"])
