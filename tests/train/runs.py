@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitkit.cli import main
 from vitkit.config import Fit
 from vitkit.data.augment import augment
 from vitkit.data.loader import Loader, Reader
@@ -214,3 +215,24 @@ def _kill_at(place: str, after: int) -> None:
         return function(*arguments, **options)
 
     setattr(import_module(module), name, deadly)
+
+
+def resume(run: Path, log: Path, *options: str) -> None:
+    resumed = Command(["resume", str(run), *options], log)
+    assert resumed.wait() == 0, resumed.said
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    """Weights, averages, moments and metrics: bit for bit."""
+    assert lines(run) == lines(other)
+    assert same(weights(run), weights(other))
+    ours, theirs = states(run), states(other)
+    assert ours.keys() == theirs.keys()
+    assert all(same(ours[name], theirs[name]) for name in ours)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
