@@ -118,3 +118,13 @@ def test_two_passes_before_one_way_back_have_copies_of_their_own():
     narrow.inside(narrow.rounded(wide), *part)[0].backward()
     once = torch.cat([parameter.grad.flatten() for parameter in objective.parameters()])
     assert_close(twice, 2 * once, atol=0, rtol=1e-3)
+
+
+def test_weights_are_where_they_were_after_a_pass_that_fails():
+    objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
+    before = dict(objective.named_parameters())
+    with pytest.raises(RuntimeError):
+        Narrow(objective)(torch.rand(2, 3, 32, 32), torch.eye(3))  # targets of other classes
+    after = dict(objective.named_parameters())
+    assert before.keys() == after.keys()
+    assert all(after[name] is parameter for name, parameter in before.items())
