@@ -57,6 +57,7 @@ FITS = {
     "max_failed": SHARE, "device": TEXT, "precision": st.sampled_from(["auto", "bf16", "fp32"]),
     "parallel": st.sampled_from(["auto", "ddp", "fsdp"]), "compile": st.sampled_from(["auto", "yes", "no"]),
     "recompute": st.sampled_from(["auto", "yes", "no"]), "fp8": st.booleans(),
+    "cuda_graph": st.sampled_from(["auto", "yes", "no"]),
     "workers": maybe(st.integers(0, 64)),
     "track": st.lists(st.sampled_from(["tensorboard", "wandb"]), max_size=2).map(tuple),
 }
@@ -101,7 +102,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "masked.rate": ("0.15", 0.15), "masked.target": ("pixels", "pixels"), "test": ("0.3", 0.3), "dev": ("0.1", 0.1),
     "score_every": ("10", 10), "patience": ("5", 5), "save_every": ("20", 20), "max_failed": ("0.1", 0.1),
     "device": ("cuda:1", "cuda:1"), "precision": ("bf16", "bf16"), "parallel": ("fsdp", "fsdp"),
-    "compile": ("no", "no"), "recompute": ("yes", "yes"), "fp8": ("true", True),
+    "compile": ("no", "no"), "recompute": ("yes", "yes"), "fp8": ("true", True), "cuda_graph": ("no", "no"),
     "workers": ("0", 0), "track": ("wandb", ("wandb",)),
 }
 

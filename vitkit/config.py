@@ -150,6 +150,7 @@ class Fit:
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: Literal["auto", "yes", "no"] = "auto"
     recompute: Literal["auto", "yes", "no"] = "auto"  # go through blocks again on the way back, to keep less of them
+    cuda_graph: Literal["auto", "yes", "no"] = "auto"  # launch a pass as one, not kernel by kernel
     workers: int | None = None                     # processes that read pictures; else by cores
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
 

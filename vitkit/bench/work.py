@@ -19,10 +19,12 @@ from vitkit.config import AdamW, Fit
 from vitkit.cost import cost
 from vitkit.model.build import Model, create
 from vitkit.model.config import ModelConfig
+from vitkit.train import recording
 from vitkit.train.devices import Precision
 from vitkit.train.objectives import Labels
 from vitkit.train.optimizer import build_optimizer
 from vitkit.train.parallel import Processes, share
+from vitkit.train.plan import Plan
 from vitkit.train.step import Step
 
 What = Literal["training", "inference", "latency"]
@@ -44,7 +46,9 @@ def training(model: Model, device: torch.device, precision: Precision, *, batch:
     objective = Labels(model.train(), multilabel=False, smoothing=0.0, weights=None).to(device)
     shared = share(objective, "none", Processes(device), precision, compiled=compiled)
     optimizer = build_optimizer(objective, SETTINGS, fused=device.type == "cuda")
-    step = Step(shared, optimizer, clip=SETTINGS.clip)
+    plan = Plan(steps=1, pictures=batch, batch=batch, micro=batch, processes=1)
+    recorded = recording.decide("auto", objective, plan, Processes(device), precision, "none")
+    step = Step(shared, optimizer, clip=SETTINGS.clip, recorded=recorded)
     parts = repeat(labelled(model.config, batch, device))
     return lambda: step(parts)
 

@@ -33,7 +33,7 @@ class Compiling:
 
 
 def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, precision: Precision,
-           sharing: Sharing) -> Compiling:
+           sharing: Sharing, *, recorded: bool = False) -> Compiling:
     if asked != "auto":
         return Compiling(asked == "yes", ", compiled" * (asked == "yes"))
     if processes.device.type != "cuda":
@@ -44,7 +44,7 @@ def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, p
     if sharing == "fsdp":
         return Compiling(plan.steps >= LONG, ", compiled" * (plan.steps >= LONG))
     computed = Narrow(objective) if precision == "bf16" else objective
-    each = seconds_of_a_pass(computed, objective, plan.micro, processes.device)
+    each = seconds_of_a_pass(computed, objective, plan.micro, processes.device, recorded=recorded)
     return processes.told(weighed(costs, SAVED * each * plan.accumulate * plan.steps))
 
 

@@ -79,13 +79,15 @@ class Training:
     stop: StopRequest
     look: Look | None
     trackers: Trackers
+    recorded: bool = False            # passes are launched as one
     place: Place = field(default_factory=Place)
 
     def __post_init__(self) -> None:
         self.score_every = self.config.score_every or max(self.plan.steps // LOOKS, 1)
         self.save_every = self.config.save_every or max(self.plan.steps // SAVES, 1)
         self.read_every = BETWEEN_READINGS if self.processes.device.type == "cuda" else 1
-        self.step = Step(self.shared, self.optimizer, clip=self.config.clip, parts=self.plan.accumulate)
+        self.step = Step(self.shared, self.optimizer, clip=self.config.clip, parts=self.plan.accumulate,
+                         recorded=self.recorded)
         how = self.config.augment
         self.augment = Augment(randaugment=how.randaugment, erase=how.erase, mixup=how.mixup, cutmix=how.cutmix)
         self.unread: list[_Reading] = []

@@ -94,12 +94,16 @@ class Copies:
         if [id(weight) for weight in weights] != list(self.narrow):
             self.weights, self.versions = list(weights), {}  # held, so that an id stays theirs
             self.narrow = {id(weight): torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights}
-        changed = [weight for weight in weights if self.versions.get(id(weight)) != weight._version]
+        self.renew()
+        return tuple(copy.detach() for copy in self.narrow.values())
+
+    def renew(self) -> None:
+        """Kept ones, in place."""
+        changed = [weight for weight in self.weights if self.versions.get(id(weight)) != weight._version]
         if changed:
             with torch.no_grad():
                 torch._foreach_copy_(self.of(changed), changed)
             self._count(changed)
-        return tuple(copy.detach() for copy in self.narrow.values())
 
     def of(self, weights: Sequence[Tensor]) -> list[Tensor]:
         return [self.narrow[id(weight)] for weight in weights]

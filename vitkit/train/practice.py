@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitkit.train.objectives import Objective
 from vitkit.train.parallel import gathering
+from vitkit.train.recording import WARM_UPS, Recorded, there_and_back
 
 
 def practise(computed: nn.Module, objective: Objective, micro: int, device: torch.device) -> None:
     """Forward and back; the gradients stay until `forget`."""
-    config = objective.model.config
-    pixels = torch.rand(micro, config.channels, *config.image, device=device)
-    targets = torch.zeros(micro, max(config.classes, 1), device=device)
     with gathering(computed, True):
-        loss, _ = computed(pixels, targets)
-        loss.backward()
+        there_and_back(computed, *noise(objective, micro, device))
+
+
+def noise(objective: Objective, micro: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    config = objective.model.config
+    return (torch.rand(micro, config.channels, *config.image, device=device),
+            torch.zeros(micro, max(config.classes, 1), device=device))
 
 
 def forget(objective: Objective, device: torch.device) -> None:
@@ -27,14 +31,19 @@ def forget(objective: Objective, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def seconds_of_a_pass(computed: nn.Module, objective: Objective, micro: int, device: torch.device) -> float:
-    """The fastest of three, after one in which libraries choose their kernels."""
+def seconds_of_a_pass(computed: nn.Module, objective: Objective, micro: int, device: torch.device, *,
+                      recorded: bool = False) -> float:
+    """The fastest of three, after those in which libraries choose their kernels."""
+    parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    go = Recorded(computed, parameters) if recorded else partial(there_and_back, computed)
     times = []
-    for _ in range(4):
+    for _ in range(WARM_UPS + 3):
+        given = noise(objective, micro, device)
+        objective.zero_grad(set_to_none=True)
         started = time.perf_counter()
-        practise(computed, objective, micro, device)
+        go(*given)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - started)
     forget(objective, device)
-    return min(times[1:])
+    return min(times[WARM_UPS:])

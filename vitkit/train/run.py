@@ -19,7 +19,7 @@ from vitkit.data.sources.files import counted
 from vitkit.data.transforms import Fast
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
-from vitkit.train import checkpoint
+from vitkit.train import checkpoint, recording
 from vitkit.train.averaging import Average
 from vitkit.train.compiling import Compiling, compile_now, decide
 from vitkit.train.devices import (
@@ -48,7 +48,7 @@ from vitkit.train.tracking import Trackers
 from vitkit.weights.save import save
 
 FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel",
-                  "compile", "recompute")  # on resuming
+                  "compile", "recompute", "cuda_graph")  # on resuming
 
 Say = Callable[[str, str], None]  # a name and what was decided
 
@@ -83,7 +83,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes,
                            free_memory(processes.device))
     asked = config.compile
-    compiling = decide(asked, objective, plan, processes, precision, sharing)
+    recorded = recording.decide(config.cuda_graph, objective, plan, processes, precision, sharing)
+    compiling = decide(asked, objective, plan, processes, precision, sharing, recorded=recorded)
     if begins:
         # resuming in the same parts and numbers is resuming exactly
         config = replace(config, micro=plan.micro, precision=precision, recompute="yes" if recompute else "no",
@@ -96,7 +97,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     threads = pick_threads(processes.device, found.macs)
     say("device", describe_device(processes.device, threads) + f"; {counted(readers, 'reader', 'readers')} of pictures")
     training = _assemble(config, plan, objective, division, folder, processes, precision, sharing, compiling, readers,
-                         say, multilabel=data.multilabel)
+                         say, multilabel=data.multilabel, recorded=recorded)
     # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     processes.alone(lambda: folder.check_space(3 * state))
@@ -128,7 +129,7 @@ def check_patience(config: Fit, division: Division) -> None:
 
 def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division, folder: RunFolder,
               processes: Processes, precision: Precision, sharing: Sharing, compiling: Compiling, readers: int,
-              say: Say, *, multilabel: bool) -> Training:
+              say: Say, *, multilabel: bool, recorded: bool) -> Training:
     device, model = processes.device, objective.model
     shared = share(objective, sharing, processes, precision, compiled=compiling.pays)
     optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
@@ -144,7 +145,7 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
     say("numbers", precision + ", over fp32 weights" * (precision == "bf16")
         + ", products forward in fp8" * config.fp8
-        + f", {sharing}" * (sharing != "none") + compiling.words)
+        + f", {sharing}" * (sharing != "none") + compiling.words + ", each pass launched as one" * recorded)
     again = ", each block gone through again on the way back" * (config.recompute == "yes")
     say("plan", f"{plan.describe()}{again} → {folder.path}")
     look = None
@@ -153,7 +154,7 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
     return Training(
         config=config, plan=plan, objective=objective, shared=shared, optimizer=optimizer,
         average=Average(objective, config.average) if config.average else None, loader=loader, processes=processes,
-        folder=folder, stop=StopRequest(), look=look,
+        folder=folder, stop=StopRequest(), look=look, recorded=recorded,
         trackers=Trackers(config.track if processes.first else (), folder.path, settings.to_tables(config)))
 
 

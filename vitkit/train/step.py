@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from vitkit.train.objectives import Measured
 from vitkit.train.one_pass import OnePass, leave, suits
 from vitkit.train.parallel import gathering, whole
+from vitkit.train.recording import Recorded, there_and_back
 
 Part = tuple[Tensor, Tensor]  # pixels and targets, as an objective takes them
 
@@ -30,7 +31,8 @@ class Stepped:
 
 
 class Step:
-    def __init__(self, shared: nn.Module, optimizer: torch.optim.Optimizer, *, clip: float, parts: int = 1):
+    def __init__(self, shared: nn.Module, optimizer: torch.optim.Optimizer, *, clip: float, parts: int = 1,
+                 recorded: bool = False):
         self.shared = shared          # what `share` made of an objective
         self.optimizer = optimizer
         self.clip = clip or math.inf  # global norm; 0: not clipped, and still measured
@@ -39,6 +41,7 @@ class Step:
         self.one_pass = OnePass(shared.learning, optimizer) if suits(shared, optimizer, parts) else None
         if self.one_pass is None:
             leave(shared, self.parameters)
+        self.recorded = Recorded(shared, self.parameters) if recorded else None
         # fused optimizers divide gradients as they read them: a pass over all of them less than clipping them before
         self.divides = self.one_pass is not None or (all(group.get("fused") for group in optimizer.param_groups)
                                                      and not any(isinstance(parameter, DTensor)
@@ -72,10 +75,10 @@ class Step:
         return norm
 
     def _pass(self, pixels: Tensor, targets: Tensor, *, last: bool) -> Measured:
+        if self.recorded is not None:
+            return self.recorded(pixels, targets)
         with gathering(self.shared, last):
-            loss, measures = self.shared(pixels, targets)
-            (loss / self.parts).backward()
-        return loss.detach(), measures
+            return there_and_back(self.shared, pixels, targets, self.parts)
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:

@@ -1,0 +1,151 @@
+"""Passes that are recorded once and launched as one: when, and that nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+import vitkit
+from tests.model.kinds import KINDS, images_for
+from tests.train.runs import losses, toy, trained, weights
+from vitkit.config import SGD, AdamW, Augmentation, Fit, Masked, Schedule
+from vitkit.errors import ConfigError
+from vitkit.model.build import Model
+from vitkit.train import recording
+from vitkit.train.masked import MaskedPatch
+from vitkit.train.objectives import Labels, Objective
+from vitkit.train.optimizer import build_optimizer
+from vitkit.train.parallel import Processes, share
+from vitkit.train.plan import Plan
+from vitkit.train.recording import WARM_UPS
+from vitkit.train.step import Step
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+PLAN = {"steps": 10, "pictures": 64, "batch": 16, "processes": 1}
+
+
+def on_a_gpu(test: Any) -> Any:
+    return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")(test))
+
+
+@pytest.mark.parametrize(("device", "micro", "sharing", "recompute", "why"), [
+    (CPU, 16, "none", False, "CUDA device"), (CUDA, 16, "ddp", False, "one process"),
+    (CUDA, 8, "none", False, "one part"), (CUDA, 16, "none", True, "recompute")])
+def test_where_it_cannot_be_it_is_left_alone_and_refused_to_those_who_ask(
+        device: torch.device, micro: int, sharing: Any, recompute: bool, why: str):
+    model = _model("token")
+    model.encoder.recompute = recompute
+    given = (_labels(model), Plan(micro=micro, **PLAN), Processes(device), "bf16", sharing)
+    assert not recording.decide("auto", *given)
+    assert not recording.decide("no", *given)
+    with pytest.raises(ConfigError, match=why):
+        recording.decide("yes", *given)
+
+
+@pytest.mark.parametrize(("gigabytes", "expected"), [(0.001, False), (100, True)])
+def test_it_is_taken_where_there_is_room(gigabytes: float, expected: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recording, "free_memory", lambda device: gigabytes * 2**30)
+    given = (_labels(_model("token")), Plan(micro=16, **PLAN), Processes(CUDA), "bf16", "none")
+    assert recording.decide("auto", *given) == expected
+    assert recording.decide("yes", *given)
+    assert not recording.decide("no", *given)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("kind", ["token", "gap", "attention pool", "axial", "relative", "hybrid", "ResNet"])
+@pytest.mark.parametrize(("precision", "optimizer"), [("bf16", AdamW()), ("bf16", SGD()), ("fp32", AdamW())])
+def test_steps_are_those_of_passes_kernel_by_kernel(kind: str, precision: str, optimizer: AdamW | SGD):
+    found = []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        objective = _labels(_model(kind, **{} if kind == "ResNet" else {"dropout": 0.1, "stochastic_depth": 0.1}))
+        found.append(_stepped(objective, precision, optimizer, recorded))
+    (plain, others), (ours, own) = found
+    assert len(set(plain)) == len(plain)
+    assert_close(ours, plain, atol=1e-3 if precision == "bf16" else 1e-5, rtol=0)
+    for one, other in zip(own, others, strict=True):
+        assert_close(one, other, atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.parametrize("target", ["colour", "pixels"])
+@on_a_gpu
+def test_patches_are_masked_anew_in_every_pass(target: Any):
+    found = []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        found.append(_stepped(MaskedPatch(_model("gap"), Masked(target=target)), "bf16", AdamW(), recorded)[0])
+    assert len(set(found[1])) == len(found[1])
+    assert_close(found[1], found[0], atol=1e-3, rtol=0)
+
+
+@on_a_gpu
+def test_weights_that_somebody_else_changed_are_seen():
+    step, objective, parts = _ready(_labels(_model("token")), "bf16", AdamW(), recorded=True)
+    for _ in range(WARM_UPS + 2):
+        step(parts())
+    with torch.no_grad():
+        for parameter in objective.parameters():
+            parameter.zero_()
+    assert_close(step(parts()).loss.item(), torch.tensor(10.0).log().item())
+
+
+@on_a_gpu
+def test_another_shape_goes_through_as_it_is():
+    step, objective, parts = _ready(_labels(_model("token")), "bf16", AdamW(), recorded=True)
+    for _ in range(WARM_UPS + 2):
+        step(parts())
+    pixels, targets = next(parts())
+    before = [parameter.clone() for parameter in objective.parameters()]
+    assert step(iter([(pixels[:1], targets[:1])])).loss.isfinite()
+    assert any(not torch.equal(one, other) for one, other in zip(objective.parameters(), before, strict=True))
+    step(parts())
+
+
+@on_a_gpu
+@pytest.mark.parametrize("compile_", ["no", "yes"])
+def test_a_run_is_the_same_run(compile_: str, tmp_path: Path):
+    how: dict[str, Any] = {"steps": 12, "save_every": 4, "lr": 1e-3, "optimizer": AdamW(weight_decay=0.1), "dev": 0.1,
+                           "micro": None, "schedule": Schedule(warmup=2), "augment": Augmentation(mixup=0.2),
+                           "device": "cuda", "precision": "bf16", "average": 0.9, "score_every": 3, "dropout": 0.1,
+                           "compile": compile_}
+    plain = trained(toy(tmp_path / "plain", cuda_graph="no", **how))
+    ours = trained(toy(tmp_path / "ours", cuda_graph="yes", **how))
+    assert_close(losses(ours), losses(plain), atol=2e-3, rtol=0)
+    for name, tensor in weights(plain).items():
+        assert_close(weights(ours)[name], tensor, atol=2e-3, rtol=2e-2)
+
+
+def _model(kind: str, **options: Any) -> Model:
+    name, own = KINDS[kind]
+    return vitkit.create(name, **{"classes": 10, **own, **options})
+
+
+def _labels(model: Model) -> Labels:
+    torch.nn.init.normal_(model.head.logits.weight, std=0.02)
+    return Labels(model.train(), multilabel=False, smoothing=0.0, weights=None)
+
+
+def _stepped(objective: Objective, precision: str, optimizer: SGD | AdamW,
+             recorded: bool) -> tuple[list[float], list[Tensor]]:
+    """The losses of some steps, and the weights after them."""
+    step, objective, parts = _ready(objective, precision, optimizer, recorded=recorded)
+    found = []
+    for number in range(WARM_UPS + 5):
+        torch.manual_seed(100 + number)
+        found.append(step(parts()).loss)
+    assert (step.recorded is not None and step.recorded.graph is not None) == recorded
+    return torch.stack(found).tolist(), [parameter.detach() for parameter in objective.parameters()]
+
+
+def _ready(objective: Objective, precision: Any, optimizer: SGD | AdamW, *, recorded: bool) -> Any:
+    objective = objective.to(CUDA)
+    shared = share(objective, "none", Processes(CUDA), precision)
+    step = Step(shared, build_optimizer(objective, Fit(optimizer=optimizer, lr=1e-3), fused=True), clip=1.0,
+                recorded=recorded)
+    pixels = images_for(objective.model, 4).to(CUDA)
+    return step, objective, lambda: iter([(pixels, torch.eye(10, device=CUDA)[:4])])

@@ -1,0 +1,80 @@
+"""A pass forward and back recorded as a CUDA graph, then launched as one: with a small model, launching kernels one by
+one takes longer than running them. The numbers are those that it was recorded from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.cost import cost
+from vitkit.errors import ConfigError
+from vitkit.model.vit import VisionTransformer
+from vitkit.train.devices import Precision, free_memory
+from vitkit.train.narrow import Narrow
+from vitkit.train.objectives import Measured, Objective
+from vitkit.train.parallel import Processes, Sharing
+from vitkit.train.plan import Plan
+
+WARM_UPS = 2   # passes before: libraries choose kernels and make plans in their first, which a graph must not record
+ROOM = 0.4     # of the free memory that a pass may keep: between passes, too, it is the graph's alone
+
+
+def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, precision: Precision,
+           sharing: Sharing) -> bool:
+    """Wherever it can be: what is no faster for it is no slower."""
+    device, model = processes.device, objective.model
+    again = isinstance(model, VisionTransformer) and model.encoder.recompute
+    hindered = {"needs a CUDA device": device.type != "cuda", "is for one process": sharing != "none",
+                "is for batches that go through in one part": plan.accumulate > 1,
+                "does not go with recompute = yes": again}  # which winds random numbers back
+    reasons = [reason for reason, holds in hindered.items() if holds]
+    if asked == "yes" and reasons:
+        raise ConfigError(f"cuda_graph = yes {reasons[0]}", try_="cuda_graph = auto")
+    if asked != "auto" or reasons:
+        return asked == "yes"
+    kept = cost(model.config).activation_bytes(plan.micro, bytes_per_number=2 if precision == "bf16" else 4)
+    return kept < ROOM * free_memory(device)
+
+
+def there_and_back(shared: nn.Module, pixels: Tensor, targets: Tensor, parts: int = 1) -> Measured:
+    """Gradients are left at the weights, each a mean over `parts` of a batch."""
+    loss, measures = shared(pixels, targets)
+    (loss / parts).backward()
+    return loss.detach(), measures
+
+
+class Recorded:
+    """`there_and_back`, recorded for passes of one shape. What it measured, and gradients, hold until the next one."""
+
+    def __init__(self, shared: nn.Module, parameters: Sequence[Tensor]):
+        self.shared, self.parameters = shared, parameters
+        self.passes = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, pixels: Tensor, targets: Tensor) -> Measured:
+        self.passes += 1
+        if self.passes > WARM_UPS and self.graph is None:
+            self.graph = self._record(pixels, targets)
+        if self.graph is None or (pixels.shape, targets.shape) != (self.pixels.shape, self.targets.shape):
+            return there_and_back(self.shared, pixels, targets)
+        self.pixels.copy_(pixels)
+        self.targets.copy_(targets)
+        if isinstance(self.shared, Narrow):
+            self.shared.learning.renew()  # somebody may have changed weights that the graph reads copies of
+        self.graph.replay()
+        for parameter, grad in zip(self.parameters, self.grads, strict=True):
+            parameter.grad = grad
+        return self.measured
+
+    def _record(self, pixels: Tensor, targets: Tensor) -> torch.cuda.CUDAGraph:
+        """Without a number computed, and without a random one drawn."""
+        self.pixels, self.targets = pixels.clone(), targets.clone()
+        for parameter in self.parameters:
+            parameter.grad = None  # or the graph would add to it
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(pixels.device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.measured = there_and_back(self.shared, self.pixels, self.targets)
+        self.grads = [parameter.grad for parameter in self.parameters]
+        return graph
