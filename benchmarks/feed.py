@@ -1,11 +1,12 @@
 """Does reading keep up with training? vitkit's real run on JPEGs of 500 x 400, beside the same one that reads nothing.
 
-    python benchmarks/feed.py [--folder PHOTOS] [--pictures 20000] [--model B/16] [--batch 256] [--steps 60]
+    python benchmarks/feed.py [--folder PHOTOS] [--pictures 20000] [--model B/16] [--batch 256] [--steps N]
                               [--device auto] [--image 224] [--readers N] [--json]
 
 `fed` trains on files as `vitkit fit` does; `ceiling` is the same run given one batch, which is on the device already,
 again and again. Both are timed over --steps steps that follow start-up and, on a GPU, compilation. What was read
-meanwhile is thrown away first: a full store would hide readers that are too slow. Waiting is the host's; a GPU that
+meanwhile is thrown away first: a full store would hide readers that are too slow. An empty one makes the first of the
+steps wait once, for as long as a reader takes for a batch; so there are to be many. Waiting is the host's; a GPU that
 still has work queued does not feel all of it, so what counts is fed / ceiling.
 """
 
@@ -38,7 +39,7 @@ from vitkit.train.loop import BETWEEN_READINGS
 from vitkit.train.parallel import joined
 
 DIFFERENT = 120  # photos; the rest are copies under other names
-WARM_UP = {"cuda": 20}  # steps; elsewhere 2
+WARM_UP, STEPS = {"cuda": 20}, {"cuda": 300}  # elsewhere 2, 60
 
 
 @dataclass
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--model", default="B/16")
     parser.add_argument("--image", type=int, default=224)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, help=f"{STEPS['cuda']} on a GPU unless said, 60 elsewhere")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--readers", type=int, help="reader processes; as many as vitkit fit takes, unless said")
     parser.add_argument("--json", action="store_true")
@@ -119,8 +120,9 @@ def warm_up(device: torch.device) -> int:
     return WARM_UP.get(device.type, 2)
 
 
-def steps_of(asked: int, device: torch.device) -> int:
+def steps_of(asked: int | None, device: torch.device) -> int:
     """On a GPU the clock is right where the loop reads its losses, at every tenth step."""
+    asked = asked or STEPS.get(device.type, 60)
     return -(-asked // BETWEEN_READINGS) * BETWEEN_READINGS if device.type == "cuda" else asked
 
 

@@ -95,11 +95,16 @@ def chains(pictures: list[bytes]) -> dict[str, Way]:
     whole = Fast(image=(SIDE, SIDE), crop=None, flip=False, whole=Preprocessing(resize="squash"))
     cropped = Fast(image=(SIDE, SIDE))
     exact = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bilinear"))
+    contents = [as_bytes(content) for content in pictures]
+    theirs: dict[str, Way] = {}
+    if torchvision_works(pictures[0]):
+        theirs["torchvision, bilinear, random crop and flip"] = lambda n: torchvision_view(contents[n], DRAWS[n])
     bicubic = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bicubic"))
     return {
         BASE: lambda n: pillow(pictures[n], Image.Resampling.BILINEAR),
         "Pillow, bicubic": lambda n: pillow(pictures[n], Image.Resampling.BICUBIC),
         "Pillow, bilinear, random crop and flip": lambda n: pillow_view(io.BytesIO(pictures[n]), DRAWS[n]),
+        **theirs,
         "vitkit: decode alone": lambda n: decode(pictures[n]),
         "vitkit: uint8, bilinear (training)": lambda n: whole(decode(pictures[n]), DRAWS[0]),
         "vitkit: uint8, random crop and flip (training)": lambda n: cropped(decode(pictures[n]), DRAWS[n]),
@@ -153,8 +158,8 @@ def loaders(split: Split, paths: list[Path], batch: int, readers: int) -> dict[s
     pin = torch.cuda.is_available()
     found: dict[str, Callable[[], Iterable[Any]]] = {
         LOADER_BASE: lambda: torch_loader(PillowChain(paths), batch, readers, pin)}
-    if (chain := torchvision_chain(paths)) is not None:
-        found["torchvision in torch's DataLoader"] = lambda: torch_loader(chain, batch, readers, pin)
+    if torchvision_works(paths[0].read_bytes()):
+        found["torchvision in torch's DataLoader"] = lambda: torch_loader(TorchvisionChain(paths), batch, readers, pin)
     found["vitkit's Loader"] = lambda: Loader(Reader(split=split, transform=Fast(image=(SIDE, SIDE))), batch=batch,
                                               workers=readers, pin=pin)
     return found
@@ -181,25 +186,33 @@ class PillowChain(Chain):
         return torch.from_numpy(pillow_view(path, draws)).permute(2, 0, 1)
 
 
-def torchvision_chain(paths: list[Path]) -> Chain | None:
-    """None where it is not installed, or was built for another torch or without libjpeg."""
+class TorchvisionChain(Chain):
+    def read(self, path: str, draws: Sequence[float]) -> Tensor:
+        return torchvision_view(torch.from_file(path, size=os.path.getsize(path), dtype=torch.uint8), draws)
+
+
+def torchvision_view(content: Tensor, draws: Sequence[float]) -> Tensor:
+    """What Fast makes of a picture, from the same draws."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+    from torchvision.transforms.v2 import functional as F
+
+    picture = decode_jpeg(content, mode=ImageReadMode.RGB)                                        # (3, h, w) uint8
+    box = draw_box(draws[1:], (picture.shape[1], picture.shape[2]), area=AREA, aspect=ASPECT)
+    left, top, right, bottom = whole_pixels(box)
+    picture = F.resized_crop(picture, top, left, bottom - top, right - left, [SIDE, SIDE], antialias=True)
+    return F.horizontal_flip(picture) if draws[0] < 0.5 else picture
+
+
+def torchvision_works(content: bytes) -> bool:
+    """Not where it is not installed, or was built for another torch or without libjpeg."""
     try:
-        from torchvision.io import ImageReadMode, decode_jpeg, read_file
-        from torchvision.transforms.v2 import functional as F
-
-        class TorchvisionChain(Chain):
-            def read(self, path: str, draws: Sequence[float]) -> Tensor:
-                picture = decode_jpeg(read_file(path), mode=ImageReadMode.RGB)                    # (3, h, w) uint8
-                box = draw_box(draws[1:], (picture.shape[1], picture.shape[2]), area=AREA, aspect=ASPECT)
-                left, top, right, bottom = whole_pixels(box)
-                picture = F.resized_crop(picture, top, left, bottom - top, right - left, [SIDE, SIDE], antialias=True)
-                return F.horizontal_flip(picture) if draws[0] < 0.5 else picture
-
-        chain = TorchvisionChain(paths)
-        assert chain[0].shape == (3, SIDE, SIDE)
+        return torchvision_view(as_bytes(content), DRAWS[0]).shape == (3, SIDE, SIDE)
     except (ImportError, RuntimeError, OSError):
-        return None
-    return chain
+        return False
+
+
+def as_bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def torch_loader(chain: Chain, batch: int, readers: int, pin: bool) -> DataLoader[Tensor]:

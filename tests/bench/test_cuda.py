@@ -11,6 +11,7 @@ from vitkit.bench.measure import Row, measure, plan
 from vitkit.bench.timing import prepare, synchronise, timed
 from vitkit.bench.work import training, untrained
 from vitkit.cost import cost
+from vitkit.train.recording import WARM_UPS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -28,9 +29,11 @@ def test_queued_steps_add_up_to_what_a_clock_shows():
     assert sum(times) > 0.5 * elapsed
 
 
-def test_a_step_of_training_does_not_wait_for_the_device():
+@pytest.mark.parametrize("before", [1, WARM_UPS + 1])
+def test_a_step_of_training_does_not_wait_for_the_device(before: int):
     work = training(untrained("mu/4", image=32), GPU, "bf16", batch=4, compiled=False)
-    work()
+    for _ in range(before):
+        work()
     synchronise(GPU)
     torch.cuda.set_sync_debug_mode("error")
     try:
