@@ -26,6 +26,7 @@ from torch import Tensor
 from vitkit.kernels import forward
 from vitkit.kernels.attention import mix, split
 from vitkit.kernels.here import TRITON
+from vitkit.kernels.linear import summed
 from vitkit.train.narrow import Copies
 from vitkit.train.one_pass import OnePass
 
@@ -71,8 +72,8 @@ def main() -> None:
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    return [attention(options), *gelus(options), *norms(options), norm_backward(options), *products(options),
-            adam(options)]
+    return [attention(options), *gelus(options), *norms(options), norm_backward(options), bias(options),
+            *products(options), adam(options)]
 
 
 def attention(options: argparse.Namespace) -> Case:
@@ -140,6 +141,11 @@ def norms(options: argparse.Namespace) -> list[Case]:
                  3 * stream.nbytes + stream.nbytes // 2),
             Case("GELU, 8 bits", plain_gelu, lambda: forward.gelu_rounded(hidden, tanh=True),
                  hidden.nbytes + hidden.nbytes // 2)]
+
+
+def bias(options: argparse.Namespace) -> Case:
+    rows = drawn(options.batch * options.tokens, 64 * options.heads)
+    return Case("gradient of a bias", lambda: rows.sum(dim=0), lambda: summed(rows), rows.nbytes)
 
 
 def norm_backward(options: argparse.Namespace) -> Case:

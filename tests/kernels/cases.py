@@ -18,7 +18,7 @@ from vitkit.kernels.attention import attend, split
 from vitkit.kernels.attention_triton import attention_backward
 from vitkit.kernels.gelu_triton import gelu, gelu_backward
 from vitkit.kernels.here import INTERPRETED
-from vitkit.kernels.linear import rounded_linear
+from vitkit.kernels.linear import fused_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
 from vitkit.model.attention import SelfAttention
@@ -132,12 +132,25 @@ def test_second_derivatives_are_refused_instead_of_wrong():
         torch.autograd.grad(attend(x, weight, bias, 2).sum(), x, create_graph=True)
 
 
+@pytest.mark.parametrize(("shape", "out"), [((2, 5, 32), 48), ((700, 16), 65), ((257, 8), 200), ((1, 8), 1)])
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_linear_layer_learns_as_torchs_does(shape: tuple[int, ...], out: int, learns: bool):
+    """Whether what goes into it learns too or, like pixels, does not."""
+    x, weight, bias = drawn(*shape, grad=learns), drawn(out, shape[-1], grad=True), drawn(out, grad=True)
+    grad, learning = drawn(*shape[:-1], out), [tensor for tensor in (x, weight, bias) if tensor.requires_grad]
+    expected, ours = F.linear(x, weight, bias), fused_linear(x, weight, bias)
+    assert torch.equal(ours, expected)
+    for one, other in zip(torch.autograd.grad(ours, learning, grad), torch.autograd.grad(expected, learning, grad),
+                          strict=True):
+        assert_close(one, other, **TOLERANCE)
+
+
 @pytest.mark.parametrize("shape", [(2, 5, 32), (6, 32)])
 def test_a_linear_layer_of_8_bit_numbers_learns_as_a_plain_one(shape: tuple[int, ...]):
     x, weight, bias = drawn(*shape, grad=True), drawn(48, 32, grad=True), drawn(48, grad=True)
     grad = drawn(*shape[:-1], 48)
     expected = torch.autograd.grad(F.linear(x, weight, bias), (x, weight, bias), grad)
-    out = rounded_linear(x, weight, bias)
+    out = fused_linear(x, weight, bias, fp8=True)
     assert (out - F.linear(x, weight, bias)).norm() < (0.4 if INTERPRETED else 0.1) * out.norm()
     for ours, theirs in zip(torch.autograd.grad(out, (x, weight, bias), grad), expected, strict=True):
         assert_close(ours, theirs, **TOLERANCE)

@@ -16,6 +16,7 @@ from vitkit.kernels import attention_triton as attention
 from vitkit.kernels import gelu_triton as gelu
 from vitkit.kernels import norm_backward_triton as norm_backward
 from vitkit.kernels import norm_triton as norm
+from vitkit.kernels import sums_triton as sums
 
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
 HEAD = {"T": 197, "H": 12, "d": 64}
@@ -56,6 +57,8 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "norm, 8 bits": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": BF16, "weight": BF16, "bias": BF16,
                      "total": BF16, "out": FP8, "scales": FP32, "R": "i32", "D": "i32", "eps": "fp32"},
                      {"ADDS": True, "SHIFTS": False, "ROUNDS": True, "COLUMNS": 1024, **norm.NORM}),
+    "sums": (sums.sum_kernel, {"x": BF16, "sums": FP32, "R": "i32", "C": "i32"},
+             {"ROWS": sums.TILE_ROWS, "COLUMNS": sums.TILE_COLUMNS, "EACH": sums.ROWS_EACH, "num_warps": 4}),
     "8 bits": (norm.rounded_kernel, {"before": BF16, "out": FP8, "scales": FP32, "R": "i32", "M": "i32"},
                {"GELU": True, "TANH": True, "COLUMNS": 4096, **norm.ROUND}),
 }

@@ -67,7 +67,8 @@ def test_steps_are_those_of_passes_kernel_by_kernel(kind: str, precision: str, o
         found.append(_stepped(objective, precision, optimizer, recorded))
     (plain, others), (ours, own) = found
     assert len(set(plain)) == len(plain)
-    assert_close(ours, plain, atol=1e-3 if precision == "bf16" else 1e-5, rtol=0)
+    exact = precision == "fp32" and kind not in ("hybrid", "ResNet")  # cuDNN adds up convolutions in any order
+    assert_close(ours, plain, atol=1e-5 if exact else 1e-3, rtol=0)
     for one, other in zip(own, others, strict=True):
         assert_close(one, other, atol=2e-3, rtol=2e-2)
 

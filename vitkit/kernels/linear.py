@@ -1,4 +1,5 @@
-"""A linear layer that multiplies 8-bit numbers on the way forward, where nothing larger is fused around it.
+"""A linear layer in training, where nothing larger is fused around it: the gradient of its bias in a pass of our own,
+and, if asked, products of 8-bit numbers on the way forward.
 
 Shapes: D in, M out, R rows.
 """
@@ -11,24 +12,36 @@ import torch
 from torch import Tensor
 
 from vitkit.kernels.forward import product
-from vitkit.kernels.here import check_single
+from vitkit.kernels.here import TRITON, check_single
+
+if TRITON:
+    from vitkit.kernels.sums_triton import sums
 
 
-def rounded_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(…, D), (M, D) → (…, M); the way back is in the numbers given."""
-    out: Tensor = _RoundedLinear.apply(x, weight, bias)
+def fused_linear(x: Tensor, weight: Tensor, bias: Tensor, *, fp8: bool = False) -> Tensor:
+    """(…, D), (M, D) → (…, M); the way back is in the numbers given. For what is `fusable`."""
+    out: Tensor = _Linear.apply(x, weight, bias, fp8)
     return out
 
 
-class _RoundedLinear(torch.autograd.Function):
+def summed(rows: Tensor) -> Tensor:
+    """(R, M) → (M,)."""
+    if torch.compiler.is_compiling():  # which makes it part of the pass before it
+        return rows.sum(dim=0)
+    return sums(rows.contiguous()).sum(dim=0).to(rows.dtype)
+
+
+class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, fp8: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight, bias, True)
+        return product(x, weight, bias, fp8)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         check_single("linear layer")
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)                                                  # (R, M)
-        return (rows @ weight).view_as(x), rows.t() @ x.flatten(0, -2), rows.sum(dim=0)
+        wanted = ctx.needs_input_grad
+        return ((rows @ weight).view_as(x) if wanted[0] else None, rows.t() @ x.flatten(0, -2) if wanted[1] else None,
+                summed(rows) if wanted[2] else None, None)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitkit.kernels.forward import gelu_rounded, product, round_rows, rounded_product
 from vitkit.kernels.here import TRITON, check_single, either
+from vitkit.kernels.linear import summed
 
 if TRITON:
     from vitkit.kernels.gelu_triton import gelu, gelu_backward, gelu_backward_operator, gelu_operator
@@ -51,4 +52,4 @@ class _Mlp(torch.autograd.Function):
         # (R, D) x (D, M) with D the shorter: cuBLAS is a tenth faster if both are read along D
         found, after, sums = run(F.linear(above, down.t().contiguous()), before.flatten(0, -2), ctx.tanh)
         return ((found @ up).view_as(x), found.t() @ x.flatten(0, -2), sums.sum(dim=0).to(up.dtype),
-                above.t() @ after, above.sum(dim=0), None, None)
+                above.t() @ after, summed(above), None, None)
