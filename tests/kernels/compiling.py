@@ -50,10 +50,10 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         {"ADDS": False, "SHIFTS": False, "ROUNDS": False, "COLUMNS": 1024, **norm.NORM}),
     "norm, backward": (norm_backward.backward_kernel, {"x_in": BF16, "weight": BF16, "past": BF16, "through": BF16,
                        "out": BF16, "sums": FP32, "R": "i32", "D": "i32"},
-                       {"EPS": 1e-6, "EACH": norm_backward.EACH, "COLUMNS": 1024, **norm_backward.FULL}),
+                       {"EPS": 1e-6, "COLUMNS": 1024, **norm_backward.FULL}),
     "norm, backward, of 768": (norm_backward.backward_kernel, {
         "x_in": BF16, "weight": BF16, "past": BF16, "through": BF16, "out": BF16, "sums": FP32, "R": "i32", "D": "i32"},
-        {"EPS": 1e-6, "EACH": norm_backward.EACH, "COLUMNS": 1024, **norm_backward.PADDED}),
+        {"EPS": 1e-6, "COLUMNS": 1024, **norm_backward.PADDED}),
     "norm, 8 bits": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": BF16, "weight": BF16, "bias": BF16,
                      "total": BF16, "out": FP8, "scales": FP32, "R": "i32", "D": "i32", "eps": "fp32"},
                      {"ADDS": True, "SHIFTS": False, "ROUNDS": True, "COLUMNS": 1024, **norm.NORM}),

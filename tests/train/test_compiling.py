@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import vitkit
 from tests.model.kinds import images_for, make
 from tests.train.runs import losses, toy, trained, weights
 from vitkit.config import AdamW, Schedule
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.train import microbatch
-from vitkit.train.compiling import compile_now, expected_seconds, weighed
+from vitkit.train.compiling import compile_now, expected_seconds, expected_share, weighed
 from vitkit.train.narrow import Narrow
 from vitkit.train.objectives import Labels
 from vitkit.train.parallel import Processes
@@ -32,6 +33,12 @@ def test_what_saves_less_than_it_costs_is_left_alone_and_both_are_said(costs: fl
 
 def test_deeper_models_take_longer():
     assert expected_seconds(make("token")) < expected_seconds(make("ResNet"))
+
+
+def test_wide_models_that_are_launched_as_one_gain_little():
+    shares = [expected_share(vitkit.create(name, image=32), recorded=True) for name in ("Ti/16", "S/16", "B/16")]
+    assert shares == sorted(shares, reverse=True)
+    assert expected_share(make("token"), recorded=False) == expected_share(make("ResNet"), recorded=True) == 0.07
 
 
 def test_a_compiler_that_fails_is_an_error_only_where_it_was_asked_for():

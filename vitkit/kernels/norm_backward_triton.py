@@ -15,9 +15,10 @@ from torch import Tensor
 
 from vitkit.kernels.here import direct
 
-EACH = 48                       # rows that a program goes through
-# measured on an H200: a width that is a power of two, and one that is not
-FULL, PADDED = {"ROWS": 2, "num_warps": 4}, {"ROWS": 1, "num_warps": 2}
+# rows that a program goes through, and of them at a time, measured on an H200: up to 256 and 512 columns; above, a
+# width that is a power of two, and one that is not
+SMALL, MIDDLE = {"EACH": 16, "ROWS": 1, "num_warps": 1}, {"EACH": 48, "ROWS": 2, "num_warps": 2}
+FULL, PADDED = {"EACH": 48, "ROWS": 2, "num_warps": 4}, {"EACH": 48, "ROWS": 1, "num_warps": 2}
 
 
 @triton.jit
@@ -53,11 +54,13 @@ def norm_backward(past: Tensor, through: Tensor, x: Tensor, weight: Tensor, eps:
     """Gradients of what went past the norm and through it, (R, D) each → that of x (R, D), and those of the norm's
     weight and bias beside each other, in parts (n, 2·D)."""
     rows, width = x.shape
-    out, parts, columns = torch.empty_like(x), triton.cdiv(rows, EACH), triton.next_power_of_2(width)
+    columns = triton.next_power_of_2(width)
+    tiles = SMALL if columns <= 256 else MIDDLE if columns == 512 else FULL if columns == width else PADDED
+    out, parts = torch.empty_like(x), triton.cdiv(rows, tiles["EACH"])
     sums = x.new_empty(parts, 2 * width, dtype=torch.float32)
     # eps is part of the kernel: a compiled graph would hand it over as fp64, and all that it touches would become that
-    launch(backward_kernel)[(parts,)](x, weight, past, through, out, sums, rows, width, EPS=eps, EACH=EACH,
-                                      COLUMNS=columns, **(FULL if columns == width else PADDED))
+    launch(backward_kernel)[(parts,)](x, weight, past, through, out, sums, rows, width, EPS=eps,
+                                      COLUMNS=columns, **tiles)
     return out, sums
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitkit.kernels.here import direct
 
-TILE_ROWS, TILE_COLUMNS, ROWS_EACH = 32, 64, 256
+TILE_ROWS, TILE_COLUMNS, ROWS_EACH = 32, 64, 512
 
 
 @triton.jit

@@ -3,6 +3,7 @@ costs, and which share of a pass it saves, is known from another machine."""
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,9 +21,11 @@ from vitkit.train.parallel import Processes, Sharing
 from vitkit.train.plan import Plan
 from vitkit.train.practice import forget, practise, seconds_of_a_pass
 
-# measured on an H200: B/16 took 43 s to compile, L/16 77, and a step of B/16 was 7 % shorter afterwards
+# measured on an H200: B/16 took 43 s to compile, L/16 77; a step was shorter afterwards by that share, up to that width
+# where its passes are launched as one: wide models have little left between their products
 START, EACH_BLOCK = 12.0, 2.5   # seconds
-SAVED = 0.07                    # of a step
+SAVED = {192: 0.16, 384: 0.07, math.inf: 0.006}
+SAVED_ELSEWHERE = 0.07
 LONG = 2_000                    # steps from which a run is compiled where a pass cannot be tried beforehand
 
 
@@ -45,7 +48,8 @@ def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, p
         return Compiling(plan.steps >= LONG, ", compiled" * (plan.steps >= LONG))
     computed = Narrow(objective) if precision == "bf16" else objective
     each = seconds_of_a_pass(computed, objective, plan.micro, processes.device, recorded=recorded)
-    return processes.told(weighed(costs, SAVED * each * plan.accumulate * plan.steps))
+    share = expected_share(objective.model, recorded=recorded and precision == "bf16")
+    return processes.told(weighed(costs, share * each * plan.accumulate * plan.steps))
 
 
 def weighed(costs: float, saves: float) -> Compiling:
@@ -83,6 +87,13 @@ def compile_now(shared: nn.Module, objective: Objective, micro: int, device: tor
 def expected_seconds(model: Model) -> float:
     blocks = len(model.encoder.blocks) if isinstance(model, VisionTransformer) else sum(model.config.body.layers)
     return START + EACH_BLOCK * blocks
+
+
+def expected_share(model: Model, *, recorded: bool) -> float:
+    """Of a step, that compiling saves."""
+    if not recorded or not isinstance(model, VisionTransformer):
+        return SAVED_ELSEWHERE
+    return next(share for width, share in SAVED.items() if model.config.width <= width)
 
 
 def _length(seconds: float) -> str:
