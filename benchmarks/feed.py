@@ -106,7 +106,7 @@ def in_words(found: dict[str, Any]) -> str:
 
 
 def settings(folder: Path, options: argparse.Namespace, device: torch.device) -> tuple[Fit, Data]:
-    """Those of `vitkit fit FOLDER --weights none`, but for the length; compiled, as any run of length is on a GPU."""
+    """Those of `vitkit fit FOLDER --weights none`, but for the length; compiled on a GPU, to be as fast as can be."""
     steps = warm_up(device) + steps_of(options.steps, device) + 1
     config, data, _ = resolve({
         "data": str(folder), "weights": "none", "model": options.model, "image": (options.image,) * 2,

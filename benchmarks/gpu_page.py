@@ -19,7 +19,7 @@ def page(results: list[dict[str, Any]]) -> str:
         "Made by `python benchmarks/gpu.py --page`, from its measurements: random pictures and weights, medians, all "
         "rows of a table taking turns in one run. Training is forward, backward, clipping at 1, AdamW and "
         "cross-entropy, the others under bf16 autocast with torch's fused AdamW, vitkit as `vitkit fit` computes: "
-        "each pass launched as one CUDA graph, where the others' own scripts launch kernel by kernel. "
+        "each pass launched as one CUDA graph if there is room, where the others' own scripts launch kernel by kernel. "
         "Inference has bf16 weights "
         "unless a row says fp8. The best peer is the fastest row of another library. Share of ceiling: the model's "
         "operations in closed form (training: three times forward) over those of a large matrix product in the same "

@@ -22,6 +22,7 @@ from vitkit.kernels.linear import fused_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
 from vitkit.model.attention import SelfAttention
+from vitkit.model.encoder import Mlp
 from vitkit.train import checkpoint
 from vitkit.train.narrow import Copies
 from vitkit.train.objectives import Labels
@@ -143,6 +144,28 @@ def test_a_linear_layer_learns_as_torchs_does(shape: tuple[int, ...], out: int, 
     for one, other in zip(torch.autograd.grad(ours, learning, grad), torch.autograd.grad(expected, learning, grad),
                           strict=True):
         assert_close(one, other, **TOLERANCE)
+
+
+class Adapted(torch.nn.Linear):
+    """As those who train a few numbers beside a layer write it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+def test_what_is_put_in_the_place_of_a_layer_is_called_and_so_is_who_looks_at_one():
+    attention = SelfAttention(width=64, heads=2).to(DEVICE, NUMBERS)
+    mlp = Mlp(width=64, hidden=128, gelu="tanh", dropout=0.1).to(DEVICE, NUMBERS)
+    x, seen = drawn(2, 17, 64), []
+    before = attention(x)
+    for name, layer in (("out", attention.out), ("up", mlp.up), ("down", mlp.down)):
+        layer.register_forward_hook(lambda *given, name=name: seen.append(name))
+    mlp(attention(x))
+    assert seen == ["out", "up", "down"]
+    adapted = Adapted(64, 64, device=DEVICE, dtype=NUMBERS)
+    adapted.load_state_dict(attention.out.state_dict())
+    attention.out = adapted
+    assert_close(attention(x), before + 1, **TOLERANCE)
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 32), (6, 32)])

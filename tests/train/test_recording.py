@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,73 @@ def test_it_is_taken_where_there_is_room(gigabytes: float, expected: bool, monke
     assert recording.decide("auto", *given) == expected
     assert recording.decide("yes", *given)
     assert not recording.decide("no", *given)
+
+
+class Again:
+    """In the place of a CUDA graph: does the work again, and leaves its gradients where the first time left them."""
+
+    def __init__(self, work: Callable[[], Any], objective: Objective):
+        self.work, self.parameters, self.times = work, list(objective.parameters()), 0
+        self.found = self._done()
+        self.held = [parameter.grad for parameter in self.parameters]
+
+    def replay(self) -> None:
+        (loss, measures), (held, told) = self._done(), self.found
+        held.copy_(loss)
+        for name, value in measures.items():
+            told[name].copy_(value)
+        for parameter, place in zip(self.parameters, self.held, strict=True):
+            place.copy_(parameter.grad)
+        self.times += 1
+
+    def _done(self) -> Any:
+        for parameter in self.parameters:
+            parameter.grad = None
+        return self.work()
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(), SGD()])
+def test_gradients_come_from_where_the_graph_leaves_them(optimizer: AdamW | SGD, monkeypatch: pytest.MonkeyPatch):
+    graphs, found = [], []
+
+    def record(work: Callable[[], Any], aside: object) -> tuple[Any, Any]:
+        graphs.append(Again(work, objectives[-1]))
+        return graphs[-1], graphs[-1].found
+
+    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    objectives = []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        objectives.append(_labels(_model("token")))
+        step = Step(objectives[-1], build_optimizer(objectives[-1], Fit(optimizer=optimizer, lr=1e-3), fused=False),
+                    clip=0.3, recorded=recorded)
+        losses = []
+        for number in range(WARM_UPS + 3):
+            pixels = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(number))
+            few = pixels[:3] if number == WARM_UPS + 1 else pixels  # of another shape, once
+            losses.append(step(iter([(few, torch.eye(10)[:len(few)])])).loss)
+        found.append([*losses, *objectives[-1].parameters()])
+    assert [graph.times for graph in graphs] == [2]
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(("kind", "error"), [(RuntimeError, ConfigError),
+                                             (torch.OutOfMemoryError, torch.OutOfMemoryError)])
+def test_what_cannot_be_recorded_says_what_to_do(kind: Any, error: Any, monkeypatch: pytest.MonkeyPatch):
+    def record(work: object, aside: object) -> None:
+        raise kind("operation not permitted when stream is capturing\nand a long tail")
+
+    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    objective = _labels(_model("token"))
+    step = Step(objective, build_optimizer(objective, Fit(optimizer=SGD()), fused=False), clip=1.0, recorded=True)
+    part = torch.rand(2, 3, 32, 32), torch.eye(10)[:2]
+    for _ in range(WARM_UPS):
+        step(iter([part]))
+    with pytest.raises(error, match="cuda_graph=no" if error is ConfigError else "not permitted"):
+        step(iter([part]))
 
 
 @on_a_gpu

@@ -4,9 +4,13 @@ model's hundreds of kernels one by one takes several times as long as running th
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+Result = TypeVar("Result")
 
 WARM_UPS = 3    # libraries choose kernels and allocate workspaces in their first passes, which a graph must not record
 MOST = 8        # sizes that are recorded; each holds memory of its own
@@ -46,7 +50,13 @@ class Graphed(nn.Module):
             for _ in range(WARM_UPS):
                 self.model(pictures)
         torch.cuda.current_stream(images.device).wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):  # other threads go on meanwhile
-            told = self.model(pictures)
+        graph, told = record(lambda: self.model(pictures), aside)
         return graph, pictures, told
+
+
+def record(work: Callable[[], Result], aside: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """What `work` launches, and what comes of it once that is launched; nothing is computed yet."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):  # other threads go on meanwhile
+        found = work()
+    return graph, found

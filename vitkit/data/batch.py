@@ -6,7 +6,6 @@ Shapes: B this process's share of a batch, C channels, K classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,22 +22,10 @@ class Batch:
     failures: tuple[tuple[int, str], ...] = ()  # pictures that could not be decoded: index, reason
 
     def to(self, device: torch.device | str) -> Batch:
-        """On the device; from pinned memory the copy runs while the host goes on and the GPU is at earlier steps.
+        """On the device; from pinned memory the copy runs while the host goes on.
 
         Indices and epochs stay on the host, where augmentation draws from them.
         """
-        device = torch.device(device)
-        if device.type != "cuda":
-            return self._copied(device)
-        here, aside = torch.cuda.current_stream(device), _aside(device)
-        with torch.cuda.stream(aside):
-            there = self._copied(device)
-        here.wait_stream(aside)
-        for tensor in (there.images, there.labels):
-            tensor.record_stream(here)
-        return there
-
-    def _copied(self, device: torch.device) -> Batch:
         return replace(self, images=self.images.to(device, non_blocking=True),
                        labels=self.labels.to(device, non_blocking=True))
 
@@ -52,9 +39,3 @@ class Batch:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
                            for name, value in state.items()})
-
-
-@cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    """Where copies wait for nobody."""
-    return torch.cuda.Stream(device)

@@ -9,17 +9,26 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.kernels.forward import product
-from vitkit.kernels.here import TRITON, check_single
+from vitkit.kernels.here import TRITON, check_single, fusable
 
 if TRITON:
     from vitkit.kernels.sums_triton import sums
 
 
+def through(layer: nn.Linear, x: Tensor, *, fp8: bool = False) -> Tensor:
+    """(…, D) → (…, M); the way back is in the numbers given. What somebody has put in a layer's place, or looks at, is
+    called as it is."""
+    if fusable(x) and type(layer) is nn.Linear and not _watched(layer):
+        return fused_linear(x, layer.weight, layer.bias, fp8=fp8)
+    out: Tensor = layer(x)
+    return out
+
+
 def fused_linear(x: Tensor, weight: Tensor, bias: Tensor, *, fp8: bool = False) -> Tensor:
-    """(…, D), (M, D) → (…, M); the way back is in the numbers given. For what is `fusable`."""
+    """The same, with weights (M, D) of one's own, for what is `fusable`."""
     out: Tensor = _Linear.apply(x, weight, bias, fp8)
     return out
 
@@ -29,6 +38,10 @@ def summed(rows: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # which makes it part of the pass before it
         return rows.sum(dim=0)
     return sums(rows.contiguous()).sum(dim=0).to(rows.dtype)
+
+
+def _watched(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 
 
 class _Linear(torch.autograd.Function):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitkit.kernels.attention import attend, attends, mix, split
 from vitkit.kernels.here import fusable
-from vitkit.kernels.linear import fused_linear
+from vitkit.kernels.linear import through
 from vitkit.model.initialise import linear
 from vitkit.model.positions import Relative
 
@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
         """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
         if relative is None and wanted is None and attends(x, self.heads):
             mixed = attend(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8)
-            return fused_linear(mixed, self.out.weight, self.out.bias)
+            return through(self.out, mixed)
         # elsewhere the layer stays whole, for whoever has put another in its place or looks at what comes out of it
         if relative is None and wanted is not None and fusable(x) and not self.fp8:
             query, key, value = self._project_few(x, wanted)
@@ -68,6 +68,4 @@ class SelfAttention(nn.Module):
         return query.transpose(1, 2), key, value
 
     def _project(self, x: Tensor) -> Tensor:                             # (B, T, 3·D)
-        if self.fp8 and fusable(x):
-            return fused_linear(x, self.qkv.weight, self.qkv.bias, fp8=True)
-        return self.qkv(x)
+        return through(self.qkv, x, fp8=self.fp8)

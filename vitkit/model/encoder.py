@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from vitkit.kernels.here import fusable
-from vitkit.kernels.linear import fused_linear
+from vitkit.kernels.linear import through
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
 from vitkit.model.attention import SelfAttention
@@ -42,10 +42,8 @@ class Mlp(nn.Module):
         if fusable(x) and not (self.training and self.dropout.p):
             return mlp(x, self.up.weight, self.up.bias, self.down.weight, self.down.bias,
                        tanh=self.approximate == "tanh", fp8=self.fp8)
-        up, down = (partial(fused_linear, weight=layer.weight, bias=layer.bias, fp8=self.fp8) if fusable(x) else layer
-                    for layer in (self.up, self.down))
-        hidden = F.gelu(up(x), approximate=self.approximate)             # (B, T, M)
-        return down(self.dropout(hidden))                                # (B, T, D)
+        hidden = F.gelu(through(self.up, x, fp8=self.fp8), approximate=self.approximate)         # (B, T, M)
+        return through(self.down, self.dropout(hidden), fp8=self.fp8)    # (B, T, D)
 
 
 class Block(nn.Module):

@@ -21,8 +21,8 @@ from vitkit.train.parallel import Processes, Sharing
 from vitkit.train.plan import Plan
 from vitkit.train.practice import forget, practise, seconds_of_a_pass
 
-# measured on an H200: B/16 took 43 s to compile, L/16 77; a step was shorter afterwards by that share, up to that width
-# where its passes are launched as one: wide models have little left between their products
+# measured on an H200: B/16 took 43 s to compile, L/16 75; where passes are launched as one, a step of a plain ViT up to
+# that width was shorter afterwards by that share: wide ones have little left between their products
 START, EACH_BLOCK = 12.0, 2.5   # seconds
 SAVED = {192: 0.16, 384: 0.07, math.inf: 0.006}
 SAVED_ELSEWHERE = 0.07
@@ -91,7 +91,7 @@ def expected_seconds(model: Model) -> float:
 
 def expected_share(model: Model, *, recorded: bool) -> float:
     """Of a step, that compiling saves."""
-    if not recorded or not isinstance(model, VisionTransformer):
+    if not recorded or not isinstance(model, VisionTransformer) or model.config.stem or model.config.dropout:
         return SAVED_ELSEWHERE
     return next(share for width, share in SAVED.items() if model.config.width <= width)
 

@@ -97,10 +97,11 @@ def describe_machine() -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that a run may hope for. On the CPU all there are: what is free changes with every file that is read, and a
-    run's parts, which mixing and dropout depend on, are not to."""
+    """Bytes that a run may hope for: on a GPU also those that torch has and nobody uses. On the CPU all there are: what
+    is free changes with every file that is read, and a run's parts, which mixing and dropout depend on, are not to."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         limit = Path("/sys/fs/cgroup/memory.max")  # of a container

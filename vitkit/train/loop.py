@@ -33,6 +33,7 @@ from vitkit.train.parallel import Processes
 from vitkit.train.place import Place, place_of
 from vitkit.train.plan import Plan
 from vitkit.train.schedule import factor
+from vitkit.train.sending import Sender
 from vitkit.train.step import Part, Step, Stepped
 from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
@@ -88,6 +89,7 @@ class Training:
         self.read_every = BETWEEN_READINGS if self.processes.device.type == "cuda" else 1
         self.step = Step(self.shared, self.optimizer, clip=self.config.clip, parts=self.plan.accumulate,
                          recorded=self.recorded)
+        self.send = Sender(self.processes.device)
         how = self.config.augment
         self.augment = Augment(randaugment=how.randaugment, erase=how.erase, mixup=how.mixup, cutmix=how.cutmix)
         self.unread: list[_Reading] = []
@@ -137,8 +139,8 @@ class Training:
 
     def _part(self, number: int, batch: Batch) -> Part:
         """Augmented and mixed where the step runs, and what the pass is about to draw settled by its number."""
-        device, seed, rank = self.processes.device, self.config.seed, self.processes.rank
-        batch = batch.to(device)
+        seed, rank = self.config.seed, self.processes.rank
+        batch = self.send(batch)
         pixels = augment(batch.images, batch.indices, self.augment, seed=seed, epoch=batch.epochs.numpy())
         targets = self._targets(batch.labels)
         if targets.ndim == 2:

@@ -45,5 +45,6 @@ def seconds_of_a_pass(computed: nn.Module, objective: Objective, micro: int, dev
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - started)
+    del go  # and with it the memory that only a graph may use
     forget(objective, device)
     return min(times[WARM_UPS:])

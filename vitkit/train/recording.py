@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from vitkit.compute.graph import record
 from vitkit.cost import cost
 from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
@@ -19,6 +20,7 @@ from vitkit.train.plan import Plan
 
 WARM_UPS = 2   # passes before: libraries choose kernels and make plans in their first, which a graph must not record
 ROOM = 0.4     # of the free memory that a pass may keep: between passes, too, it is the graph's alone
+LATER = 1.5    # times weights, gradients and moments, that a run takes after this: an average and a look are among it
 
 
 def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, precision: Precision,
@@ -28,14 +30,15 @@ def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, p
     again = isinstance(model, VisionTransformer) and model.encoder.recompute
     hindered = {"needs a CUDA device": device.type != "cuda", "is for one process": sharing != "none",
                 "is for batches that go through in one part": plan.accumulate > 1,
-                "does not go with recompute = yes": again}  # which winds random numbers back
+                "does not go with blocks that are gone through again, as recompute has it": again}
     reasons = [reason for reason, holds in hindered.items() if holds]
     if asked == "yes" and reasons:
         raise ConfigError(f"cuda_graph = yes {reasons[0]}", try_="cuda_graph = auto")
     if asked != "auto" or reasons:
         return asked == "yes"
-    kept = cost(model.config).activation_bytes(plan.micro, bytes_per_number=2 if precision == "bf16" else 4)
-    return kept < ROOM * free_memory(device)
+    found = cost(model.config)
+    kept = found.activation_bytes(plan.micro, bytes_per_number=2 if precision == "bf16" else 4)
+    return kept < ROOM * (free_memory(device) - LATER * found.state_bytes)
 
 
 def there_and_back(shared: nn.Module, pixels: Tensor, targets: Tensor, parts: int = 1) -> Measured:
@@ -55,14 +58,16 @@ class Recorded:
 
     def __call__(self, pixels: Tensor, targets: Tensor) -> Measured:
         self.passes += 1
-        if self.passes > WARM_UPS and self.graph is None:
+        if self.passes <= WARM_UPS:
+            return there_and_back(self.shared, pixels, targets)
+        if isinstance(self.shared, Narrow):
+            self.shared.learning.renew()  # somebody may have changed weights that the graph reads copies of
+        if self.graph is None:
             self.graph = self._record(pixels, targets)
-        if self.graph is None or (pixels.shape, targets.shape) != (self.pixels.shape, self.targets.shape):
+        if (pixels.shape, targets.shape) != (self.pixels.shape, self.targets.shape):
             return there_and_back(self.shared, pixels, targets)
         self.pixels.copy_(pixels)
         self.targets.copy_(targets)
-        if isinstance(self.shared, Narrow):
-            self.shared.learning.renew()  # somebody may have changed weights that the graph reads copies of
         self.graph.replay()
         for parameter, grad in zip(self.parameters, self.grads, strict=True):
             parameter.grad = grad
@@ -73,8 +78,14 @@ class Recorded:
         self.pixels, self.targets = pixels.clone(), targets.clone()
         for parameter in self.parameters:
             parameter.grad = None  # or the graph would add to it
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(pixels.device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.measured = there_and_back(self.shared, self.pixels, self.targets)
+        try:
+            graph, self.measured = record(lambda: there_and_back(self.shared, self.pixels, self.targets),
+                                          torch.cuda.Stream(pixels.device))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # torch is in no state to go on after it
+            first = "".join(str(error).strip().splitlines()[:1])[:200]
+            raise ConfigError("a pass of this model could not be recorded as a CUDA graph here.", found=first,
+                              try_="--set cuda_graph=no, which launches its kernels one by one") from error
         self.grads = [parameter.grad for parameter in self.parameters]
         return graph
