@@ -247,7 +247,7 @@ def test_a_pass_from_before_a_step_is_not_gone_back_through_after_it():
     objective = _small()
     shared = share(objective, "none", Processes(torch.device(DEVICE)), "bf16")
     step = Step(shared, build_optimizer(objective, Fit(optimizer=AdamW()), fused=DEVICE == "cuda"), clip=1.0)
-    batch = torch.rand(4, 3, 16, 16, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
+    batch = torch.rand(4, 3, 8, 8, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
     loss, _ = shared(*batch)
     step(iter([batch]))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -260,7 +260,7 @@ def test_other_steps_are_torchs_own_with_gradients_as_wide_as_weights(why: str):
     if why == "place":  # in the middle of something else
         norm = objective.model.encoder.norm
         norm.bias = torch.nn.Parameter(torch.zeros(len(norm.bias) + 1, device=DEVICE)[1:])
-    batch = torch.rand(4, 3, 16, 16, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
+    batch = torch.rand(4, 3, 8, 8, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
     precision = "fp32" if why == "float32" else "bf16"
     shared = share(objective, "none", Processes(torch.device(DEVICE)), precision)  # type: ignore[arg-type]
     if why != "place":
@@ -284,8 +284,9 @@ def test_other_steps_are_torchs_own_with_gradients_as_wide_as_weights(why: str):
 def test_steps_in_one_pass_are_torchs_own_before_and_after_a_checkpoint(again: bool, tmp_path: Path,
                                                                          monkeypatch: pytest.MonkeyPatch):
     """Loaded into the run that wrote it, as when training goes back, or `again` into one that has taken no step."""
+    monkeypatch.setattr("vitkit.kernels.adam_triton.PIECE", 1024)  # the interpreter is slow, and tensors are small
     config, one = Fit(optimizer=AdamW(weight_decay=0.1), lr=1e-3), Processes(torch.device(DEVICE))
-    batch = torch.rand(4, 3, 16, 16, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
+    batch = torch.rand(4, 3, 8, 8, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
     found = []
     for ours in (True, False):
         monkeypatch.setattr("vitkit.train.step.suits", suits if ours else lambda *given: False)
@@ -333,7 +334,7 @@ def test_gelu_in_8_bits_is_gelu_within_a_16th(tanh: bool):
 
 
 def _small() -> Labels:
-    model = vitkit.create("mu/4", image=16, classes=5)
+    model = vitkit.create("mu/4", image=8, classes=5, depth=1)
     torch.nn.init.normal_(model.head.logits.weight)  # else only these would have a gradient
     return Labels(model, multilabel=False, smoothing=0.0, weights=None).to(DEVICE)
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-import vitkit
 from tests.model.kinds import images_for, make
 from tests.train.runs import losses, toy, trained, weights
 from vitkit.config import AdamW, Schedule
 from vitkit.errors import ConfigError
-from vitkit.model.build import Model
+from vitkit.model.build import Model, build
+from vitkit.model.variants import configure
 from vitkit.train import microbatch
 from vitkit.train.compiling import compile_now, expected_seconds, expected_share, weighed
 from vitkit.train.narrow import Narrow
@@ -36,7 +36,8 @@ def test_deeper_models_take_longer():
 
 
 def test_wide_models_that_are_launched_as_one_gain_little():
-    shares = [expected_share(vitkit.create(name, image=32), recorded=True) for name in ("Ti/16", "S/16", "B/16")]
+    with torch.device("meta"):
+        shares = [expected_share(build(configure(name)), recorded=True) for name in ("Ti/16", "S/16", "B/16")]
     assert shares == sorted(shares, reverse=True)
     assert expected_share(make("token"), recorded=False) == expected_share(make("ResNet"), recorded=True) == 0.07
 
