@@ -95,11 +95,11 @@ def chains(pictures: list[bytes]) -> dict[str, Way]:
     whole = Fast(image=(SIDE, SIDE), crop=None, flip=False, whole=Preprocessing(resize="squash"))
     cropped = Fast(image=(SIDE, SIDE))
     exact = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bilinear"))
-    contents = [as_bytes(content) for content in pictures]
+    bicubic = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bicubic"))
     theirs: dict[str, Way] = {}
     if torchvision_works(pictures[0]):
+        contents = [as_bytes(content) for content in pictures]
         theirs["torchvision, bilinear, random crop and flip"] = lambda n: torchvision_view(contents[n], DRAWS[n])
-    bicubic = Exact(image=(SIDE, SIDE), preprocessing=Preprocessing(resize="squash", interpolation="bicubic"))
     return {
         BASE: lambda n: pillow(pictures[n], Image.Resampling.BILINEAR),
         "Pillow, bicubic": lambda n: pillow(pictures[n], Image.Resampling.BICUBIC),

@@ -45,12 +45,12 @@ def toy(out: Path, **settings: Any) -> Fit:
     return Fit(**{"data": "fashion", "out": str(out), **TOY, **settings})
 
 
-def trained(config: Fit, data: Data = FASHION) -> Path:
+def trained(config: Fit, data: Data = FASHION, say: Callable[[str, str], None] = lambda name, text: None) -> Path:
     """The loop alone, without what comes before and after it; a folder with a checkpoint is gone on with."""
     folder = RunFolder(Path(config.out))
     folder.path.mkdir(exist_ok=True)
     try:
-        train(config, data, folder, Processes(pick_device(config.device)), lambda name, text: None)
+        train(config, data, folder, Processes(pick_device(config.device)), say)
     finally:
         folder.close()
     return folder.path

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 import vitkit
 from tests.model.kinds import KINDS, images_for
 from tests.train.runs import losses, toy, trained, weights
+from vitkit.cli import main
 from vitkit.config import SGD, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
@@ -122,6 +123,32 @@ def test_what_cannot_be_recorded_says_what_to_do(kind: Any, error: Any, monkeypa
         step(iter([part]))
     with pytest.raises(error, match="cuda_graph=no" if error is ConfigError else "not permitted"):
         step(iter([part]))
+
+
+def test_a_run_for_which_it_was_decided_records_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked, said = [], []
+
+    def decide(how: str, *given: object) -> bool:
+        asked.append(how)
+        return True
+
+    def record(work: object, aside: object) -> None:
+        raise RuntimeError("there is no GPU here")
+
+    monkeypatch.setattr(recording, "decide", decide)
+    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    run = tmp_path / "run"
+    with pytest.raises(ConfigError, match="there is no GPU here"):
+        trained(toy(run, steps=WARM_UPS + 2, micro=None, cuda_graph="auto"), say=lambda name, text: said.append(text))
+    assert asked == ["auto"]
+    assert any("each pass launched as one" in text for text in said)
+    assert 'cuda_graph = "auto"' in (run / "config.toml").read_text()
+    monkeypatch.undo()
+    settings = (run / "config.toml").read_text().replace('cuda_graph = "auto"', 'cuda_graph = "no"')
+    (run / "config.toml").write_text(settings)
+    main(["resume", str(run)])
+    assert (run / "model.safetensors").exists()
 
 
 @on_a_gpu

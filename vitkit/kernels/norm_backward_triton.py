@@ -59,8 +59,8 @@ def norm_backward(past: Tensor, through: Tensor, x: Tensor, weight: Tensor, eps:
     out, parts = torch.empty_like(x), triton.cdiv(rows, tiles["EACH"])
     sums = x.new_empty(parts, 2 * width, dtype=torch.float32)
     # eps is part of the kernel: a compiled graph would hand it over as fp64, and all that it touches would become that
-    launch(backward_kernel)[(parts,)](x, weight, past, through, out, sums, rows, width, EPS=eps,
-                                      COLUMNS=columns, **tiles)
+    launch(backward_kernel)[(parts,)](x, weight, past, through, out, sums, rows, width, EPS=eps, COLUMNS=columns,
+                                      **tiles)
     return out, sums
 
 

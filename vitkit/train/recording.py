@@ -86,6 +86,7 @@ class Recorded:
         except RuntimeError as error:  # torch is in no state to go on after it
             first = "".join(str(error).strip().splitlines()[:1])[:200]
             raise ConfigError("a pass of this model could not be recorded as a CUDA graph here.", found=first,
-                              try_="--set cuda_graph=no, which launches its kernels one by one") from error
+                              try_=["--set cuda_graph=no, which launches its kernels one by one",
+                                    'cuda_graph = "no" in config.toml, for a run to resume']) from error
         self.grads = [parameter.grad for parameter in self.parameters]
         return graph
