@@ -1,7 +1,7 @@
 """Do fast numbers learn and answer as float32 does? The same run in each, the same data, the same seeds.
 
     python benchmarks/numerics.py DATA [--weights PATH] [--steps 300] [--batch 512] [--seeds 2] [--fp8]
-                                  [--optimizer adamw] [--json]
+                                  [--optimizer adamw] [--keep FOLDER] [--json]
 
 Losses of each step are compared between numbers, with the same seed, and between seeds, with the same numbers: the
 first is to be well within the second. Then every trained model answers DATA's test pictures in float32, bf16 and fp8.
@@ -16,7 +16,7 @@ import json
 import statistics
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,14 @@ def main() -> None:
     parser.add_argument("--fp8", action="store_true", help="a run with 8-bit products on the way forward, too")
     parser.add_argument("--compile", choices=("auto", "yes", "no"), default="yes", help="of the fast runs, on a GPU")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--keep", metavar="FOLDER", help="leaves the runs there")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.lr = options.lr or RATES[options.optimizer]
     device = pick_device(options.device)
     losses: dict[Run, list[float]] = {}
     scores: dict[Run, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as place:
+    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as place:
         # the first seed of all numbers first: whoever stops it half-way has what matters
         for seed, numbers in itertools.product(range(options.seeds), ("fp32", "bf16", *(["fp8"] * options.fp8))):
             started = time.perf_counter()
