@@ -102,7 +102,8 @@ def arguments() -> argparse.Namespace:
                         "too")
     parser.add_argument("--gelu", choices=("tanh", "exact"), default="tanh",
                         help="everybody's: the paper's code has tanh, most other weights exact")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=40, help="that are timed of each, a fourth in each turn; those "
+                        "that a turn begins with swing, so a turn is to be long")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no new case is begun")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -210,7 +211,8 @@ def measure(case: Case, waiting: list[Contender], device: torch.device, ceiling:
         held.clear()
         release(device)
     return [{"library": contender.library, "how": contender.how,
-             **({"failed": one} if isinstance(one := found[contender], str) else one.record(ceiling.flops))}
+             **({"failed": one} if isinstance(one := found[contender], str) else
+                one.record(ceiling.flops) | {"each_milliseconds": [round(1000 * time, 3) for time in one.times]})}
             for contender in waiting]
 
 

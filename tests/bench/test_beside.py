@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_the_whole_of_it_in_small(tmp_path: Path):
         assert [row["library"] for row in case["rows"]] == ["vitkit", "transformers"]
         ours, theirs = case["rows"]
         ratio = ours["pictures_per_second"] / theirs["pictures_per_second"]
+        assert ours["milliseconds"] == pytest.approx(statistics.median(ours["each_milliseconds"]), abs=2e-3)
         figures = f"{ours['pictures_per_second']:,.0f} | {ours['milliseconds']:.2f} | {ratio:.2f}"
         assert f"| vitkit, {ours['how']} | {figures} |" in page
         assert f"| {theirs['milliseconds']:.2f} | 1.00 |" in page
