@@ -25,7 +25,7 @@ OPTIONS = {
                  "config", "set_", "label", "seed", "device", "precision", "workers", "track", "json"],
     "resume": ["run", "device", "workers", "json"],
     "demo": ["out", "json"],
-    "shard": ["data", "folder", "megabytes", "json"],
+    "shard": ["data", "folder", "megabytes", "side", "workers", "json"],
     "cost": ["models", "image", "classes", "batch", "precision", "images", "epochs", "json"],
     "convert": ["source", "out", "to", "grid", "heads", "lossy", "overwrite", "json"],
     "evaluate": ["run", "data", "split", "labels", "label", "real", "image", "batch", "device", "precision", "workers",

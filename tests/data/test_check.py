@@ -56,6 +56,16 @@ def test_sound_data_has_nothing_that_hurts(photos: Path):
     assert report.sizes["median"] == [48, 48]
 
 
+def test_pictures_that_are_slow_to_read_are_told(photos: Path):
+    assert not any("megapixels" in remark for remark in look(photos).remarks)
+    large = encode(Image.new("RGB", (4000, 3000)), "JPEG")
+    for index in range(33):
+        (photos / "train" / "cat" / f"large-{index}.jpg").write_bytes(large)
+    [told] = [remark for remark in look(photos).remarks if "megapixels" in remark]
+    assert "more than 12 megapixels" in told
+    assert "vitkit shard DATA small/ --side 512" in told
+
+
 def test_bad_files_are_named_with_their_reasons(photos: Path):
     for name, content in {"empty.jpg": b"", "text.jpg": b"hello", "half.jpg": encode(view(1), "JPEG")[:300],
                           "bomb.png": bombs()["png"]}.items():

@@ -55,3 +55,13 @@ def test_only_one_of_many_processes_talks(capsys: pytest.CaptureFixture[str]):
 
 def test_going_back_behind_the_start_is_no_negative_rate():
     assert Display(step=50, steps=100, batch=8, shown=False).rate(40) == 0
+
+
+@pytest.mark.parametrize(("wait", "seconds", "told"), [(0.43, 90, True), (0.1, 90, False), (0.43, 20, False)])
+def test_a_run_that_waited_long_is_told_what_helps(
+    wait: float, seconds: float, told: bool, capsys: pytest.CaptureFixture[str]
+):
+    with Display(step=0, steps=2, batch=8, shown=True) as display:
+        display.started -= seconds
+        display.update(2, 1.0, {}, wait)
+    assert ("43% of the time went into waiting for pictures" in capsys.readouterr().err) == told

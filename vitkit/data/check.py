@@ -19,6 +19,7 @@ from vitkit.data.sources.splits import fitting_split
 IMBALANCE = 10.0  # largest class over smallest from which a remark is made
 STRETCH = 2_000  # pictures between savings of what was learned
 FEW = 10  # pictures of a class under which a remark is made
+LARGE = 4_000_000  # pixels of half of the pictures from which a remark is made: 20 ms of a core each, in every epoch
 
 # How pictures are stored that ordinary tools get wrong; here they are merely worth knowing of.
 ODD_MODES = {"CMYK": "CMYK", "P": "palette", "PA": "palette", "RGBA": "with transparency", "LA": "with transparency",
@@ -107,6 +108,9 @@ def _judge_files(report: Report, data: Data, places: list[Place], facts: list[Fa
         "largest": _size_at(heights, widths, int((heights * widths).argmax())),
         "widest": round(float(shapes.max()), 2), "tallest": round(float(shapes.min()), 2),
     }
+    if (pixels := float(np.median(heights * widths))) > LARGE:
+        report.remarks.append(f"half of the pictures have more than {pixels / 1e6:.0f} megapixels, all decoded again "
+                              "in every epoch; vitkit shard DATA small/ --side 512 makes them smaller once")
 
 
 def _judge_classes(report: Report, data: Data) -> None:

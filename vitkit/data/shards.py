@@ -5,23 +5,28 @@ Under temporary names until all is written, and `index.json` last: what was inte
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.shrink import shrink
 from vitkit.data.sources.base import Data, DataError, Picture, Split
 from vitkit.data.sources.files import EXTENSIONS, extension, few
 from vitkit.data.sources.shards import INDEX, PLACES, UNFINISHED, VERSION
 
 Watch = Callable[[Iterable[Any], int, str], Iterable[Any]]  # vitkit.progress.progress
+
+STRETCH = 256  # pictures that are made smaller ahead of the writing
 
 _PARTIAL = ".partial"
 _BEGINNINGS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"GIF8": ".gif", b"RIFF": ".webp", b"BM": ".bmp",
@@ -29,21 +34,25 @@ _BEGINNINGS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"GIF8": ".gif", b"R
 
 
 def write_shards(
-    data: Data, folder: str | os.PathLike[str], *, megabytes: int = 256, progress: Watch | None = None
-) -> None:
-    """Every picture byte for byte as it was found (pixels as .npy), in shards of about `megabytes` each."""
+    data: Data, folder: str | os.PathLike[str], *, megabytes: int = 256, side: int | None = None, workers: int = 4,
+    progress: Watch | None = None
+) -> int:
+    """Every picture byte for byte as it was found (pixels as .npy), in shards of about `megabytes` each; with `side`,
+    those whose shorter side is longer are made smaller, `workers` at a time. How many were."""
     target = Path(folder)
     _make_room(target)
     try:
         (target / UNFINISHED).touch()
         places: dict[str, NDArray[Any]] = {}
         splits: dict[str, Any] = {}
+        smaller = 0
         for name, split in data.splits.items():
-            writer = _write_split(data, name, target, megabytes * 1_000_000, progress)
+            writer = _Writer(target, name, megabytes * 1_000_000)
+            smaller += _write_split(data, name, writer, side, workers, progress)
             places |= {f"{name}.{member}": array for member, array in writer.places(split).items()}
             splits[name] = {"count": len(split), "shards": writer.shards}
         index = {"version": VERSION, "source": data.name, "kind": data.kind, "classes": list(data.classes),
-                 "multilabel": data.multilabel, "splits": splits}
+                 "multilabel": data.multilabel, "splits": splits, **({"side": side} if smaller else {})}
         with (target / (PLACES + _PARTIAL)).open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **places)
         (target / UNFINISHED).write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -55,17 +64,41 @@ def write_shards(
         if isinstance(error, OSError):
             raise DataError(f"{target} cannot be written to: {error.strerror}.") from error
         raise
+    return smaller
 
 
-def _write_split(data: Data, name: str, target: Path, limit: int, progress: Watch | None) -> _Writer:
-    split, writer = data.splits[name], _Writer(target, name, limit)
-    indices = range(len(split))
+def _write_split(data: Data, name: str, writer: _Writer, side: int | None, workers: int,
+                 progress: Watch | None) -> int:
+    """How many of its pictures were made smaller."""
+    split, smaller = data.splits[name], 0
+    indices: Iterable[int] = range(len(split))
+    if progress:
+        indices = progress(indices, len(split), f"writing {name}")
     try:
-        for index in progress(indices, len(split), f"writing {name}") if progress else indices:
-            writer.add(index, split.keys[index], split.read(index), _label(data, split, index))
+        with contextlib.closing(_in_order(split, side, workers)) as pictures:
+            for index, (picture, changed) in zip(indices, pictures, strict=True):
+                # what was made smaller may be in another format than its name says
+                writer.add(index, "" if changed else split.keys[index], picture, _label(data, split, index))
+                smaller += changed
     finally:
         writer.close()
-    return writer
+    return smaller
+
+
+def _in_order(split: Split, side: int | None, workers: int) -> Generator[tuple[Picture, bool], None, None]:
+    """The pictures, and whether each was made smaller."""
+    if side is None:
+        yield from ((split.read(index), False) for index in range(len(split)))
+        return
+
+    def one(index: int) -> tuple[Picture, bool]:
+        picture = split.read(index)
+        small = shrink(picture, side)
+        return small, small is not picture
+
+    with ThreadPoolExecutor(workers) as pool:  # decoding and resizing leave Python's lock
+        for first in range(0, len(split), STRETCH):
+            yield from pool.map(one, range(first, min(first + STRETCH, len(split))))
 
 
 def _make_room(target: Path) -> None:

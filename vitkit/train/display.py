@@ -8,6 +8,7 @@ import time
 from types import TracebackType
 
 SECONDS_BETWEEN_LINES = 10.0
+MUCH, LONG = 0.3, 60.0  # share of a run spent waiting, and its seconds, from which it is told what helps
 
 
 class Display:
@@ -16,6 +17,7 @@ class Display:
         self.terminal = sys.stderr.isatty()
         self.started = self.said = time.perf_counter()
         self.aside = 0.0  # seconds spent on other things than steps: scoring, saving
+        self.wait = 0.0
 
     def __enter__(self) -> Display:
         return self
@@ -24,6 +26,9 @@ class Display:
                  trace: TracebackType | None) -> None:
         if self.shown and self.terminal:
             print(file=sys.stderr)
+        if error is None and self.wait > MUCH and time.perf_counter() - self.started > LONG:
+            self.say(f"{self.wait:.0%} of the time went into waiting for pictures. More cores read faster; pictures of "
+                     "many megapixels can be made smaller once (vitkit shard DATA small/ --side 512)")
 
     def rate(self, step: int) -> float:
         """Pictures per second of this process's steps so far."""
@@ -31,7 +36,7 @@ class Display:
         return max(step - self.first, 0) * self.batch / seconds if seconds > 0 else 0.0
 
     def update(self, step: int, loss: float, measures: dict[str, float], wait: float) -> None:
-        now = time.perf_counter()
+        now, self.wait = time.perf_counter(), wait
         last = step >= self.steps
         if not self.shown or (now - self.said < (0.2 if self.terminal else SECONDS_BETWEEN_LINES) and not last):
             return

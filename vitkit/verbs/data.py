@@ -54,23 +54,29 @@ def shard(
     data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, arrays, hf:NAME or fashion")],
     folder: Annotated[Positional[Path], arg(metavar="DIR", help="the folder to write")],
     megabytes: Annotated[int, arg(help="size of a shard")] = 256,
+    side: Annotated[int | None, arg(help="pictures whose shorter side is longer are made smaller, to this; as they are "
+                                         "unless said", metavar="PX")] = None,
+    workers: Annotated[int, arg(help="pictures made smaller at a time")] = 4,
     json: Json = False,
 ) -> None:
     """Pictures into tar files of one size, with an index for random access; webdataset's naming.
 
     vitkit shard photos/ shards/        then, anywhere: vitkit check shards/
+    vitkit shard photos/ small/ --side 512        photos of many megapixels, which are slow to read in every epoch
     """
     from vitkit.data.shards import write_shards
+    from vitkit.data.sources.files import counted
     from vitkit.data.sources.open import open_data
     from vitkit.progress import progress
 
-    at_least(1, megabytes=megabytes)
+    at_least(1, megabytes=megabytes, side=side, workers=workers)
     opened = open_data(data)
-    write_shards(opened, folder, megabytes=megabytes, progress=progress)
+    smaller = write_shards(opened, folder, megabytes=megabytes, side=side, workers=workers, progress=progress)
     written = sorted(path.name for path in folder.glob("*.tar"))
     pictures = {name: len(split) for name, split in opened.splits.items()}
     if json:
-        print_json({"data": data, "folder": str(folder), "pictures": pictures, "shards": written})
+        print_json({"data": data, "folder": str(folder), "pictures": pictures, "smaller": smaller, "shards": written})
     else:
         print(f"read     {data}: {opened.kind}, " + ", ".join(f"{count:,} {name}" for name, count in pictures.items()))
-        print(f"written  {folder}: {len(written)} shards")
+        made = f", {smaller:,} pictures made smaller" if side is not None else ""
+        print(f"written  {folder}: {counted(len(written), 'shard')}{made}")

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from tests.data.pictures import encode, oriented, scene
 from tests.data.sources.made import lay_out, png, some
+from vitkit.data.decode import decode
 from vitkit.data.shards import write_shards
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.open import open_data
@@ -84,6 +87,44 @@ def test_pixels_and_tables_of_labels_come_back(tmp_path: Path):
         assert json.load(tar.extractfile("000000000.json")) == {"labels": ["x", "y"]}
 
 
+def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
+    deep = encode(Image.fromarray(np.full((300, 400), 40_000, dtype=np.uint16)), "PNG")
+    given = {"a/photo.jpg": encode(scene(300, 400), "JPEG"), "a/drawing.png": encode(scene(400, 300), "PNG"),
+             "a/flat.webp": encode(scene(300, 400), "WEBP"), "b/small.jpg": encode(scene(100, 900), "JPEG"),
+             "b/deep.png": deep, "b/broken.jpg": encode(scene(300, 400), "JPEG")[:2000],
+             "b/grey.jpg": encode(Image.fromarray(scene(300, 400)).convert("L"), "JPEG")}
+    folders = open_data(lay_out(tmp_path / "photos", given))
+    assert write_shards(folders, tmp_path / "out", side=100, workers=2) == 4
+    data = open_data(tmp_path / "out")
+    part = data.splits["all"]
+    found = {key: part.read(index) for index, key in enumerate(part.keys)}
+    assert list(part.keys) == list(folders.splits["all"].keys)
+    np.testing.assert_array_equal(part.labels, folders.splits["all"].labels)
+    assert {key for key in given if found[key] == given[key]} == {"b/small.jpg", "b/deep.png", "b/broken.jpg"}
+    for key, kind, size in (("a/photo.jpg", "JPEG", (133, 100)), ("a/drawing.png", "PNG", (100, 133)),
+                            ("a/flat.webp", "JPEG", (133, 100)), ("b/grey.jpg", "JPEG", (133, 100))):
+        with Image.open(io.BytesIO(found[key])) as small, Image.open(io.BytesIO(given[key])) as large:
+            assert (small.format, small.size, small.mode) == (kind, size, large.mode)
+            # grey levels, for JPEGs keep a quarter of the colours
+            levels = (np.asarray(one.convert("L"), dtype=np.float32) for one in (
+                small, large.resize(size, Image.Resampling.BICUBIC)))
+            assert np.abs(next(levels) - next(levels)).mean() < 1.5
+    assert any("shorter sides of 100 pixels" in note for note in data.notes)
+    with tarfile.open(tmp_path / "out" / "all-000000.tar") as tar:  # named for what is inside
+        endings = {member.name.partition(".")[2] for member in tar if not member.name.endswith(".cls")}
+    assert endings == {"jpg", "png"}
+
+
+def test_a_small_picture_stands_as_it_was_taken(tmp_path: Path):
+    folders = open_data(lay_out(tmp_path / "photos", {"a/turned.jpg": oriented("JPEG", 6, quality=95)}))  # 24 x 40
+    write_shards(folders, tmp_path / "out", side=12)
+    [content] = [open_data(tmp_path / "out").splits["all"].read(0)]
+    seen = decode(content)
+    assert seen.shape == (12, 20, 3)
+    wanted = np.asarray(Image.fromarray(scene()).resize((20, 12), Image.Resampling.BICUBIC), dtype=np.float32)
+    assert np.abs(seen - wanted).mean() < 6
+
+
 def test_unlabelled_pictures_and_odd_keys_come_back(tmp_path: Path):
     names = ["a.b.c.png", "ümläut 🐈.png", "n" * 250 + ".png"]
     photos = lay_out(tmp_path / "photos", {name: png(seed) for seed, name in enumerate(names)})
@@ -124,9 +165,10 @@ def test_an_interrupted_writing_leaves_nothing(folders: Data, tmp_path: Path):
                 raise KeyboardInterrupt
             yield item
 
-    with pytest.raises(KeyboardInterrupt):
-        write_shards(folders, tmp_path / "out", progress=interrupt)
-    assert list((tmp_path / "out").iterdir()) == []
+    for side in (None, 4):
+        with pytest.raises(KeyboardInterrupt):
+            write_shards(folders, tmp_path / "out", side=side, progress=interrupt)
+        assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_killed_writing_is_told_and_can_be_repeated(folders: Data, tmp_path: Path):

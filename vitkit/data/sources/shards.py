@@ -96,7 +96,10 @@ def open_shards(name: str, folder: Path) -> Data:
     except Exception as error:  # an index that was edited or damaged fails wherever it is first wrong
         raise DataError(f"{name}: the index of these shards is damaged: {type(error).__name__}: {error}",
                         try_="write the shards again with vitkit shard") from error
-    return Data(name, "shards", classes, splits, tuple(oddities(classes, splits, multilabel)), multilabel)
+    notes = list(oddities(classes, splits, multilabel))
+    if "side" in index:
+        notes.append(f"large pictures were made smaller as they were written: shorter sides of {index['side']} pixels")
+    return Data(name, "shards", classes, splits, tuple(notes), multilabel)
 
 
 def _split(
