@@ -17,6 +17,7 @@ from vitkit.model.config import GROUPS, ConvConfig, ModelConfig, ResNetConfig, V
 FLOPS_PER_TRAINED_MAC = 6
 ADAM_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in fp32
 STATISTIC_BYTES = 4
+BYTES = {"fp32": 4, "bf16": 2, "fp8": 2}  # of a number that is kept: of 8 bits are only those in products
 
 
 @dataclass(frozen=True, kw_only=True)

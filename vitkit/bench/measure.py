@@ -14,7 +14,7 @@ from vitkit.bench.timing import Ready, Result, Work, out_of_memory, prepare, rel
 from vitkit.bench.work import What, answering, compiles, flops, training
 from vitkit.compute.inference import Numbers, check_numbers, numbers_here
 from vitkit.compute.quick import applies
-from vitkit.cost import cost
+from vitkit.cost import BYTES, cost
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.model.build import Model
 from vitkit.model.config import ModelConfig, ViTConfig
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def bytes_per_number(self) -> int:
-        return 4 if self.numbers == "fp32" else 2
+        return BYTES[self.numbers]
 
 
 def plan(model: Model, device: torch.device, *, what: Sequence[What], precision: Literal["auto"] | Numbers,

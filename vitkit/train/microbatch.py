@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vitkit.cost import cost
+from vitkit.cost import BYTES, cost
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 from vitkit.train.devices import Precision, free_memory
@@ -54,7 +54,7 @@ def pick_micro(objective: Objective, share: int, processes: Processes, precision
 
 
 def _fitting(model: Model, room: float, precision: Precision) -> int:
-    found, width = cost(model.config), 2 if precision == "bf16" else 4
+    found, width = cost(model.config), BYTES[precision]
     per_picture = found.activation_bytes(1, bytes_per_number=width)
     if isinstance(model, VisionTransformer) and model.encoder.recompute:  # what enters each block, and all of one
         config = model.config

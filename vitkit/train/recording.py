@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.compute.graph import record
-from vitkit.cost import cost
+from vitkit.cost import BYTES, cost
 from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
 from vitkit.train.devices import Precision, free_memory
@@ -37,7 +37,7 @@ def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, p
     if asked != "auto" or reasons:
         return asked == "yes"
     found = cost(model.config)
-    kept = found.activation_bytes(plan.micro, bytes_per_number=2 if precision == "bf16" else 4)
+    kept = found.activation_bytes(plan.micro, bytes_per_number=BYTES[precision])
     return kept < ROOM * (free_memory(device) - LATER * found.state_bytes)
 
 

@@ -29,6 +29,7 @@ def cost(
 
     vitkit cost B/16 L/16 R50+B/16 R152x2        vitkit cost H/14 --images 303_000_000 --epochs 14
     """
+    from vitkit.cost import BYTES
     from vitkit.cost import cost as cost_of
     from vitkit.model.variants import configure
 
@@ -45,7 +46,7 @@ def cost(
         found = cost_of(config)
         row: dict[str, Any] = {
             "model": name, "parameters": found.parameters, "tokens": _tokens(config), "macs": found.macs,
-            "activation_bytes": found.activation_bytes(batch, bytes_per_number=2 if precision == "bf16" else 4),
+            "activation_bytes": found.activation_bytes(batch, bytes_per_number=BYTES[precision]),
             "state_bytes": found.state_bytes,
         }
         if images is not None:
