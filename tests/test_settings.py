@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.data.sources.made import lay_out, png
 from vitkit import fit as runs
 from vitkit.cli import main
 from vitkit.config import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
@@ -274,6 +275,22 @@ def test_the_file_is_over_the_recipe_the_flags_over_the_file_and_set_over_all(re
     assert (config.batch, config.lr, config.clip) == (5, 1, 8)
     assert resolved(*words, "--epochs", "2").steps is None
     assert resolved(*words, "--epochs", "2", "--set", "steps=9").epochs is None
+
+
+@pytest.mark.parametrize(("unused", "told", "used"), [
+    ("masked.rate=0.3", "masked would change nothing here: it is for objective = masked-patch",
+     ["pretrain", "fashion", "--objective", "masked-patch"]),
+    ("schedule.timescale=5", "schedule.timescale would change nothing here: it is for schedule.kind = rsqrt",
+     ["fit", "fashion", "--set", "weights=none", "schedule.kind=rsqrt"]),
+    ("test=0.9", "test would change nothing here: it is for data without pictures to score", ["fit", "PHOTOS"])])
+def test_a_setting_that_would_change_nothing_is_refused(unused: str, told: str, used: list[str], resolved: Resolved,
+                                                        tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lay_out(tmp_path / "photos", {f"{'ab'[index % 2]}/{index}.png": png(index) for index in range(40)})
+    with pytest.raises(SystemExit, match="2"):
+        resolved("fit", "fashion", "--set", "weights=none", unused)
+    assert told in capsys.readouterr().err
+    words = [str(tmp_path / "photos") if word == "PHOTOS" else word for word in used]
+    assert resolved(*words, "--set", "weights=none", unused)
 
 
 def test_a_file_alone_names_the_data_too(resolved: Resolved, tmp_path: Path):

@@ -58,9 +58,26 @@ def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
     if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
         chosen["model"] = ""  # the weights say which
     config = settings.from_tables(settings.merge(chosen, over))
+    _refuse_unused(config, data)
     if Path(config.data).exists() and config.data != fashion.NAME:  # a run is resumed from anywhere
         config = replace(config, data=str(Path(config.data).absolute()))
     return resolve_weights(config), data, f"{name}: {reason}"
+
+
+def _refuse_unused(config: Fit, data: Data) -> None:
+    """Settings that were chosen, and that this run would not look at."""
+    plain = Fit()
+    masked, rsqrt = config.objective == "masked-patch", config.schedule.kind == "rsqrt"
+    if config.masked != plain.masked and not masked:
+        raise _unused("masked", "objective = masked-patch")
+    if config.schedule.timescale != plain.schedule.timescale and not rsqrt:
+        raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    if config.test != plain.test and not masked and divide(data, config).set_aside is None:
+        raise _unused("test", "data without pictures to score, and these have some")
+
+
+def _unused(name: str, needed: str) -> ConfigError:
+    return ConfigError(f"{name} would change nothing here: it is for {needed}", try_=f"leave {name} out")
 
 
 def begin(config: Fit, data: Data, reason: str, talk: TextIO) -> Path:
@@ -162,7 +179,7 @@ def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say:
 
 
 def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
-    device = pick_device(config.device)
+    began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
     if division.test is not None:
         scored = replace(data, splits={division.scored: division.test})
@@ -176,7 +193,8 @@ def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFo
     shown = division.fit if division.test is None else division.test
     report = write_report(folder.path, shown, looks(model, shown))
     write_card(folder.path)
-    say("took", duration(folder.record()["seconds"]))
+    say("took", f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and "
+                "to report")
     say("report", str(report))
     here = shlex.quote(str(folder.path))
     say("next", f"vitkit evaluate {here} DATA" if division.test is not None else f"vitkit fit DATA --weights {here}")

@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
+from PIL import Image
 
 import vitkit
 from tests.evaluate.small import as_input, small_model, some_fashion
 from vitkit.cli import main
+from vitkit.config import Fit
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
 from vitkit.data.split import stratified
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.show import print_evaluation
-from vitkit.train.division import fingerprint
+from vitkit.train.division import divide, fingerprint
+from vitkit.train.folder import RunFolder
 
 
 @pytest.fixture
@@ -194,6 +197,29 @@ def test_a_split_for_scoring_is_scored_whatever_was_set_aside(run: Path, divided
                                                               caplog: pytest.LogCaptureFixture):
     evaluate(run, "fashion")
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(("began", "asked", "seen"), [
+    ("photos", ["photos/train"], 20), ("photos", ["photos/test"], 0),
+    ("photos/train", ["photos", "--split", "train"], 16), ("photos/train", ["photos"], 0)])
+def test_pictures_that_the_run_knows_are_told_by_another_folder_of_theirs(
+    began: str, asked: list[str], seen: int, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    pictures = some_fashion(10).splits["test"]
+    for index, label in enumerate(pictures.labels[:30].tolist()):
+        folder = Path("photos") / ("test" if index % 3 == 2 else "train") / CLASSES[label % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.squeeze(pictures.read(index))).save(folder / f"{index}.png")
+    config = Fit(data=str(tmp_path / began), test=0.2)
+    RunFolder(run).write_config(config)
+    data = open_data(tmp_path / began)
+    (run / "run.json").write_text(json.dumps({"split": divide(data, config).set_aside}))
+    evaluate(run, *asked)
+    assert ("was fitted on" in caplog.text) == bool(seen)
+    if seen:
+        assert f"was fitted on {seen} of these 20 pictures" in caplog.text
 
 
 def test_a_damaged_record_is_a_mistake(run: Path, divided: Path, capsys: pytest.CaptureFixture[str]):

@@ -17,8 +17,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import vitkit
 from tests.data.pictures import encode, scene
-from tests.train.runs import LONG, Command, lines, losses, rewound, states, steps_of, torchrun, two, weights, words
+from tests.train.runs import (
+    LONG,
+    Command,
+    lines,
+    losses,
+    rewound,
+    same,
+    states,
+    steps_of,
+    torchrun,
+    two,
+    weights,
+    words,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -98,6 +112,11 @@ def test_sharded_processes_hold_a_part_of_most_tensors_each(runs: Runs):
         one, other = (load_file(file) for file in files)
         both = [name for name in one.keys() & other.keys() if one[name].ndim > 1]
         assert (len(both) > 20) == shares
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_what_two_processes_saved_is_one_model(how: str, runs: Runs):
+    assert same(dict(vitkit.load(runs.shared(how) / "checkpoints").state_dict()), weights(runs.shared(how)))
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])

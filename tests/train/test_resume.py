@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import vitkit
 from tests.data.pictures import encode, scene
 from tests.train.runs import (
     LONG,
@@ -201,6 +202,34 @@ def test_broken_pictures_are_named_once_however_often_a_run_is_killed(workers: i
     assert_same_end(tmp_path / "run", expected)
 
 
+# Not finished, and asked all the same
+
+def test_the_last_checkpoint_is_the_model_that_came_of_it(whole: Path):
+    """Averages are, of the weights that a step leaves."""
+    assert same(dict(vitkit.load(whole / "checkpoints").state_dict()), weights(whole))
+
+
+def test_a_run_that_is_not_finished_answers_with_its_latest_checkpoint(copy: Path, caplog: pytest.LogCaptureFixture):
+    model = vitkit.load(copy)
+    [told] = [record.message for record in caplog.records if record.name == "vitkit"]
+    assert told == f"{copy}: a run that is not finished; these are its weights after step 9"
+    stored = states(copy)["step-00000009"]
+    assert {name for name in stored if name.startswith("average.")} == {
+        f"average.model.{name}" for name, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, stored[f"average.model.{name}"])
+    before = vitkit.load(copy / "checkpoints" / "step-00000006")
+    assert not torch.equal(before.head.logits.weight, model.head.logits.weight)
+    assert model.metadata.labels == before.metadata.labels == open_data("fashion").classes
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(copy: Path):
+    [shard] = (copy / "checkpoints" / "step-00000009").glob("*.safetensors")
+    shard.write_bytes(shard.read_bytes()[:1000])
+    with pytest.raises(vitkit.VitkitError, match="step-00000009 cannot be read"):
+        vitkit.load(copy)
+
+
 # Being asked to stop
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
@@ -264,6 +293,22 @@ def test_what_does_not_change_the_result_may_change(copy: Path, whole: Path, tmp
     resume(moved, tmp_path / "log", "--workers", "1", "--device", "cpu")
     assert lines(moved) == lines(whole)
     assert same(weights(moved), weights(whole))
+
+
+def test_a_run_that_met_too_many_broken_pictures_says_how_it_goes_on_without_them(tmp_path: Path):
+    for index in range(30):
+        folder = tmp_path / "photos" / ("test" if index > 25 else "train") / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
+        (folder / f"{index}.png").write_bytes(picture[:50] if index in (3, 20) else picture)
+    run = tmp_path / "run"
+    started = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
+    assert started.wait() == 2
+    assert f"max_failed = 0.2 in {run}/config.toml, then vitkit resume {run}: goes on without them" in started.said
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("max_failed = 0.01\n", "max_failed = 0.2\n"))
+    resume(run, tmp_path / "log")
+    assert len(lines(run, "left-out")) == 2
 
 
 def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -34,6 +34,10 @@ NEIGHBOURS = 100  # how far the order is searched for a picture in place of a br
 log = logging.getLogger("vitkit")
 
 
+class TooManyBroken(DataError):
+    """Pictures that cannot be decoded, more than one is ready to do without."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """A picture of a split, decoded and transformed; picklable, so that workers can have it."""
@@ -160,9 +164,8 @@ def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed:
             log.warning("left out: %s: %s", split.keys[index], reason)
     if len(known) > max(max_failed * len(split), ALWAYS_FORGIVEN):
         shown = [f"{split.keys[index]}: {reason}" for index, reason in list(known.items())[:5]]
-        raise DataError(f"{len(known)} of {len(split):,} pictures could not be decoded so far, more than "
-                        f"{max_failed:.1%}.", such_as=shown, try_=["vitkit check lists all of them",
-                                                                    "--set max_failed=0.2 goes on without them"])
+        raise TooManyBroken(f"{len(known)} of {len(split):,} pictures could not be decoded so far, more than "
+                            f"{max_failed:.1%}.", such_as=shown, try_="vitkit check lists all of them")
 
 
 class _Chunks:

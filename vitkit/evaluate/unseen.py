@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import canonical, scoring_split
 from vitkit.errors import ConfigError
-from vitkit.train.division import fingerprint, held_out
-from vitkit.train.folder import RECORD, RunFolder
+from vitkit.train.division import divide, fingerprint, held_out
+from vitkit.train.folder import CONFIG, RECORD, RunFolder
 
 KEYS = {"source", "share", "seed", "fingerprint"}  # of the record that train/division.py makes
 
@@ -18,6 +20,9 @@ log = logging.getLogger("vitkit")
 
 def unseen(run: str, data: Data, split: str | None) -> Data:
     """The data, or the part that the run set aside from them, where otherwise its own training pictures were scored."""
+    if seen := _seen_elsewhere(run, data, split):
+        log.warning(seen)
+        return data
     record = _set_aside(run)
     if record is None:
         _warn_if_fitted(run, data, split)
@@ -40,11 +45,31 @@ def unseen(run: str, data: Data, split: str | None) -> Data:
     return aside
 
 
+def _seen_elsewhere(run: str, data: Data, split: str | None) -> str:
+    """How many of the pictures the run was fitted on, where it was given the folder above them, or one below. Names of
+    splits and pictures are others there; their files are the same."""
+    folder, name = RunFolder.of(run), _named(data, split)
+    if folder is None or not (folder.path / CONFIG).is_file() or name not in data.splits:
+        return ""
+    config = folder.config()
+    began, here = Path(config.data), Path(data.name).absolute()
+    related = began.is_relative_to(here) or here.is_relative_to(began)
+    if began == here or not related or not began.is_dir() or not here.is_dir():
+        return ""
+    try:
+        fitted = divide(open_data(began, label=config.label), config).fit
+    except DataError:  # not what it was
+        return ""
+    seen = {began / key for key in fitted.keys} & {here / key for key in data.splits[name].keys}
+    return (f"{run} was fitted on {len(seen):,} of these {len(data.splits[name]):,} pictures: the scores say little "
+            "about new ones") if seen else ""
+
+
 def _warn_if_fitted(run: str, data: Data, split: str | None) -> None:
     """A split that the run was fitted on, asked for by name or the only one there is, tells nothing of new pictures."""
     folder = RunFolder.of(run)
     fitted = folder.record().get("data", {}).get("fingerprint") if folder else None
-    name = (canonical(split) or split) if split else _scored(data)
+    name = _named(data, split)
     if fitted and name in data.splits and fingerprint(data, name) == fitted:
         log.warning("%s was fitted on these pictures: the scores say nothing about new ones", run)
 
@@ -57,6 +82,11 @@ def _set_aside(run: str) -> dict[str, Any] | None:
         raise ConfigError(f"{folder.path / RECORD} does not tell which pictures were set aside.",
                           found=f"split = {record}")
     return record
+
+
+def _named(data: Data, split: str | None) -> str | None:
+    """The split that is asked for, or is scored without being."""
+    return (canonical(split) or split) if split else _scored(data)
 
 
 def _scored(data: Data) -> str | None:

@@ -6,12 +6,10 @@ torch's distributed checkpoint does the sharding; its storage for Hugging Face i
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,8 @@ from vitkit.atomic import write_text
 from vitkit.train.averaging import Average
 from vitkit.train.folder import RunError
 from vitkit.train.parallel import Processes
+from vitkit.weights.unfinished import RECORD, quietly
 
-RECORD = "record.json"
 SAVING = ".saving"
 
 
@@ -52,7 +50,7 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
             shutil.rmtree(saving, ignore_errors=True)
             saving.mkdir(parents=True)
         processes.barrier()
-        with _quietly():
+        with quietly():
             state_dict_saver.save(state, storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
                                   no_dist=processes.ranks == 1)
         if processes.first:
@@ -79,7 +77,7 @@ def load(checkpoint: Path, objective: nn.Module, optimizer: torch.optim.Optimize
         if lacking:
             raise RunError(f"{checkpoint} is of another model: {len(lacking)} tensors do not pair.",
                            such_as=lacking[:4])
-        with _quietly():
+        with quietly():
             state_dict_loader.load(state, storage_reader=HuggingFaceStorageReader(str(checkpoint)),
                                    no_dist=processes.ranks == 1)
         return read_record(checkpoint)
@@ -97,11 +95,6 @@ def write_record(checkpoint: Path, record: dict[str, Any]) -> None:
 def read_record(checkpoint: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((checkpoint / RECORD).read_text(encoding="utf-8"))
     return record
-
-
-def whole_ones(folder: Path) -> list[Path]:
-    """Oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / RECORD).is_file()) if folder.is_dir() else []
 
 
 def keep_only(folder: Path, steps: Iterable[int]) -> None:
@@ -152,10 +145,3 @@ def _cause(error: BaseException) -> str:
         error = error.__cause__ or error
     reason = getattr(error, "strerror", None) or str(error)
     return reason.splitlines()[0] if reason else type(error).__name__
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield

@@ -20,6 +20,7 @@ from vitkit import settings
 from vitkit.atomic import write_text
 from vitkit.config import Fit
 from vitkit.errors import ConfigError, VitkitError
+from vitkit.weights.unfinished import CHECKPOINTS
 
 fcntl: Any = None
 with contextlib.suppress(ImportError):  # not on Windows, where a folder in use is not noticed
@@ -125,7 +126,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def finished(self) -> bool:

@@ -21,12 +21,11 @@ from torch import Tensor, nn
 
 from vitkit.config import Fit
 from vitkit.data.augment import Augment, augment, mix
-from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader
-from vitkit.data.sources.base import DataError
+from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader, TooManyBroken
 from vitkit.train import checkpoint
 from vitkit.train.averaging import Average
 from vitkit.train.display import Display
-from vitkit.train.folder import RunError, RunFolder
+from vitkit.train.folder import CONFIG, RunError, RunFolder
 from vitkit.train.objectives import Objective
 from vitkit.train.optimizer import set_rate
 from vitkit.train.parallel import Processes
@@ -37,6 +36,7 @@ from vitkit.train.sending import Sender
 from vitkit.train.step import Part, Step, Stepped
 from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
+from vitkit.weights.unfinished import whole_ones
 
 BETWEEN_READINGS = 10        # steps whose losses stay on a GPU before the host asks for them
 BETWEEN_SAVES = 600.0        # seconds
@@ -98,7 +98,7 @@ class Training:
 
     def run(self) -> None:
         """From the latest checkpoint, if there is one, to the last step."""
-        if found := checkpoint.whole_ones(self.folder.checkpoints):
+        if found := whole_ones(self.folder.checkpoints):
             self._return_to(found[-1].name)
         else:
             self._save()  # what cannot be written is known now, and there is a state to roll back to
@@ -109,6 +109,10 @@ class Training:
                     self._go_on()
                 except NotFinite as trouble:
                     self._roll_back(trouble)
+                except TooManyBroken as error:
+                    here = self.folder.path
+                    raise TooManyBroken(str(error), or_=f"max_failed = 0.2 in {here / CONFIG}, then vitkit resume "
+                                                        f"{shlex.quote(str(here))}: goes on without them") from error
         if self.config.patience and self.place.best_step:
             self._return_to(f"step-{self.place.best_step:08d}", forget=False)
 
@@ -213,8 +217,8 @@ class Training:
                     self.left_out.add(picture)
                     self._log("left-out", step, picture=picture, reason=reason)
         if len(self.left_out) > max(self.config.max_failed * len(split), ALWAYS_FORGIVEN):
-            raise DataError(f"{len(self.left_out)} of {len(split):,} pictures could not be decoded so far, more than "
-                            f"{self.config.max_failed:.1%}.", try_=f"vitkit check {self.config.data} lists all of them")
+            raise TooManyBroken(f"{len(self.left_out)} of {len(split):,} pictures could not be decoded so far, more "
+                                f"than {self.config.max_failed:.1%}.", try_="vitkit check lists all of them")
 
     def _known_left_out(self) -> set[str]:
         return {line["picture"] for line in self.folder.metrics() if line["kind"] == "left-out"}
@@ -244,7 +248,7 @@ class Training:
         checkpoint.save(self.folder.checkpoints, checkpoint.state_of(self.objective, self.optimizer, self.average),
                         self._record(), self.processes)
         if self.processes.first:
-            before = [int(path.name[5:]) for path in checkpoint.whole_ones(self.folder.checkpoints)]
+            before = [int(path.name[5:]) for path in whole_ones(self.folder.checkpoints)]
             best = [self.place.best_step] if self.config.patience else []
             checkpoint.keep_only(self.folder.checkpoints, [*best, *[s for s in before if s <= self.place.step][-2:]])
         self.saved = time.monotonic()
@@ -275,7 +279,7 @@ class Training:
                            f"({', '.join(map(str, lately))}): this run diverges.",
                            kept=f"{self.folder.checkpoints}, before it did",
                            try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32")
-        latest = checkpoint.whole_ones(self.folder.checkpoints)[-1]
+        latest = whole_ones(self.folder.checkpoints)[-1]
         self._return_to(latest.name)
         self.place = replace(self.place, skipped=skipped)
         self._log("rolled-back", trouble.step, to=self.place.step, what=trouble.what)

@@ -19,7 +19,7 @@ from vitkit.data.sources.files import counted
 from vitkit.data.transforms import Fast
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
-from vitkit.train import checkpoint, recording
+from vitkit.train import recording
 from vitkit.train.averaging import Average
 from vitkit.train.compiling import Compiling, compile_now, decide
 from vitkit.train.devices import (
@@ -46,6 +46,7 @@ from vitkit.train.start import remember_model, restart_model, start_model
 from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.weights.save import save
+from vitkit.weights.unfinished import whole_ones
 
 FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel",
                   "compile", "recompute", "cuda_graph")  # on resuming
@@ -61,7 +62,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     say("data", f"{Path(data.name).absolute().name}: {', '.join(division.words)}" + (
         f", {len(data.classes)} classes, {_spread(division.fit, data)}" if labelled else ""))
     config = count_steps(config, len(division.fit))
-    begins = processes.told(not checkpoint.whole_ones(folder.checkpoints))
+    begins = processes.told(not whole_ones(folder.checkpoints))
     if not begins:
         check_unchanged(config, folder)
     part = check_shares(config, processes.ranks)

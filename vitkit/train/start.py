@@ -21,6 +21,7 @@ from vitkit.model.variants import configure, name_of
 from vitkit.weights import native
 from vitkit.weights.checkpoints import DEFAULTS
 from vitkit.weights.load import load
+from vitkit.weights.unfinished import DESCRIPTION
 
 SMALLEST = "Ti/16"  # what `fit` takes when no model is named
 
@@ -45,12 +46,12 @@ def start_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tup
 def remember_model(model: Model, folder: Path) -> None:
     """What the model is, beside its checkpoints: resuming needs the weights that it started from no more."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "model.json", json.dumps(native.record_of(model), indent=2) + "\n")
+    write_text(folder / DESCRIPTION, json.dumps(native.record_of(model), indent=2) + "\n")
 
 
 def restart_model(folder: Path) -> tuple[Model, str]:
     """The model of a run that goes on; a checkpoint brings the weights."""
-    record = folder / "model.json"
+    record = folder / DESCRIPTION
     try:
         config, metadata = native.understand(json.loads(record.read_text(encoding="utf-8")), str(record))
     except (OSError, ValueError) as error:

@@ -6,7 +6,9 @@ more than that is refused.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import pickle
 import re
 import zipfile
@@ -22,6 +24,9 @@ from torch import Tensor
 from vitkit.errors import WeightsError
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
+from vitkit.weights.unfinished import latest, open_unfinished
+
+log = logging.getLogger("vitkit")
 
 _WRAPPERS = re.compile(r"^((_orig_mod|module)\.)+")  # of torch.compile and DataParallel, in any order
 # In this order: the safe form before the pickled one.
@@ -43,6 +48,10 @@ def _open_folder(folder: Path) -> Checkpoint:
         if path.is_file():
             tensors, header = _open_shards(path) if name.endswith(".index.json") else _open_file(path)
             return _with_records(folder, tensors, header, folder)
+    if (checkpoint := latest(folder)) is not None:
+        log.warning("%s: a run that is not finished; these are its weights after step %s", folder,
+                    f"{int(checkpoint.name.removeprefix('step-')):,}")
+        return open_unfinished(checkpoint)
     found = sorted(entry.name for entry in folder.iterdir())
     raise WeightsError(f"{folder} holds no weights that I can use.", looked_for=", ".join(WEIGHT_FILES),
                        found=", ".join(found[:8]) + (" …" if len(found) > 8 else "") or "an empty folder")
@@ -70,6 +79,12 @@ def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
     if start[8:9] == b"{":  # eight bytes of length, then a JSON header; a length may look like the start of an archive
         return _open_safetensors(path)
+    if _is_exported(path, start):
+        here = any((path.parent / name).is_file() for name in WEIGHT_FILES)
+        raise WeightsError(f"{path} is an exported model, a program for other runtimes; vitkit works with the weights "
+                           "that it was made from.",
+                           try_=f"{path.parent}, the run folder that it lies in" if here else
+                                "the run folder or the weights file that it was exported from")
     if start[:2] == b"PK":
         return (_open_npz(path) if _is_npz(path) else _open_torch(path)), {}
     if start[:1] == b"\x80":  # a pickle, as torch wrote before 1.6
@@ -78,6 +93,15 @@ def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     raise WeightsError(f"{path} is no weights file, or not a whole one.",
                        looked_for="safetensors, a numpy .npz or a torch state dict, by content",
                        found=f"{size} bytes" + (f" beginning with {start!r}" if size else ""))
+
+
+def _is_exported(path: Path, start: bytes) -> bool:
+    """A .pt2 of torch.export, or ONNX: a protobuf of the format's version, then who made it."""
+    if start[:2] != b"PK":
+        return start[:1] == b"\x08" and (start[2:3] == b"\x12" or path.suffix == ".onnx")
+    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:  # a broken archive is told of as one
+        return any(name.split("/")[1:] == ["archive_format"] for name in archive.namelist())
+    return False
 
 
 def _open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
