@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +19,14 @@ from vitkit.cli import VERBS, main
 
 # Few flags: a new one is a decision, made here as well.
 OPTIONS = {
-    "check": ["data", "image", "resize", "channels", "sheet", "workers", "json"],
+    "check": ["data", "image", "resize", "channels", "sheet", "label", "workers", "json"],
     "fit": ["data", "model", "weights", "image", "steps", "epochs", "batch", "lr", "recipe", "out", "config", "set_",
             "label", "seed", "device", "precision", "workers", "track", "json"],
     "pretrain": ["data", "objective", "model", "weights", "image", "steps", "epochs", "batch", "lr", "recipe", "out",
                  "config", "set_", "label", "seed", "device", "precision", "workers", "track", "json"],
     "resume": ["run", "device", "workers", "json"],
     "demo": ["out", "json"],
-    "shard": ["data", "folder", "megabytes", "side", "workers", "json"],
+    "shard": ["data", "folder", "megabytes", "side", "label", "workers", "json"],
     "cost": ["models", "image", "classes", "batch", "precision", "images", "epochs", "json"],
     "convert": ["source", "out", "to", "grid", "heads", "lossy", "overwrite", "json"],
     "evaluate": ["run", "data", "split", "labels", "label", "real", "image", "batch", "device", "precision", "workers",
@@ -55,6 +56,18 @@ def test_help_names_every_verb_and_imports_nothing_heavy():
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert result.stderr.strip() == "set()"
     assert all(verb in result.stdout for verb in VERBS)
+
+
+def test_help_tells_of_every_verb_in_a_whole_sentence(capsys: pytest.CaptureFixture[str]):
+    main(["--help"])
+    listing = capsys.readouterr().out.split("--help\n")[1].split("--version")[0]
+    told = dict(part.split(maxsplit=1) for part in re.split(r"\n  (?=\w)", listing)[1:])
+    assert told.keys() == VERBS.keys()
+    for verb, sentence in told.items():
+        sentence = " ".join(sentence.split())
+        assert re.fullmatch(r"[A-Z].*[^.]\.", sentence)
+        assert len(sentence) < 130
+        assert " ".join((VERBS[verb].__doc__ or "").split()).startswith(sentence.replace("few- shot", "few-shot"))
 
 
 def test_costs_need_no_torch():

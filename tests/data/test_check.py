@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from vitkit.cli import main
 from vitkit.data.check import Report, check
 from vitkit.data.duplicates import near
 from vitkit.data.facts import Facts, Memory, find_facts
+from vitkit.data.report import print_report
 from vitkit.data.sources.open import open_data
 from vitkit.data.split import stratified
 
@@ -119,13 +121,17 @@ def test_odd_storage_is_counted_and_read(photos: Path):
     assert report.bad == []
 
 
-def test_classes_that_cannot_be_learned_or_are_few_are_named(photos: Path):
+def test_classes_that_cannot_be_learned_or_are_few_are_named(photos: Path, capsys: pytest.CaptureFixture[str]):
     for split, count in (("test", 2), ("train", 0)):
         (photos / split / "bird").mkdir()
         for index in range(count):
             (photos / split / "bird" / f"{index}.png").write_bytes(encode(view(700 + index), "PNG"))
     report = look(photos)
-    assert "train has no picture of bird, which cannot be learned" in report.problems
+    told = "train has no picture of bird, which cannot be learned"
+    assert told in report.problems
+    assert told not in report.remarks  # the data's own note, once is enough
+    print_report(report)
+    assert "train: 12 to 12 pictures each, 1 class absent" in capsys.readouterr().out
 
 
 def test_imbalance_is_stated(photos: Path):
@@ -242,6 +248,47 @@ def test_the_report_reads_well_and_the_sheet_shows_each_class(photos: Path, monk
     first_tile = Image.open(sheet).convert("RGB").crop((16, 86, 112, 182))
     assert len(first_tile.getcolors(10_000)) > 200  # a picture is there, not a blank
     assert picture.shape[1] >= 520
+
+
+def listed(photos: Path, header: str, **cells: str) -> str:
+    """A manifest of the pictures in train; `cells` are what stands for each class."""
+    rows = "".join(f"train/{name}/{index}.png,{cell}\n" for name, cell in cells.items() for index in range(12))
+    (photos / "list.csv").write_text(f"{header}\n{rows}")
+    return str(photos / "list.csv")
+
+
+@pytest.fixture
+def told(photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
+
+    def run(*words: str) -> str:
+        main(["check", *words, "--sheet", str(photos.parent / "sheet.png")])
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_without_labels_the_verdict_is_of_pretraining_alone(photos: Path, told: Callable[..., str]):
+    source = listed(photos, "filename,breed", cat="Korat", dog="Corgi")
+    text = told(source)
+    assert "manifest, unlabelled\n" in text
+    assert "--label COLUMN takes another of its columns: breed" in text
+    assert "nothing here would hurt pre-training; there are no labels to fit" in text
+    assert json.loads(told(source, "--json"))["verdict"] == "fine for pre-training, no labels to fit"
+
+
+def test_a_column_of_labels_is_named(photos: Path, told: Callable[..., str]):
+    text = told(listed(photos, "filename,breed", cat="Korat", dog="Corgi"), "--label", "breed")
+    assert "manifest, 2 classes\n" in text
+    assert "all: 12 to 12 pictures each" in text
+    assert "nothing here would hurt training" in text
+
+
+def test_several_labels_to_a_picture_are_called_multi_label(photos: Path, told: Callable[..., str]):
+    source = listed(photos, "path,tags", cat="small|quiet", dog="small")
+    assert "2 classes, multi-label" in told(source)
+    assert json.loads(told(source, "--json"))["multilabel"] is True
+    assert "multi-label" not in told(listed(photos, "path,label", cat="cat", dog="dog"))
 
 
 @given(counts=st.lists(st.integers(1, 40), min_size=1, max_size=6), share=st.floats(0.05, 0.5), seed=st.integers(0, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -175,6 +176,19 @@ def test_labels_are_matched_to_a_models_classes_by_name(photos: Data):
     for index in range(30):
         folder = Path(split.keys[index]).parent.name
         assert split.labels[index] == {"a": 2, "b": -1, "c": 1}[folder]
+
+
+def test_a_models_classes_may_be_spelled_in_another_form(tmp_path: Path):
+    """Weights from elsewhere, and of runs before names were composed, keep their names as they are."""
+    for name in ("Übung", "고양이"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(encode(scene(), "PNG"))
+    names = tuple(unicodedata.normalize("NFD", name) for name in ("고양이", "개", "Übung"))
+    matched, missing, extra = open_data(tmp_path).with_classes(names)
+    assert (matched.classes, missing, extra) == (names, (names[1],), ())
+    assert matched.splits["all"].labels.tolist() == [2, 0]
+    both = (unicodedata.normalize("NFC", "고양이"), *names)
+    assert open_data(tmp_path).with_classes(both)[0].splits["all"].labels.tolist() == [3, 0]  # the very same name first
 
 
 def test_evaluation_leaves_broken_pictures_out_and_says_so(photos: Data):

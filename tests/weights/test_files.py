@@ -224,10 +224,13 @@ def test_a_file_that_is_no_weights_is_refused(content: bytes, tmp_path: Path):
 
 
 def test_a_path_that_does_not_exist_shows_what_is_beside_it(tmp_path: Path):
-    (tmp_path / "vit.npz").touch()
+    for name in ("vit.npz", *(f"another-{number}" for number in range(20))):
+        (tmp_path / name).touch()
     message = error_of(tmp_path / "vot.npz")
-    assert "does not exist" in message
-    assert "vit.npz" in message
+    assert "vot.npz does not exist; did you mean vit.npz?" in message
+    assert "another-0" in message
+    assert "and 13 more" in message
+    assert "does not exist." in error_of(tmp_path / "something else")
 
 
 def test_a_models_name_points_to_its_public_weights():

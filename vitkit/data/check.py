@@ -12,6 +12,7 @@ import numpy as np
 
 from vitkit.data.duplicates import identical, near
 from vitkit.data.facts import Facts, Memory
+from vitkit.data.sources.assemble import unlearnable
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.files import counted, few
 from vitkit.data.sources.splits import fitting_split
@@ -43,6 +44,7 @@ class Report:
     kind: str
     classes: tuple[str, ...]
     pictures: dict[str, int]
+    multilabel: bool = False
     bad: list[tuple[str, str]] = field(default_factory=list)  # key, reason
     odd: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
@@ -68,8 +70,8 @@ def check(data: Data, *, channels: int = 3, workers: int = 4, memory: Memory | N
             return Facts(error=str(error).splitlines()[0].removeprefix(f"{key} "))
 
     facts = list(watch(_in_parallel(examine, places, workers, memory), len(places), "decoding"))
-    report = Report(name=data.name, kind=data.kind, classes=data.classes, remarks=list(data.notes),
-                    pictures={name: len(split) for name, split in data.splits.items()})
+    report = Report(name=data.name, kind=data.kind, classes=data.classes, multilabel=data.multilabel,
+                    pictures={name: len(split) for name, split in data.splits.items()}, remarks=list(data.notes))
     _judge_files(report, data, places, facts)
     _judge_classes(report, data)
     _judge_copies(report, data, places, facts)
@@ -130,7 +132,9 @@ def _judge_classes(report: Report, data: Data) -> None:
     counts = report.per_class[fitted]
     untaught = [label for label, count in counts.items() if not count]
     if untaught:
-        report.problems.append(f"{fitted} has no picture of {few(untaught)}, which cannot be learned")
+        told = unlearnable(fitted, untaught)
+        report.problems.append(told)
+        report.remarks = [remark for remark in report.remarks if remark != told]  # a note of the data: once is enough
     scarce = [label for label, count in counts.items() if 0 < count < FEW]
     if scarce:
         report.remarks.append(f"{counted(len(scarce), 'class has', 'classes have')} fewer than {FEW} pictures "

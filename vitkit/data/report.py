@@ -15,6 +15,7 @@ from vitkit.data.decode import decode
 from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.sheet import draw_sheet
 from vitkit.data.sources.base import Data, DataError, Split
+from vitkit.data.sources.files import counted
 from vitkit.data.transforms import Exact
 from vitkit.errors import DecodeError
 
@@ -30,7 +31,8 @@ def print_report(report: Report, talk: TextIO | None = None) -> None:
 
 def _print(report: Report) -> None:
     _line("data", f"{report.name}: {report.kind}"
-          + (f", {len(report.classes)} classes" if report.classes else ", unlabelled"))
+          + (f", {counted(len(report.classes), 'class', 'classes')}" if report.classes else ", unlabelled")
+          + (", multi-label: any number of them to a picture" if report.multilabel else ""))
     _line("pictures", ", ".join(f"{count:,} {name}" for name, count in report.pictures.items()))
     if report.sizes:
         low, middle, high = (" x ".join(map(str, report.sizes[which])) for which in ("smallest", "median", "largest"))
@@ -39,7 +41,8 @@ def _print(report: Report) -> None:
         _line("stored", ", ".join(f"{count:,} {what}" for what, count in report.odd.items()) + "; all are read rightly")
     for name, counts in report.per_class.items():
         present = [count for count in counts.values() if count] or [0]
-        absent = f", {len(counts) - len(present):,} classes absent" if len(present) < len(counts) else ""
+        missing = sum(not count for count in counts.values())
+        absent = f", {counted(missing, 'class', 'classes')} absent" if missing else ""
         _line("classes" if name == next(iter(report.per_class)) else "",
               f"{name}: {min(present):,} to {max(present):,} pictures each{absent}")
     _list("bad", [f"{key}: {reason}" for key, reason in report.bad])
@@ -49,11 +52,13 @@ def _print(report: Report) -> None:
     _list("note", report.remarks)
     _list("hurts", report.problems)
     if not report.problems:
-        _line("verdict", "nothing here would hurt training")
+        _line("verdict", "nothing here would hurt " + (
+            "training" if report.classes else "pre-training; there are no labels to fit"))
 
 
 def report_as_json(report: Report) -> dict[str, Any]:
-    return {**asdict(report), "verdict": "would hurt training" if report.problems else "fine"}
+    fine = "fine" if report.classes else "fine for pre-training, no labels to fit"
+    return {**asdict(report), "verdict": "would hurt training" if report.problems else fine}
 
 
 def contact_sheet(data: Data, report: Report, image: tuple[int, int], resize: Resize, channels: int) -> Image.Image:

@@ -36,7 +36,8 @@ def match(model: Model, data: Data) -> Matched:
         raise ConfigError("the model has no classes to answer with: it was pre-trained, or its head was taken off.",
                           try_="vitkit fit DATA --weights RUN, then evaluate that run")
     if not data.classes:
-        raise DataError(f"{data.name} has no labels to score against.", found=data.kind)
+        raise DataError(f"{data.name} has no labels to score against.", found=data.kind,
+                        **({"note": data.notes} if data.notes else {}))
     strangers = labels is None or not set(labels) & set(data.classes)
     if strangers and _are_synsets(data.classes) and in_imagenet_order(model):
         log.warning("%s: ImageNet's 1000 synsets, matched with the model's classes by place",

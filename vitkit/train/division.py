@@ -76,6 +76,7 @@ def _check(data: Data, name: str, fit: Split) -> None:
     """That there is something to learn."""
     if not data.classes or len(fit) == 0:
         raise DataError(f"{data.name} has no labels to fit.", found=f"{len(data.splits[name]):,} pictures, {data.kind}",
+                        **({"note": data.notes} if data.notes else {}),
                         try_="class folders or a manifest with labels; vitkit pretrain needs none")
     present = np.flatnonzero(fit.per_class(len(data.classes)))
     if len(present) < 2 and not data.multilabel:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vitkit.verbs.options import Data, Json, at_least, image_size, outside, print_json
+from vitkit.verbs.options import Data, Json, Label, at_least, image_size, outside, print_json
 
 
 def check(
@@ -19,12 +19,14 @@ def check(
     channels: Annotated[int, arg(help="3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files")] = 3,
     sheet: Annotated[Path | None, arg(help="where the contact sheet of what a model will see goes; check.png, outside "
                                            "of the data, unless said")] = None,
+    label: Label = None,
     workers: Annotated[int, arg(help="pictures decoded at a time")] = 4,
     json: Json = False,
 ) -> None:
     """A look at all the data before training: bad files, copies, leaks between splits, classes, sizes.
 
-    Exit code 0 when nothing would hurt training, 1 when something would, 2 when the source cannot be read.
+    Exit code 0 when nothing would hurt training (pre-training, without labels), 1 when something would, 2 when the
+    source cannot be read.
     """
     from vitkit.data.check import check as check_data
     from vitkit.data.report import contact_sheet, print_report, report_as_json
@@ -33,7 +35,7 @@ def check(
 
     at_least(1, channels=channels, workers=workers)
     size = image_size(image)
-    opened = open_data(data)
+    opened = open_data(data, label=label)
     target = outside(Path(data), Path("check.png")) if sheet is None else sheet
     report = check_data(opened, channels=channels, workers=workers, watch=progress)
     try:
@@ -56,6 +58,7 @@ def shard(
     megabytes: Annotated[int, arg(help="size of a shard")] = 256,
     side: Annotated[int | None, arg(help="pictures whose shorter side is longer are made smaller, to this; as they are "
                                          "unless said", metavar="PX")] = None,
+    label: Label = None,
     workers: Annotated[int, arg(help="pictures made smaller at a time")] = 4,
     json: Json = False,
 ) -> None:
@@ -70,7 +73,7 @@ def shard(
     from vitkit.progress import progress
 
     at_least(1, megabytes=megabytes, side=side, workers=workers)
-    opened = open_data(data)
+    opened = open_data(data, label=label)
     smaller = write_shards(opened, folder, megabytes=megabytes, side=side, workers=workers, progress=progress)
     written = sorted(path.name for path in folder.glob("*.tar"))
     pictures = {name: len(split) for name, split in opened.splits.items()}

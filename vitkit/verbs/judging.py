@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.errors import ConfigError, Interrupted
-from vitkit.verbs.options import Data, Device, Json, Run, at_least, image_size, option
+from vitkit.verbs.options import Data, Device, Json, Label, Run, at_least, image_size, option
 
 
 def evaluate(
@@ -17,7 +17,7 @@ def evaluate(
     split: Annotated[str | None, arg(help="test where there is one, else val, unless said", metavar="NAME")] = None,
     labels: Annotated[Path | None, arg(help="class names of weights that carry none: one on each line, in the order of "
                                             "the logits", metavar="FILE")] = None,
-    label: Annotated[str | None, arg(help="the column of labels, where data have several", metavar="COLUMN")] = None,
+    label: Label = None,
     real: Annotated[Path | None, arg(help="ImageNet-ReaL's real.json, to score against it too", metavar="FILE")] = None,
     image: Annotated[tuple[int, ...] | None, arg(help="image side, or height and width; the model's own unless said",
                                                  metavar="PX")] = None,
@@ -79,7 +79,7 @@ def probe(
     neighbours: Annotated[int | None, option("knn: pictures that vote; 20 unless said", "N")] = None,
     image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
                                                      "PX")] = None,
-    label: Annotated[str | None, option("the column of labels, where data have several", "COLUMN")] = None,
+    label: Label = None,
     features: Annotated[Path | None, option("write features, labels, keys and class names here", "FILE.npz")] = None,
     batch: Annotated[int, arg(help="pictures at a time")] = 64,
     device: Device = "auto",

@@ -12,7 +12,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from vitkit.errors import ConfigError
-from vitkit.verbs.options import Json, image_size, option, print_json
+from vitkit.verbs.options import Json, Label, image_size, option, print_json
 
 Data = Annotated[Positional[str | None], option("a folder, manifest, shards, arrays, hf:NAME, fashion", "DATA")]
 Model = Annotated[str | None, option("its name, such as Ti/16, B/16, R50+B/16, R50x1", "NAME")]
@@ -26,7 +26,6 @@ Out = Annotated[Path | None, option("the run folder to make; else a new one unde
 File = Annotated[Path | None, option("settings in TOML; of a run folder, its config.toml", "FILE")]
 Set = Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, arg(
     name="set", help="any other setting, such as schedule.warmup=100", metavar="KEY=VALUE…", help_behavior_hint="")]
-Label = Annotated[str | None, option("the column that holds the classes, in a manifest or hf: set", "COLUMN")]
 Seed = Annotated[int | None, option("of everything random; 0 unless said", "N")]
 Device = Annotated[str | None, option("auto, cuda, cuda:1, cpu or mps", "NAME")]
 Precision = Annotated[Literal["auto", "bf16", "fp32"] | None, option("of the arithmetic", "auto|bf16|fp32")]

@@ -10,7 +10,8 @@ from typing import get_args
 
 import torch
 
-from vitkit.errors import ConfigError, WeightsError
+from vitkit.data.sources.files import few
+from vitkit.errors import ConfigError, WeightsError, did_you_mean
 from vitkit.model.build import Model, build
 from vitkit.model.config import ViTConfig, check_count, parse_size
 from vitkit.model.positions import Interpolation
@@ -103,8 +104,9 @@ def _locate(source: str) -> Path:
     try:
         configure(source)
     except ConfigError:
-        beside = sorted(entry.name for entry in path.parent.iterdir())[:8] if path.parent.is_dir() else []
-        raise WeightsError(f"{source} does not exist.", **({"beside_it": ", ".join(beside)} if beside else {}),
+        beside = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+        raise WeightsError(f"{source} does not exist{did_you_mean(path.name, beside) or '.'}",
+                           **({"beside_it": few(beside, 8)} if beside else {}),
                            try_="a weights file, a run folder, or hf:OWNER/NAME") from None
     public = DEFAULTS.get(source)
     raise WeightsError(f"{source} is a model's name, not a file.",

@@ -29,6 +29,11 @@ def some() -> Pictures:
             ]) for number in range(count)}
 
 
+def class_names(pictures: Pictures) -> list[str]:
+    """Not sorted: numbers in a file need not be."""
+    return list(dict.fromkeys(path.split("/")[1] for path in reversed(pictures)))
+
+
 def lay_out(root: Path, pictures: Pictures) -> Path:
     for path, content in pictures.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +57,7 @@ def as_jsonl(root: Path, pictures: Pictures) -> Path:
 
 def as_npz(path: Path, pictures: Pictures, *, compressed: bool = False) -> Path:
     """In sorted order, as folders are read."""
-    names = ["dog", "übung", "cat"]  # not sorted: numbers in a file need not be
+    names = class_names(pictures)
     arrays: dict[str, np.ndarray] = {"class_names": np.array(names)}
     for split in ("train", "test"):
         chosen = sorted(key for key in pictures if key.startswith(split))

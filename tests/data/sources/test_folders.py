@@ -55,7 +55,7 @@ def test_classes_are_frozen_over_all_splits_and_a_missing_one_is_told(tmp_path: 
     assert seen(data, "val") == {"val/a/1.png": "a", "val/c/1.png": "c"}
     assert data.splits["val"].labels.tolist() == [0, 2]
     assert noted(data, "val has no picture of 1 class: b")
-    assert noted(data, "train has no picture of 1 class: a")
+    assert noted(data, "train has no picture of a, which cannot be learned")
 
 
 def test_numbers_as_names_are_sorted_by_value(tmp_path: Path):
@@ -232,17 +232,43 @@ def test_a_file_that_vanished_is_named_when_it_is_read(tmp_path: Path):
         part.read(1)
 
 
-def test_names_of_any_kind_work_and_lookalikes_are_told(tmp_path: Path):
+@pytest.mark.parametrize(("splits", "untaught"), [
+    (("trainval", "val"), "trainval"), (("train", "trainval"), "train"), (("val", "test"), None),
+])
+def test_only_what_the_fitted_split_lacks_cannot_be_learned(splits: tuple[str, str], untaught: str | None,
+                                                            tmp_path: Path):
+    first, second = splits
+    data = open_data(lay_out(tmp_path, {f"{first}/a/1.png": png(1), f"{first}/b/1.png": png(2),
+                                        f"{second}/b/1.png": png(3), f"{second}/c/1.png": png(4)}))
+    told = [note for note in data.notes if "cannot be learned" in note]
+    assert told == ([f"{untaught} has no picture of c, which cannot be learned"] if untaught else [])
+
+
+def test_names_of_any_kind_work(tmp_path: Path):
     composed, decomposed = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
     odd = b"caf\xe9.png".decode("utf-8", "surrogateescape")  # Latin-1, no text in UTF-8
     lay_out(tmp_path, {f"{composed}/1.png": png(1), f"{decomposed}/1.png": png(2), f"猫 🐈/{'n' * 250}.png": png(3),
                        "/".join(["deep"] * 60) + "/1.png": png(4), f"plain/{odd}": png(5), "a\nb/1.png": png(6)})
     data = open_data(tmp_path)
-    assert set(data.classes) == {composed, decomposed, "猫 🐈", "deep", "plain", "a\nb"}
+    assert set(data.classes) == {composed, "猫 🐈", "deep", "plain", "a\nb"}
     part = data.splits["all"]
     assert {part.read(index) for index in range(len(part))} == {png(seed) for seed in range(1, 7)}
     assert "".join(part.keys).encode("utf-8")  # every key can be printed
-    assert noted(data, "look alike", ascii(composed), ascii(decomposed))
+    assert not noted(data, "look alike")
+
+
+@pytest.mark.parametrize(("names", "told"), [
+    (("고양이", "고양이 "), "'고양이', '고양이 '"),
+    (("Straße", "strasse", "STRASSE"), "'STRASSE', 'Straße', 'strasse'"),
+    (("하나", "\N{NO-BREAK SPACE}하나"), r"'\xa0하나', '하나'"),
+    (("\N{MICRO SIGN}m", "\N{GREEK SMALL LETTER MU}m"), "'µm' (U+00B5), 'μm'"),
+    (("\N{HANGUL LETTER KIYEOK}", "\N{HANGUL CHOSEONG KIYEOK}"), "'ᄀ', 'ㄱ' (U+3131)"),
+    (("Ｍａｎｓ", "mans"), "'mans', 'Ｍａｎｓ' (U+FF2D, U+FF41, U+FF4E and 1 more)"),
+])
+def test_lookalikes_are_kept_apart_and_told_readably(names: tuple[str, ...], told: str, tmp_path: Path):
+    data = open_data(lay_out(tmp_path, {f"{name}/1.png": png(seed) for seed, name in enumerate(names)}))
+    assert set(data.classes) == set(names)
+    assert data.notes == (f"classes that look alike but are spelled differently, kept apart: {told}",)
 
 
 def test_select_takes_indices_masks_and_nothing(tmp_path: Path):

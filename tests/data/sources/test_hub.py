@@ -91,6 +91,15 @@ def test_of_several_columns_of_labels_one_is_named(tmp_path: Path):
     assert "has no column 'size'" in error_of(source, label="size")
 
 
+def test_a_column_of_another_name_is_told_and_taken(tmp_path: Path):
+    words = datasets.Value("string")
+    source = saved(tmp_path / "set", made({"breed": ["Korat", "Manx"], "url": ["a", "b"]}, breed=words, url=words))
+    data = open_data(source)
+    assert data.classes == ()
+    assert any("--label COLUMN takes another of its columns: breed, url" in note for note in data.notes)
+    assert open_data(source, label="breed").classes == ("Korat", "Manx")
+
+
 def test_unusual_splits_are_left_out_and_told(tmp_path: Path):
     one = made({"label": [0]}, label=datasets.ClassLabel(names=["a"]))
     data = open_data(saved(tmp_path / "1", datasets.DatasetDict({"train": one, "unsupervised": one})))

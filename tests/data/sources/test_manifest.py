@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -61,12 +62,13 @@ def test_any_paths_and_labels_come_back_from_jsonl(tmp_path_factory, rows, ascii
 def check(manifest: Path, rows: list[tuple[str, str | int, str]]) -> None:
     data = open_data(manifest)
     assert data.kind == "manifest"
-    assert set(data.classes) == {str(label) for _, label, _ in rows}
+    rows = [(path, unicodedata.normalize("NFC", str(label)), split) for path, label, split in rows]
+    assert set(data.classes) == {label for _, label, _ in rows}
     content = {path: png(seed) for seed, (path, _, _) in enumerate(rows)}
     found = {(part.keys[index], data.classes[part.labels[index]], split[:2], part.read(index))
              for split, part in data.splits.items() for index in range(len(part))}
     usual = {"dev": "val", "Valid": "val"}
-    assert found == {(path, str(label), usual.get(split, split).lower()[:2], content[path])
+    assert found == {(path, label, usual.get(split, split).lower()[:2], content[path])
                      for path, label, split in rows}
 
 
@@ -92,6 +94,45 @@ def test_a_manifest_without_labels_is_unlabelled(folder: Path):
     data = open_data(listed(folder / "list.csv", "filename\na.png\nb.png\na.png\n"))
     assert (data.classes, data.splits["all"].labels.tolist()) == ((), [-1, -1, -1])
     assert "1 line repeats a path that stands above" in data.notes
+
+
+def test_columns_that_may_hold_labels_are_told_with_how_to_choose_one(folder: Path):
+    path = listed(folder / "list.csv", "filename,breed,split,weight\na.png,Korat,train,4\nb.png,Manx,train,5\n")
+    [note] = open_data(path).notes
+    assert note.startswith("no column of labels (label, class, ")
+    assert note.endswith("unlabelled; --label COLUMN takes another of its columns: breed, weight")
+    named = open_data(path, label="breed")
+    assert (named.classes, named.notes) == (("Korat", "Manx"), ())
+    [note] = open_data(listed(folder / "list.csv", "filename,split\na.png,train\n")).notes
+    assert note.endswith("unlabelled")
+
+
+@pytest.mark.parametrize(("name", "text", "told"), [
+    ("list.csv", 'path,labels\na.png,"cat, cute"\nb.png,cat|old\n',
+     "labels such as 'cat, cute' are one class each; several labels in a cell are separated by | or ;"),
+    ("list.csv", 'path,label\na.png,dog\nb.png,"cat, cute"\n',
+     "labels such as 'cat, cute' are one class each; several labels in a cell are read from a column called labels or "
+     "tags, separated by | or ;"),
+    ("list.csv", "path,label\na.png,dog\nb.png,cat|cute\n",
+     "labels such as 'cat|cute' are one class each; several labels in a cell are read from a column called labels or "
+     "tags, separated by | or ;"),
+    ("list.csv", "path,labels\na.png,cat|cute\nb.png,cat;old\n", None),
+    ("list.jsonl", '{"path": "a.png", "labels": ["cat, cute", "old"]}\n{"path": "b.png", "labels": []}\n', None),
+    ("list.jsonl", '{"path": "a.png", "label": 3}\n{"path": "b.png", "label": "x"}\n', None),
+])
+def test_cells_that_may_mean_several_labels_are_told(name: str, text: str, told: str | None, folder: Path):
+    data = open_data(listed(folder / name, text))
+    assert data.notes == (() if told is None else (told,))
+    if told is not None:
+        assert told.split("'")[1] in data.classes
+
+
+@pytest.mark.parametrize("caption", ["a cat, " + "very " * 100 + "tired", "a,cat" + ",very" * 100 + ",tired"])
+def test_a_caption_as_a_label_is_cut_in_the_note(caption: str, folder: Path):
+    data = open_data(listed(folder / "list.csv", f'path,label\na.png,"{caption}"\nb.png,dog\n'))
+    assert caption in data.classes
+    [note] = data.notes
+    assert note.split("'")[1] == caption[:60] + "…"
 
 
 def test_paths_are_relative_to_the_manifest_or_absolute(folder: Path, tmp_path_factory):

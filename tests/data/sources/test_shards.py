@@ -7,6 +7,7 @@ import json
 import pickle
 import tarfile
 import threading
+import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -123,6 +124,26 @@ def test_a_small_picture_stands_as_it_was_taken(tmp_path: Path):
     assert seen.shape == (12, 20, 3)
     wanted = np.asarray(Image.fromarray(scene()).resize((20, 12), Image.Resampling.BICUBIC), dtype=np.float32)
     assert np.abs(seen - wanted).mean() < 6
+
+
+@pytest.mark.parametrize(("column", "labels", "merged"), [
+    ("label", ("a", "b", "c", "b"), [1, 1, 0, 1]),
+    ("labels", ("a", "b", "c", "a|c"), [[False, True], [False, True], [True, False], [True, True]]),
+])
+def test_an_index_of_equivalent_names_is_read_as_one_class(column: str, labels: tuple[str, ...], merged: list,
+                                                           tmp_path: Path):
+    """As they were written once, with a class for each form."""
+    lay_out(tmp_path, {f"{number}.png": png(number) for number in range(4)})
+    rows = "".join(f"{number}.png,{label}\n" for number, label in enumerate(labels))
+    (tmp_path / "list.csv").write_text(f"path,{column}\n{rows}")
+    write_shards(open_data(tmp_path / "list.csv"), tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    index["classes"] = [unicodedata.normalize("NFC", "고양이"), unicodedata.normalize("NFD", "고양이"), "개"]
+    (tmp_path / "out" / "index.json").write_text(json.dumps(index))
+    data = open_data(tmp_path / "out")
+    assert data.classes == ("개", "고양이")
+    assert data.splits["all"].labels.tolist() == merged
+    assert [data.splits["all"].read(number) for number in range(4)] == [png(number) for number in range(4)]
 
 
 def test_unlabelled_pictures_and_odd_keys_come_back(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_labels_stand_beside_pictures(ending: str, labels: list[str], classes: t
     assert [data.classes[label] for label in part.labels] == named
     assert [part.read(index) for index in range(4)] == [png(number) for number in range(4)]
     assert part.keys[1] == "a.tar/k1.png"
+
+
+@pytest.mark.parametrize("ending", ["cls", "json", "txt"])
+def test_labels_in_either_form_are_one_class(ending: str, tmp_path: Path):
+    words = [unicodedata.normalize(form, name) for form in ("NFC", "NFD") for name in ("Übung", "고양이")]
+    texts = [json.dumps({"label": word}) if ending == "json" else word for word in words]
+    data = open_data(packed(tmp_path / "a.tar", beside(ending, texts)))
+    assert data.classes == ("Übung", "고양이")
+    assert data.splits["all"].labels.tolist() == [0, 1, 0, 1]
 
 
 def test_captions_are_not_taken_for_classes(tmp_path: Path):

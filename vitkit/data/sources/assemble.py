@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.sources.base import Data, DataError, Names, Pictures, Split
+from vitkit.data.sources.base import Data, DataError, Names, Pictures, Split, composed
 from vitkit.data.sources.files import counted, few, printable
-from vitkit.data.sources.splits import SPLITS
+from vitkit.data.sources.splits import FITTED, SPLITS
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ def assemble(
     if len(empty) == len(parts):
         raise DataError(f"{name} holds no pictures: {kind}, all empty.")
     parts = {split: part for split, part in parts.items() if split not in empty}
-    classes = in_order(_used(parts, multilabel))
-    place = {label: index for index, label in enumerate(classes)}
+    names = {label: composed(label) for label in _used(parts, multilabel)}
+    classes = in_order(names.values())
+    number = {name: index for index, name in enumerate(classes)}
+    place = {label: number[name] for label, name in names.items()}
     splits = {}
     for split in sorted(parts, key=SPLITS.index):
         part = parts[split]
@@ -81,15 +83,30 @@ def oddities(classes: tuple[str, ...], splits: Mapping[str, Split], multilabel: 
         alike.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), []).append(name)
     for names in alike.values():
         if len(names) > 1:
-            yield f"classes that look alike but are spelled differently, kept apart: {', '.join(map(ascii, names))}"
+            yield f"classes that look alike but are spelled differently, kept apart: {', '.join(map(_spelled, names))}"
     if not classes:
         return
+    fitted = next((split for split in FITTED if split in splits), None)
     for split, pictures in splits.items():
         if not pictures.labelled:
             continue
         seen = pictures.labels.any(axis=0) if multilabel else np.isin(np.arange(len(classes)), pictures.labels)
         if not seen.all():
             missing = [classes[index] for index in np.flatnonzero(~seen)]
-            yield f"{split} has no picture of {counted(len(missing), 'class', 'classes')}: {few(missing)}"
+            yield (unlearnable(split, missing) if split == fitted else
+                   f"{split} has no picture of {counted(len(missing), 'class', 'classes')}: {few(missing)}")
         if not multilabel and (count := int((pictures.labels < 0).sum())):
             yield f"{split} has {counted(count, 'picture')} without a label"
+
+
+def unlearnable(fitted: str, classes: Sequence[str]) -> str:
+    return f"{fitted} has no picture of {few(classes)}, which cannot be learned"
+
+
+def _spelled(name: str) -> str:
+    """Quoted, so that spaces at the ends and what has no shape are seen; signs that may look like plain ones are told
+    by their numbers: 'µm' (U+00B5).
+    """
+    doubles = [f"U+{ord(sign):04X}" for sign in dict.fromkeys(name)
+               if sign.isprintable() and unicodedata.normalize("NFKC", sign) != sign]
+    return repr(name) + (f" ({few(doubles, 3)})" if doubles else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
@@ -61,6 +62,11 @@ class Names(Sequence[str]):
         return chosen
 
 
+def composed(name: str) -> str:
+    """Names that Unicode calls canonically equivalent are the same text: archives from Macs hold "ü" in two parts."""
+    return unicodedata.normalize("NFC", name)
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     keys: Names             # a name per picture for messages: a path, a shard's member, a row
@@ -100,7 +106,7 @@ class Split:
 class Data:
     name: str                  # as the user wrote it
     kind: str                  # "class folders", "flat folder", "manifest", "arrays", "shards", "fashion", …
-    classes: tuple[str, ...]   # sorted, frozen once over all splits; () when unlabelled
+    classes: tuple[str, ...]   # composed, sorted, frozen once over all splits; () when unlabelled
     splits: dict[str, Split]   # among train, trainval, val, test; a source without splits has the single one "all"
     notes: tuple[str, ...]     # what was left out or looks odd, in words
     multilabel: bool = False
@@ -111,16 +117,19 @@ class Data:
         Also the names that only the model has, and those that only the data have. Pictures of the latter become
         unlabelled (-1), or lose that label.
         """
-        place = {name: index for index, name in enumerate(classes)}
-        target = np.array([place.get(name, -1) for name in self.classes], dtype=np.int64)
+        exact = {name: index for index, name in enumerate(classes)}
+        place = {composed(name): index for name, index in exact.items()} | exact
+        target = np.array([place.get(name, place.get(composed(name), -1)) for name in self.classes], dtype=np.int64)
         splits = {}
         for split_name, split in self.splits.items():
             if split.labels.ndim == 2:
                 labels = np.zeros((len(split), len(classes)), dtype=bool)
-                labels[:, target[target >= 0]] = split.labels[:, target >= 0]
+                for column in np.flatnonzero(target >= 0):
+                    labels[:, target[column]] |= split.labels[:, column]
             else:
                 labels = np.append(target, -1)[split.labels]  # the last place is that of -1
             splits[split_name] = replace(split, labels=labels)
-        missing = tuple(name for name in classes if name not in self.classes)
-        extra = tuple(name for name in self.classes if name not in place)
+        here = set(map(composed, self.classes))
+        missing = tuple(name for name in classes if composed(name) not in here)
+        extra = tuple(name for name, index in zip(self.classes, target, strict=True) if index < 0)
         return replace(self, classes=tuple(classes), splits=splits), missing, extra

@@ -56,6 +56,12 @@ def counted(number: int, noun: str, many: str = "") -> str:
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
+def no_column(words: Sequence[str], others: Sequence[str]) -> str:
+    """A note for a table in which no column is called as labels usually are; `others` may hold them all the same."""
+    choice = f"; --label COLUMN takes another of its columns: {few(others, 8)}" if others else ""
+    return f"no column of labels ({', '.join(words)}): unlabelled{choice}"
+
+
 def by_extension(paths: Collection[str], count: int = 5) -> str:
     """214 .heic files, 3 .txt files in 3 folders"""
     if not paths:

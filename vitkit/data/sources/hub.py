@@ -9,7 +9,7 @@ from typing import Any
 
 from vitkit.data.sources.assemble import Part, assemble
 from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.files import few
+from vitkit.data.sources.files import few, no_column
 from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
 
 PREFIX = "hf:"
@@ -42,7 +42,7 @@ def open_hub(name: str, *, label: str | None = None) -> Data:
     image = _image_column(datasets, name, features)
     chosen = _label_column(datasets, name, features, label)
     known = {split: canonical(split) for split in splits}
-    notes = []
+    notes = [] if chosen is not None else [no_column(LABELS, [column for column in features if column != image])]
     if any(known.values()):
         refuse_two_spellings(name, [split for split, usual in known.items() if usual])
         left = [f"{split} ({len(splits[split]):,})" for split, usual in known.items() if not usual]
@@ -106,7 +106,7 @@ def _label_column(datasets: Any, name: str, features: Any, label: str | None) ->
         if word in candidates:
             return word
     raise DataError(f"{name} has more than one column of labels: {', '.join(candidates)}.",
-                    found=_described(features), try_="name the one to use")
+                    found=_described(features), try_="name the one to use: --label COLUMN")
 
 
 def _is_list(datasets: Any, feature: Any) -> bool:

@@ -8,12 +8,13 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from vitkit.data.sources.assemble import Part, assemble
 from vitkit.data.sources.base import Data, DataError, Names
-from vitkit.data.sources.files import FilePictures, counted, few, printable
+from vitkit.data.sources.files import FilePictures, counted, few, no_column, printable
 from vitkit.data.sources.splits import WHOLE, canonical
 from vitkit.errors import did_you_mean
 
@@ -21,6 +22,7 @@ PATH = ("path", "image", "file", "filename", "file_name")
 ONE = ("label", "class", "target", "category")
 MANY = ("labels", "tags")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
+LONG = 60  # signs of a label, maybe a caption, from which a note cuts it
 
 Row = tuple[int, dict[str, Any]]  # the line it ends on, its cells by column
 
@@ -40,12 +42,13 @@ def open_manifest(name: str, file: Path, *, label: str | None = None) -> Data:
     if not rows:
         raise DataError(f"{name} lists no pictures.", found="nothing below the line of column names"
                         if text.strip() else "an empty file")
-    columns = _columns(name, _all_columns(rows), label)
+    found = _all_columns(rows)
+    columns = _columns(name, found, label)
     entries = [(line, *_entry(name, line, cells, columns)) for line, cells in rows]
     _refuse_missing(name, file.parent, [(line, path) for line, path, _, _ in entries])
-    notes = []
+    notes = [*_joined(rows, columns)]
     if columns.label is None:
-        notes.append(f"no column of labels ({', '.join(ONE + MANY)}): unlabelled")
+        notes.append(no_column(ONE + MANY, [column for column in found if column not in (columns.path, columns.split)]))
     repeated = len(entries) - len({path for _, path, _, _ in entries})
     if repeated:
         notes.append(f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} a path that stands above")
@@ -128,7 +131,7 @@ def _columns(name: str, found: list[str], label: str | None) -> Columns:
     many = [known[word] for word in MANY if word in known]
     if len(one + many) > 1:
         raise DataError(f"{name} has more than one column of labels: {', '.join(one + many)}.",
-                        try_="keep one of them, or name the one to use")
+                        try_="keep one of them, or name the one to use: --label COLUMN")
     return Columns(path, next(iter(one + many), None), known.get("split"), bool(many))
 
 
@@ -149,10 +152,27 @@ def _entry(name: str, line: int, cells: dict[str, Any], columns: Columns) -> tup
     if not columns.multilabel:
         return path, _one(name, line, found), split
     if isinstance(found, str):
-        found = [part for part in found.replace(";", "|").split("|") if part.strip()]
+        found = _parts(found)
     if not isinstance(found, list) or None in found:
         raise DataError(f"{name}, line {line}: {found!r} is no list of labels.", try_="[] where none applies")
     return path, [label for part in found if (label := _one(name, line, part))], split
+
+
+def _parts(cell: str) -> list[str]:
+    return [part for part in cell.replace(";", "|").split("|") if part.strip()]
+
+
+def _joined(rows: Sequence[Row], columns: Columns) -> Iterator[str]:
+    """Cells that may mean several labels and are read as one. Not mistakes: names of classes may hold commas."""
+    cells = (cells.get(columns.label) for _, cells in rows if columns.label is not None)
+    words = chain.from_iterable(_parts(cell) if columns.multilabel else [cell] for cell in cells
+                                if isinstance(cell, str))
+    such = next((word.strip() for word in words if set(word) & set("," if columns.multilabel else ",|;")), None)
+    if such is not None:
+        several = ("several labels in a cell are separated by | or ;" if columns.multilabel else
+                   f"several labels in a cell are read from a column called {' or '.join(MANY)}, separated by | or ;")
+        shown = such if len(such) <= LONG else such[:LONG] + "…"
+        yield f"labels such as {shown!r} are one class each; {several}"
 
 
 def _one(name: str, line: int, found: Any) -> str | None:

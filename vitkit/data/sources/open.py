@@ -22,7 +22,7 @@ KINDS = ("a folder of pictures", "a manifest (.csv, .tsv, .jsonl)", "arrays (.np
 
 
 def open_data(source: str | os.PathLike[str], *, label: str | None = None) -> Data:
-    """`label` names the column of labels where a manifest or a Hugging Face dataset has more than one."""
+    """`label` names the column of labels where a manifest or a Hugging Face dataset has several, or calls it oddly."""
     name = os.fspath(source)
     if label is not None and not name.startswith(PREFIX) and not name.lower().endswith(ENDINGS):
         raise DataError(f"{name} has no columns, of which one could be {label!r}.")

@@ -12,14 +12,15 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.sources.assemble import oddities
-from vitkit.data.sources.base import Data, DataError, Names, Picture, Split
+from vitkit.data.sources.assemble import in_order, oddities
+from vitkit.data.sources.base import Data, DataError, Names, Picture, Split, composed
 from vitkit.data.sources.splits import SPLITS
 
 VERSION = 1
@@ -96,10 +97,14 @@ def open_shards(name: str, folder: Path) -> Data:
     except Exception as error:  # an index that was edited or damaged fails wherever it is first wrong
         raise DataError(f"{name}: the index of these shards is damaged: {type(error).__name__}: {error}",
                         try_="write the shards again with vitkit shard") from error
-    notes = list(oddities(classes, splits, multilabel))
+    data = Data(name, "shards", classes, splits, (), multilabel)
+    names = tuple(map(composed, classes))
+    if names != classes:  # written before names were composed
+        data, _, _ = data.with_classes(in_order(names))
+    notes = list(oddities(data.classes, data.splits, multilabel))
     if "side" in index:
         notes.append(f"large pictures were made smaller as they were written: shorter sides of {index['side']} pixels")
-    return Data(name, "shards", classes, splits, tuple(notes), multilabel)
+    return replace(data, notes=tuple(notes))
 
 
 def _split(

@@ -9,6 +9,7 @@ from vitkit.data.sources.base import Data, DataError
 
 SPLITS = ("train", "trainval", "val", "test", "all")
 WHOLE = "all"  # the one split of a source that has none
+FITTED = ("train", "trainval", WHOLE)  # the first of them that there is
 
 _SPELLINGS = {
     "train": "train", "training": "train",
@@ -41,7 +42,7 @@ def refuse_two_spellings(source: str, names: Iterable[str]) -> None:
 
 
 def fitting_split(data: Data) -> str:
-    for name in ("train", "trainval", WHOLE):
+    for name in FITTED:
         if name in data.splits:
             return name
     raise _lacking(data, "to fit on", "train, trainval, or no splits at all")

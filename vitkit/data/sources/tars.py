@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.sources.assemble import Part, assemble
-from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.base import Data, DataError, composed
 from vitkit.data.sources.files import by_extension, counted, extension, few, is_picture, is_rubbish
 from vitkit.data.sources.layout import arrange
 from vitkit.data.sources.shards import TarPictures
@@ -147,7 +147,7 @@ def _labels(name: str, scan: Scan) -> tuple[list[str | None] | None, list[str]]:
         return found, []
     words = [scan.sides.get(key, {}).get(".txt", "").strip() or None for key in keys]
     given = [word for word in words if word]
-    if given and len(set(given)) <= max(1, len(given) // 2):
+    if given and len(set(map(composed, given))) <= max(1, len(given) // 2):
         return words, []
     return None, [f"{counted(len(given), '.txt file')}, mostly different: captions, not classes"] if given else []
 
