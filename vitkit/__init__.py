@@ -3,6 +3,7 @@
     model = vitkit.create("B/16", classes=37)              a model of the paper, untrained
     model = vitkit.load("weights.npz", image=384)          weights of Google's, timm's, Hugging Face's or our own
     vitkit.save(model, "out.npz", format="google")
+    see = vitkit.preprocess(model)                         what the model takes of a picture: see("cat.jpg")
     classifier = vitkit.Classifier("runs/pets")            a trained one, asked: classifier("cat.jpg").label
 """
 
@@ -15,15 +16,16 @@ from vitkit.errors import VitkitError
 if TYPE_CHECKING:
     from vitkit.model.build import create
     from vitkit.serve.predict import Classifier
+    from vitkit.serve.preprocess import preprocess
     from vitkit.weights.load import load
     from vitkit.weights.save import save
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "VitkitError", "create", "load", "save"]
+__all__ = ["Classifier", "VitkitError", "create", "load", "preprocess", "save"]
 
 # torch takes seconds to import, so it waits until a name that needs it is used.
 _HOME = {"Classifier": "vitkit.serve.predict", "create": "vitkit.model.build", "load": "vitkit.weights.load",
-         "save": "vitkit.weights.save"}
+         "preprocess": "vitkit.serve.preprocess", "save": "vitkit.weights.save"}
 
 
 def __getattr__(name: str) -> Any:

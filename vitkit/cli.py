@@ -9,6 +9,7 @@ import errno
 import io
 import logging
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -88,12 +89,18 @@ def _forget_output() -> None:
 
 
 def _help() -> str:
-    lines = [textwrap.fill((function.__doc__ or "").splitlines()[0], 80, initial_indent=f"  {verb:<9} ",
+    lines = [textwrap.fill(_first_sentence(function.__doc__ or ""), 80, initial_indent=f"  {verb:<9} ",
                            subsequent_indent=" " * 12) for verb, function in VERBS.items()]
     return "\n".join([
         "vitkit: the Vision Transformer as real software.", "", "usage: vitkit VERB …      vitkit VERB --help", "",
         *lines, "", "  --version",
     ])
+
+
+def _first_sentence(text: str) -> str:
+    """However many lines it takes."""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", paragraph, maxsplit=1)[0]
 
 
 def _fail(message: str) -> NoReturn:

@@ -236,6 +236,26 @@ def test_the_sheet_never_joins_the_data_and_never_costs_the_report(photos: Path,
     assert "could not be written" in text
 
 
+@pytest.mark.parametrize("ending", ["png", "jpg"])
+def test_a_sheet_takes_the_place_of_a_sheet_and_of_nothing_else(ending: str, photos: Path,
+                                                                monkeypatch: pytest.MonkeyPatch,
+                                                                capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(photos.parent)
+    mine, theirs = Path(f"mine.{ending}"), Path(f"sheet.{ending}")
+    mine.write_bytes(encode(view(1), {"png": "PNG", "jpg": "JPEG"}[ending]))
+    before = mine.read_bytes()
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "photos", "--sheet", str(mine)])
+    assert "not a sheet of check's; it stays as it is" in capsys.readouterr().err
+    Path("check.png").write_bytes(before)
+    main(["check", "photos"])
+    assert "not a sheet of check's; it stays as it is" in capsys.readouterr().out
+    assert mine.read_bytes() == Path("check.png").read_bytes() == before
+    for _ in range(2):
+        main(["check", "photos", "--sheet", str(theirs)])
+        assert f"sheet      {theirs}\n" in capsys.readouterr().out
+
+
 def test_the_report_reads_well_and_the_sheet_shows_each_class(photos: Path, monkeypatch: pytest.MonkeyPatch,
                                                               capsys: pytest.CaptureFixture[str]):
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -89,6 +90,7 @@ def test_json_holds_the_numbers(photos: Path, weights: Path, tmp_path: Path, cap
 @pytest.mark.parametrize(("words", "message"), [
     (["RUN"], "no pictures named"),
     (["RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
+    (["RUN", "https://example.org/cat.jpg"], "https://example.org/cat.jpg is a URL, and those are not read"),
     (["RUN", "PHOTOS", "--token", "1"], "class, mean, or the row and column"),
     (["RUN", "PHOTOS", "--token", "9", "9"], "no patch at row 9"),
     (["RUN", "PHOTOS", "--layer", "7"], "no layer 7"),
@@ -104,6 +106,96 @@ def test_mistakes_are_messages(words: list[str], message: str, photos: Path, wei
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
     assert not (weights / "inspect").exists()
+
+
+def refused(words: list[str | Path], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(["inspect", *map(str, words)])
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["picture-1.png", "inspect.html", "Picture-2.PNG", "attention-3-class.png",
+                                  "attention-1-10-2.png", "distance-far.png", "filters.png", "positions.png"])
+def test_what_inspect_has_not_made_is_never_replaced(name: str, photos: Path, tmp_path: Path,
+                                                     capsys: pytest.CaptureFixture[str]):
+    album = tmp_path / "album"
+    album.mkdir()
+    shutil.copy(photos / "a.png", album / name)
+    (album / "notes.txt").write_text("mine")
+    before = contents(album)
+    told = refused(["nowhere.npz", photos, "--out", album], capsys)  # said before the weights are looked for
+    assert f"{album} holds files that inspect has not made" in told
+    assert name in told
+    assert "--out DIR" in told
+    assert contents(album) == before
+
+
+def test_folders_links_and_pipes_in_the_place_of_a_figure_are_left_alone(photos: Path, tmp_path: Path,
+                                                                         capsys: pytest.CaptureFixture[str]):
+    for number, make_one in enumerate((Path.mkdir, lambda path: path.symlink_to("nowhere"), os.mkfifo)):
+        album = tmp_path / str(number)
+        album.mkdir()
+        make_one(album / "picture-1.png")
+        assert "has not made" in refused(["nowhere.npz", photos, "--out", album], capsys)
+    (tmp_path / "file").touch()
+    assert "Not a directory" in refused(["nowhere.npz", photos, "--out", tmp_path / "file"], capsys)
+
+
+def test_an_earlier_look_is_replaced_but_not_what_came_between(photos: Path, weights: Path, tmp_path: Path,
+                                                               capsys: pytest.CaptureFixture[str]):
+    album = tmp_path / "album"
+    album.mkdir()
+    shutil.copy(photos / "a.png", album / "picture-of-mine.png")  # in nobody's way
+    words = [weights, photos / "a.png", "--out", album]
+    main(["inspect", *map(str, words)])
+    first = contents(album)
+    main(["inspect", str(weights), str(photos), "--out", str(album)])
+    second = contents(album)
+    replaced = {path.name for path in first if first[path] != second[path]}
+    assert replaced >= {"inspect.html", "picture-1.png", "distance.png"}
+    assert second[album / "picture-of-mine.png"] == (photos / "a.png").read_bytes()
+    shutil.copy(photos / "a.png", album / "filters.png")
+    before = contents(album)
+    assert "filters.png" in refused(words, capsys)
+    assert contents(album) == before
+
+
+def test_python_is_refused_as_the_verb_is(photos: Path, tmp_path: Path):
+    shutil.copy(photos / "a.png", tmp_path / "distance.png")
+    model = make("token")
+    found = look_inside(model, open_gallery(model, [photos]))
+    with pytest.raises(vitkit.VitkitError, match=r"has not made(.|\n)*distance\.png"):
+        write_page(found, tmp_path, "run")
+    assert (tmp_path / "distance.png").read_bytes() == (photos / "a.png").read_bytes()
+    assert not (tmp_path / "inspect.html").exists()
+
+
+@pytest.mark.parametrize(("source", "out"), [
+    (".", "."), (".", "new"), (".", "sub/deeper"), ("sub", "sub"), ("a.png", "."), ("*.png", "."), ("sub/*.png", "sub"),
+    ("**/*.png", "new"), ("../photos", "."), ("../album", "../photos"),
+])
+def test_figures_are_not_put_among_the_pictures(source: str, out: str, photos: Path, monkeypatch: pytest.MonkeyPatch,
+                                                capsys: pytest.CaptureFixture[str]):
+    (photos.parent / "album").symlink_to(photos)
+    monkeypatch.chdir(photos)
+    before = contents(photos)
+    assert "the next look would take the figures for some" in refused(["nowhere.npz", source, "--out", out], capsys)
+    assert contents(photos) == before
+    assert not (photos / "new").exists()
+
+
+@pytest.mark.parametrize(("source", "out"), [("a.png", "new"), ("*.png", "new"), ("sub", "new"), ("sub", "."),
+                                             ("sub/**/*.png", "new")])
+def test_figures_may_lie_beside_the_pictures(source: str, out: str, photos: Path, weights: Path,
+                                             monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(photos)
+    main(["inspect", str(weights), source, "--out", out])
+    assert (photos / out / "inspect.html").is_file()
 
 
 def test_the_page_fits_a_phone_and_fetches_nothing(photos: Path, tmp_path: Path):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from PIL import Image
 
+import vitkit
 from tests.report.made import HOSTILE, PLAIN, SIDE, make_evaluation, make_split, write_run
+from vitkit.cli import main
 from vitkit.config import Fit
 from vitkit.report.card import plain, write_card
 
@@ -50,12 +56,32 @@ def test_a_card_that_may_be_published_tells_nothing_of_the_disk(tmp_path: Path) 
     assert "| started from | start |" in text
 
 
+def test_the_code_on_the_card_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", evaluation=make_evaluation(PLAIN, make_split(PLAIN)))
+    model = vitkit.create("mu/4", classes=len(PLAIN), image=SIDE)
+    model.metadata = replace(model.metadata, labels=PLAIN)
+    vitkit.save(model, folder)
+    Image.new("RGB", (SIDE, SIDE), "red").save(tmp_path / "photo.jpg")
+    text = write_card(folder).read_text(encoding="utf-8").split("## How to use it")[1].split("##")[0]
+    for place, here in (("hf:OWNER/NAME", folder), ("photo.jpg", tmp_path / "photo.jpg"), ("photos/", tmp_path),
+                        ("answers.csv", tmp_path / "answers.csv")):
+        text = text.replace(place, str(here))
+    python, shell = re.findall(r"```(?:python)?\n(.*?)```", text, re.DOTALL)
+    exec(python, {})
+    assert capsys.readouterr().out.split()[0] in PLAIN
+    command = next(line for line in shell.splitlines() if line.startswith("vitkit predict "))
+    main(shlex.split(command)[1:])
+    assert "1 pictures; 0 could not be read" in capsys.readouterr().out
+
+
 def test_pre_training_has_a_card_without_scores(tmp_path: Path) -> None:
     write_run(tmp_path, (), objective="masked-patch")
     card = ModelCard.load(write_card(tmp_path))
     assert card.data.eval_results is None
     assert card.data.pipeline_tag == "image-feature-extraction"
-    assert "vitkit evaluate" not in card.text
+    for what in ("vitkit evaluate", "vitkit predict", "Classifier"):  # it has no classes to answer with
+        assert what not in card.text
+    assert "vitkit.load" in card.text
 
 
 @pytest.mark.parametrize("left", ["run.json", "config.toml", "model.json", "metrics.jsonl", "evaluation.json"])

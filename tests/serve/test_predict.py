@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import tempfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,9 +98,50 @@ def test_an_answer_that_is_no_number_is_none(classifier: vitkit.Classifier):
     assert json.loads(json.dumps(told.record(), allow_nan=False))["answers"] == []
 
 
-def test_what_is_no_picture_at_all_is_a_mistake_of_the_caller(classifier: vitkit.Classifier):
-    with pytest.raises(ConfigError, match="a picture cannot be of the type int"):
-        classifier([3])  # type: ignore[list-item]
+@pytest.mark.parametrize("nonsense", [3, None, 2.5, object()])
+def test_what_is_no_picture_at_all_is_a_mistake_of_the_caller(classifier: vitkit.Classifier, nonsense):
+    for given in (nonsense, [scene(), nonsense]):
+        with pytest.raises(ConfigError, match=rf"of the type {type(nonsense).__name__}\n  try  a path, bytes, a file"):
+            classifier(given)
+
+
+def test_an_open_file_is_a_picture(classifier: vitkit.Classifier, tmp_path: Path):
+    path, written = tmp_path / "a.png", io.BytesIO()
+    path.write_bytes(encode(scene(), "PNG"))
+    Image.fromarray(scene()).save(written, "PNG")  # and is at its end now
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(path, "a.png")
+    truth = classifier(path)
+    with (path.open("rb") as buffered, path.open("rb", buffering=0) as raw, os.popen(f"cat {path}") as piped,
+          zipfile.ZipFile(tmp_path / "a.zip") as zipped, zipped.open("a.png") as packed,
+          tempfile.NamedTemporaryFile() as temporary):
+        temporary.write(path.read_bytes())
+        files = [buffered, raw, packed, piped.buffer, temporary, written]
+        told = [classifier(buffered), *classifier(files)]  # one of them for the second time
+        assert [one.name for one in told[:3]] == [str(path)] * 3
+        for prediction in told:
+            assert prediction.error is None
+            np.testing.assert_allclose(prediction.probabilities, truth.probabilities, atol=2e-6)
+
+
+def test_an_open_file_that_cannot_be_read_is_reported_in_its_place(classifier: vitkit.Classifier, tmp_path: Path):
+    (tmp_path / "a.png").write_bytes(encode(scene(), "PNG"))
+    closed = (tmp_path / "a.png").open("rb")
+    closed.close()
+    told = classifier([closed, io.BytesIO(b"no picture"), io.BytesIO(), scene(), "https://example.org/cat.jpg"])
+    assert [prediction.error is None for prediction in told] == [False, False, False, True, False]
+    assert "closed file" in (told[0].error or "")
+    assert told[4].error == "URLs are not read; download it first"
+
+
+def test_a_file_opened_as_text_is_a_mistake_of_the_caller(classifier: vitkit.Classifier, tmp_path: Path):
+    (tmp_path / "a.png").write_bytes(encode(scene(), "PNG"))
+    with (tmp_path / "a.png").open(encoding="utf-8") as undecodable, (tmp_path / "a.png").open(
+            encoding="latin-1") as letters:
+        for file in (undecodable, letters, io.StringIO("a.png\nb.png")):
+            for given in (file, [file]):
+                with pytest.raises(ConfigError, match=rf'{type(file).__name__}: it gives str, not bytes(.|\n)*"rb"'):
+                    classifier(given)  # type: ignore[arg-type]
 
 
 def test_more_pictures_than_a_batch_stay_in_order(classifier: vitkit.Classifier):

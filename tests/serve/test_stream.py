@@ -6,21 +6,25 @@ import csv
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import torch
 
 import vitkit
 from tests.data.pictures import encode, scene
-from tests.serve.coloured import colour_model, odd_pictures, real_pictures
+from tests.serve.coloured import LABELS, colour_model, odd_pictures, real_pictures
 from vitkit.cli import main
 from vitkit.data.sources.named import find
 from vitkit.serve.stream import predict_files, predict_into
@@ -71,6 +75,17 @@ def test_csv_is_read_by_others(run: Path, photos: Path, capsys: pytest.CaptureFi
     assert {row["picture"]: row["label_1"] or None for row in rows} == answers(run, photos)
     assert list(rows[0]) == ["picture", "error", "label_1", "probability_1", "label_2", "probability_2", "label_3",
                              "probability_3"]
+
+
+def test_there_are_no_more_columns_than_classes(run: Path, photos: Path, tmp_path: Path,
+                                                capsys: pytest.CaptureFixture[str]):
+    predict(run, photos, "--csv", "--top", "99")
+    printed = capsys.readouterr().out
+    predict(run, photos, "--out", tmp_path / "answers.csv", "--top", "99")
+    head, *rows = csv.reader(io.StringIO(printed))
+    assert head[-1] == "probability_7"
+    assert all(len(row) == len(head) and (row[1] or all(row[2:])) for row in rows)
+    assert (tmp_path / "answers.csv").read_text() == printed
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -145,14 +160,27 @@ def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_p
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, find([photos]), top=5, watch=stop)
-    for other, words in ((vitkit.Classifier(colour_model(resize="squash")), "preprocessing"),
-                         (vitkit.Classifier(run, labels=list("abcdefg")), "head")):
-        with pytest.raises(vitkit.VitkitError, match=f"begun with another model(.|\n)*{words}"):
-            predict_into(out, other, find([photos]), top=5)
-    with pytest.raises(vitkit.VitkitError, match="top: 5, now 3"):
-        predict_into(out, classifier, find([photos]), top=3)
-    assert predict_into(out, classifier, find([photos]), top=5) == (10, 1)
+        predict_into(out, classifier, find([photos]), top=5, source="runs/a", watch=stop)
+    retrained = vitkit.Classifier(colour_model())
+    with torch.no_grad():
+        retrained.model.head.logits.bias += 0.5
+    lies = find([photos])
+    for words, other, paths, top in (
+        (r"preprocessing: resize to cover 32 x 32.*; now resize to 32 x 32, whatever the shape",
+         vitkit.Classifier(colour_model(resize="squash")), lies, 5),
+        (r"class names: ant, bee, cat and 4 more; now a, b, c and 4 more",
+         vitkit.Classifier(run, labels=list("abcdefg")), lies, 5),
+        (r"model: mu/4 at 32 x 32 px, from runs/a; now mu/4 at 32 x 32 px, from runs/b", retrained, lies, 5),
+        (r"--top: 5; now 3", classifier, lies, 3),
+        (rf"pictures: 30, the first {photos}/a/000.png; now 29, the first {photos}/a/001.jpg", classifier, lies[1:], 5),
+        (r"pictures: 30, .*, as now, but what is called so has changed", classifier, [*lies[:-1], lies[0]], 5),
+    ):
+        with pytest.raises(vitkit.VitkitError, match=f"begun with another model(.|\n)*{words}") as told:
+            predict_into(out, other, paths, top=top, source="runs/b")
+        assert len(str(told.value).splitlines()) == 3  # what differs, and nothing else
+        assert not re.search(r"[0-9a-f]{16}|\w\(\w+=", str(told.value))  # no hash, no repr
+    # the same model, wherever it lies now
+    assert predict_into(out, classifier, find([photos]), top=5, source="runs/moved") == (10, 1)
     with pytest.raises(vitkit.VitkitError, match="exists already"):
         predict_into(out, classifier, find([photos]), top=5)
     assert predict_into(out, classifier, find([photos]), top=5, overwrite=True) == (0, 1)
@@ -175,7 +203,15 @@ def test_a_full_disk_is_told_in_words_and_loses_no_row(run: Path, photos: Path, 
         assert {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
 
 
-@pytest.mark.parametrize("left", [b"", b'{"model": "', None])
+@pytest.mark.parametrize("content", [b"notes of mine", b"a,b\n1,2\n", b"[1]\n", b'{"model": "1f2e", "top": 5}\n'])
+def test_a_part_that_is_another_program_s_is_left_alone(run: Path, photos: Path, tmp_path: Path, content: bytes):
+    (tmp_path / "answers.csv.part").write_bytes(content)
+    with pytest.raises(vitkit.VitkitError, match="a file that vitkit has not written"):
+        predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5)
+    assert (tmp_path / "answers.csv.part").read_bytes() == content
+
+
+@pytest.mark.parametrize("left", [b"", b'{"model": ["', None])
 def test_what_a_crash_leaves_of_a_journal_is_no_hindrance(run: Path, photos: Path, tmp_path: Path, left: bytes | None):
     out, classifier, part = tmp_path / "answers.csv", vitkit.Classifier(run), tmp_path / "answers.csv.part"
     if left is None:  # the file system gave the last row its room, and not its content
@@ -283,7 +319,8 @@ def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
     (photos / "circle").symlink_to(photos)
     os.mkfifo(photos / "pipe.jpg")
     for source in (photos, photos / "*.jpg"):
-        predict(run, source, "--json")
+        with pytest.raises(SystemExit) if source != photos else nullcontext():  # of which not one has an answer
+            predict(run, source, "--json")
         rows = {row["picture"]: row["error"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
         assert "No such file" in rows[str(photos / "gone.jpg")]
         assert len(rows) == (31 if source == photos else 1)
@@ -291,7 +328,44 @@ def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
     assert "pipe.jpg" in caplog.text
 
 
+@pytest.mark.parametrize("words", [[], ["--json"], ["--csv"], ["--out", "answers.csv"], ["--out", "answers.csv",
+                                                                                     "--json"]])
+def test_the_exit_code_tells_whether_anything_was_answered(run: Path, photos: Path, words: list[str],
+                                                           monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(photos.parent)
+    good, broken, text = photos / "a" / "000.png", photos / "a" / "007.jpg", photos / "notes.txt"
+    predict(run, good, broken, *words, *["--overwrite"] * ("--out" in words))
+    capsys.readouterr()
+    for pictures, message in (([broken], "the picture has no answer"),
+                              ([broken, text], "not one of 2 pictures has an answer")):
+        with pytest.raises(SystemExit) as stopped:
+            predict(run, *pictures, *words, *["--overwrite"] * ("--out" in words))
+        assert stopped.value.code == 1
+        told = capsys.readouterr()
+        assert f"vitkit predict: {message}" in told.err
+        # the reasons come all the same
+        assert "007.jpg" in (Path("answers.csv").read_text() if "--out" in words else told.out)
+
+
+def test_weights_without_names_hint_at_the_option_that_gives_them(run: Path, photos: Path, tmp_path: Path,
+                                                                  caplog: pytest.LogCaptureFixture,
+                                                                  capsys: pytest.CaptureFixture[str]):
+    model = colour_model()
+    model.metadata = replace(model.metadata, labels=None)
+    vitkit.save(model, tmp_path / "unnamed")
+    (tmp_path / "names.txt").write_text("\n".join(LABELS))
+    predict(tmp_path / "unnamed", photos)
+    assert caplog.text.count("--labels FILE") == 1
+    caplog.clear()
+    predict(tmp_path / "unnamed", photos / "a" / "000.png", "--labels", tmp_path / "names.txt")
+    predict(run, photos / "a" / "000.png")
+    assert "--labels" not in caplog.text
+    assert any(name in capsys.readouterr().out for name in LABELS)
+
+
 @pytest.mark.parametrize(("words", "message"), [
+    (["http://example.org/cat.jpg"], "http://example.org/cat.jpg is a URL, and those are not read"),
     (["nowhere.jpg"], "nowhere.jpg does not exist"),
     ([f"{'long' * 80}.jpg"], "cannot be read: File name too long"),
     (["PHOTOS", "--out", f"{'long' * 80}.csv"], "cannot be written: File name too long"),

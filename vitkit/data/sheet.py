@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
+from vitkit.errors import ConfigError
+
+MARK = "vitkit check"  # in every sheet that is kept, so that nothing else is ever replaced by one
 TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
 # of many scripts, under the names that Linux, macOS and Windows have them
 WIDE_FONTS = ("NotoSansCJK-Regular.ttc", "NotoSansCJKkr-Regular.otf", "NanumGothic.ttf", "AppleSDGothicNeo.ttc",
               "Arial Unicode.ttf", "malgun.ttf", "msyh.ttc", "DejaVuSans.ttf")
 INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
+
+
+def save_sheet(sheet: Image.Image, path: Path) -> None:
+    """In a new place, or in that of an earlier one."""
+    refuse_others(path)
+    told = PngInfo()
+    told.add_text("Software", MARK)
+    sheet.save(path, pnginfo=told, comment=MARK)  # the first is a PNG's, the second a JPEG's
+
+
+def refuse_others(path: Path) -> None:
+    if path.exists() and not _ours(path):
+        raise ConfigError(f"{path} is there already, and not a sheet of check's; it stays as it is.",
+                          try_="--sheet FILE, another name")
+
+
+def _ours(path: Path) -> bool:
+    try:
+        with Image.open(path) as picture:
+            return MARK in (picture.info.get("Software"), bytes(picture.info.get("comment", b"")).decode("latin-1"))
+    except (OSError, ValueError, TypeError):  # no picture
+        return False
 
 
 def draw_sheet(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> Image.Image:

@@ -11,23 +11,20 @@ from typing import Any
 
 import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.atomic import replacing, write_text
-from vitkit.errors import ConfigError
+from vitkit.atomic import write_text
 from vitkit.inspect import figures, rasters
 from vitkit.inspect.distance import AttentionDistance
 from vitkit.inspect.embeddings import similarity_by_offset, similarity_by_steps
+from vitkit.inspect.figures import MARK, PAGE, Album
 from vitkit.inspect.findings import SHOWN, Attention, Findings
 from vitkit.inspect.pictures import Picture
 from vitkit.inspect.tokens import default_token, named
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
 from vitkit.report.pictures import Embedded
-from vitkit.report.svg import drawing, inline
 from vitkit.report.words import plural, size
 
 LARGEST = 448  # pixels that an embedded picture has at most along a side
@@ -48,32 +45,6 @@ class Sight:
     tiles: list[Tile]
 
 
-class Album:
-    """The folder that figures go into; each is kept as a PNG and comes back as what the page shows."""
-
-    def __init__(self, folder: Path):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{folder} cannot be made: {error.strerror}.",
-                              try_="--out DIR, another folder") from error
-        self.folder = folder
-        self.files: list[str] = []
-
-    def figure(self, figure: Figure, name: str, description: str) -> Markup:
-        figures.save(figure, self._path(name))
-        with drawing():
-            return inline(figure, name, description)
-
-    def picture(self, pixels: NDArray[np.uint8], name: str) -> None:
-        with replacing(self._path(name)) as temporary:
-            Image.fromarray(pixels).save(temporary, "PNG")
-
-    def _path(self, name: str) -> Path:
-        self.files.append(f"{name}.png")
-        return self.folder / f"{name}.png"
-
-
 def write_page(found: Findings, folder: Path, source: str) -> list[Path]:
     """inspect.html first, then the PNGs; `source` is where the weights came from."""
     album = Album(folder)
@@ -81,9 +52,9 @@ def write_page(found: Findings, folder: Path, source: str) -> list[Path]:
                                                    PackageLoader("vitkit.report", ".")]),
                               autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     content = _summary(found) | _sights(found, album) | _distance(found, album) | _embeddings(found, album)
-    page = environment.get_template("page.html").render(content, not_here=found.not_here, source=source,
-                                                            code=_code(found, source))
-    path = folder / "inspect.html"
+    page = environment.get_template("page.html").render(content, not_here=found.not_here, source=source, mark=MARK,
+                                                        code=_code(found, source))
+    path = folder / PAGE
     # file names need not be text; what cannot be written as UTF-8 is spelled out
     write_text(path, page.lstrip().encode("utf-8", "backslashreplace").decode("utf-8"))
     return [path, *(folder / name for name in album.files)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from vitkit.data.decode import decode
 from vitkit.data.sources.base import DataError
 from vitkit.data.sources.named import find
 from vitkit.data.transforms import Exact
-from vitkit.errors import DecodeError
+from vitkit.errors import ConfigError, DecodeError
 from vitkit.model.build import Model
 
 MOST = 128  # pictures that are measured, as many as in the paper; of a larger folder, evenly spread ones
@@ -66,6 +69,26 @@ def open_gallery(model: Model, sources: Sequence[str | os.PathLike[str]], most: 
         raise DataError("no picture could be used.",
                         such_as=[f"{name}: {reason}" for name, reason in [*gallery.skipped.items()][:5]])
     return gallery
+
+
+def refuse_among(folder: Path, sources: Sequence[str]) -> None:
+    """Figures in a folder that pictures come from would be pictures at the next look."""
+    for source in sources:
+        if _is_among(folder.resolve(), source):
+            raise ConfigError(f"{folder} is where pictures come from: the next look would take the figures for some.",
+                              pictures=source, try_="--out DIR, a folder outside of them")
+
+
+def _is_among(folder: Path, source: str) -> bool:
+    """As `find` reads a source: a folder with all that is below it, a pattern, a file."""
+    if os.path.isdir(source):
+        return folder.is_relative_to(Path(source).resolve())
+    if not glob.has_magic(source) or os.path.lexists(source):
+        return folder == Path(source).parent.resolve()
+    if "**" in Path(source).parts:
+        above = takewhile(lambda part: not glob.has_magic(part), Path(source).parts)
+        return folder.is_relative_to(Path(*above).resolve())
+    return folder in {Path(match).parent.resolve() for match in glob.glob(source)}
 
 
 def _spread(count: int, most: int) -> list[int]:

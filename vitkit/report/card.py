@@ -103,13 +103,19 @@ def _scores(record: Record) -> str | None:
 
 
 def _use(record: Record) -> str:
-    folder = "OWNER/NAME"
-    lines = ["```python", "import vitkit", "",
-             f'model = vitkit.load("hf:{folder}")   # or this folder; the preprocessing comes with it',
-             "```", "", "```"]
-    if not record.pretrained:
-        lines.append(f"vitkit evaluate hf:{folder} DATA")
-    return "\n".join(["## How to use it", "", *lines, f"vitkit fit DATA --weights hf:{folder}", "```"])
+    run = "hf:OWNER/NAME"
+    if record.pretrained:
+        python = [f'model = vitkit.load("{run}")   # or this folder; the preprocessing comes with it']
+        shell = []
+    else:
+        python = [f'classifier = vitkit.Classifier("{run}")   # or this folder; the preprocessing comes with it',
+                  'prediction = classifier("photo.jpg")   # or a list: paths, bytes, PIL images, arrays',
+                  "print(prediction.label, prediction.probability, prediction.top(3))", "",
+                  f'model = vitkit.load("{run}")   # the torch module itself']
+        shell = [f"vitkit predict {run} photos/ --out answers.csv", f"vitkit evaluate {run} DATA"]
+    shell.append(f"vitkit fit DATA --weights {run}")
+    return "\n".join(["## How to use it", "", "```python", "import vitkit", "", *python, "```", "",
+                      "```", *shell, "```"])
 
 
 def _classes(record: Record) -> str | None:

@@ -10,13 +10,20 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from vitkit.errors import ConfigError
 
 
+class Trait(NamedTuple):
+    """One thing that rows depend on."""
+
+    value: str | int  # what is compared, such as a hash
+    words: str        # what a message says of it; two of the same words may still differ
+
+
 class Journal:
-    def __init__(self, path: Path, belongs_to: Mapping[str, Any], *, anew: bool = False):
+    def __init__(self, path: Path, belongs_to: Mapping[str, Trait], *, anew: bool = False):
         """The journal of the file `path`; `done` rows of it are there already, unless it begins `anew`."""
         self.path = path.with_name(f"{path.name}.part")
         self.done = 0
@@ -27,7 +34,7 @@ class Journal:
                 self._lock()
                 if anew:
                     self.file.truncate(0)
-                self._take_up(json.dumps(dict(belongs_to)).encode() + b"\n")
+                self._take_up(belongs_to)
         except BaseException:
             self.close()
             raise
@@ -36,18 +43,19 @@ class Journal:
         if not _locked(self.file):
             raise ConfigError(f"another process is writing {self.path}.", try_="another --out, or wait for it to end")
 
-    def _take_up(self, head: bytes) -> None:
+    def _take_up(self, belongs_to: Mapping[str, Trait]) -> None:
         """Counts the whole rows and cuts off what a kill or a full disk has left of the last one."""
+        head = json.dumps(dict(belongs_to)).encode() + b"\n"
         self.file.seek(0)
         found = self.file.readline()
         if head.startswith(found) and found != head:  # nothing, or not even all of the first line
             self.file.truncate(0)
             self._append(head)
             return
-        if found != head:
+        if different := _differences(found, belongs_to):
             raise ConfigError(f"{self.path} was begun with another model, other settings or other pictures.",
-                              found=_differences(found, head), try_="another --out, or --overwrite to begin again")
-        whole = len(head)
+                              found=different, try_="another --out, or --overwrite to begin again")
+        whole = len(found)
         for line in self.file:
             if not _is_row(line):
                 break
@@ -111,9 +119,14 @@ def _is_row(line: bytes) -> bool:
         return False
 
 
-def _differences(found: bytes, wanted: bytes) -> str:
+def _differences(found: bytes, now: Mapping[str, Trait]) -> list[str]:
+    """By value, told in words: a model that lies elsewhere now is still the same."""
     try:
-        before, now = json.loads(found), json.loads(wanted)
-        return "; ".join(f"{key}: {before.get(key)!r}, now {now[key]!r}" for key in now if before.get(key) != now[key])
-    except (ValueError, AttributeError):
-        return "a file that vitkit has not written"
+        before = {name: Trait(*trait) for name, trait in json.loads(found).items()}
+    except (ValueError, TypeError, AttributeError):
+        before = {}
+    if before.keys() != now.keys():
+        return ["a file that vitkit has not written, or not this version of it"]
+    return [f"{name}: {before[name].words}; now {trait.words}" if before[name].words != trait.words else
+            f"{name}: {trait.words}, as now, but what is called so has changed"
+            for name, trait in now.items() if before[name].value != trait.value]

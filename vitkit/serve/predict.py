@@ -1,4 +1,4 @@
-"""A trained model as a function of pictures: paths, bytes, PIL images or arrays → names and probabilities.
+"""A trained model as a function of pictures: paths, bytes, open files, PIL images or arrays → names and probabilities.
 
     classifier = vitkit.Classifier("runs/pets")
     classifier("cat.jpg").label
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from vitkit.data.decode import PIXEL_LIMIT
@@ -25,7 +24,7 @@ from vitkit.data.transforms import Exact
 from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model
 from vitkit.serve.engine import Engine, exact
-from vitkit.serve.given import Given, name_of, pixels_of
+from vitkit.serve.given import ONE, Given, name_of, no_picture, pixels_of
 from vitkit.serve.prediction import Prediction
 from vitkit.train.devices import pick_device
 from vitkit.weights.load import load
@@ -80,8 +79,10 @@ class Classifier:
     def __call__(self, pictures: Iterable[Given]) -> list[Prediction]: ...
     def __call__(self, pictures: Given | Iterable[Given]) -> Prediction | list[Prediction]:
         """One picture → its prediction; several → a list, in order. One that cannot be read has an `error` instead."""
-        if isinstance(pictures, str | os.PathLike | bytes | bytearray | memoryview | Image.Image | np.ndarray):
+        if isinstance(pictures, ONE):
             return self([pictures])[0]
+        if not isinstance(pictures, Iterable):
+            raise no_picture(pictures)
         predictions: list[Prediction] = []
         waiting: list[tuple[int, Tensor]] = []
         for place, picture in enumerate(pictures):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from vitkit.data.loader import Batch, Reader, batches_in_order
 from vitkit.data.sources.base import Split
+from vitkit.data.sources.files import few, printable
 from vitkit.data.sources.named import as_split
 from vitkit.errors import ConfigError
 from vitkit.evaluate.features import weights_hash
-from vitkit.serve.journal import Journal
+from vitkit.model.variants import name_of
+from vitkit.serve.journal import Journal, Trait
 from vitkit.serve.predict import Classifier
 from vitkit.serve.prediction import Prediction
 from vitkit.serve.rows import check_name, write_rows
@@ -41,15 +42,17 @@ def _answers(classifier: Classifier, split: Split, batch: Batch) -> list[Predict
 
 
 def predict_into(out: Path, classifier: Classifier, paths: Sequence[Path], *, top: int, workers: int = 0,
-                 overwrite: bool = False, watch: Watch = lambda items, total, what: iter(items)) -> tuple[int, int]:
+                 overwrite: bool = False, source: str = "", watch: Watch = lambda items, total, what: iter(items)
+                 ) -> tuple[int, int]:
     """Rows into a file, .csv, .jsonl or .parquet; called again after a stop, it goes on behind the last row.
 
-    How many rows were there already, and how many pictures could not be read.
+    How many rows were there already, and how many pictures could not be read. `source` is where the model came from.
     """
     check_name(out)
     if os.path.exists(out) and not overwrite:
         raise ConfigError(f"{out} exists already; nothing was written.", try_="another --out, or --overwrite")
-    journal = Journal(out, _identity(classifier, paths, top), anew=overwrite)
+    top = min(top, len(classifier.labels))
+    journal = Journal(out, _belongs_to(classifier, paths, top, source), anew=overwrite)
     taken_up = journal.done
     try:
         for prediction in predict_files(classifier, paths, start=taken_up, workers=workers, watch=watch):
@@ -62,14 +65,25 @@ def predict_into(out: Path, classifier: Classifier, paths: Sequence[Path], *, to
     return taken_up, failed
 
 
-def _identity(classifier: Classifier, paths: Sequence[Path], top: int) -> dict[str, Any]:
+def _belongs_to(classifier: Classifier, paths: Sequence[Path], top: int, source: str) -> dict[str, Trait]:
     """What rows depend on; the engine too, for fast answers are not exact ones."""
-    names = hashlib.blake2b(digest_size=16)
-    for path in paths:
-        names.update(str(path).encode("utf-8", "surrogateescape") + b"\0")
-    head = hashlib.blake2b(repr(classifier.labels).encode(), digest_size=16)
-    for tensor in classifier.model.head.state_dict().values():
-        head.update(tensor.float().cpu().numpy().tobytes())
-    return {"model": weights_hash(classifier.model), "head": head.hexdigest(), "preprocessing": repr(classifier.exact),
-            "computes": classifier.engine.words.partition(":")[0], "top": top, "pictures": len(paths),
-            "names": names.hexdigest()}
+    model, (height, width), labels = classifier.model, classifier.exact.image, classifier.labels
+    head = _digest(tensor.float().cpu().numpy().tobytes() for tensor in model.head.state_dict().values())
+    names = _digest(str(path).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
+    computes = classifier.engine.words.partition(":")[0]
+    described = f"{name_of(model.config) or 'sizes of its own'} at {height} x {width} px"
+    return {
+        "model": Trait(f"{weights_hash(model)} {head}", f"{described}, from {source}" if source else described),
+        "class names": Trait(_digest([repr(labels).encode()]), few(labels, 3)),
+        "preprocessing": Trait(repr(classifier.exact), "; ".join(classifier.exact.describe())),
+        "computing": Trait(computes, computes),
+        "--top": Trait(top, f"{top}"),
+        "pictures": Trait(names, f"{len(paths):,}, the first {printable(str(paths[0]))}" if paths else "none"),
+    }
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

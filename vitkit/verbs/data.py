@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from vitkit.errors import ConfigError
 from vitkit.verbs.options import Data, Json, Label, at_least, image_size, outside, print_json
 
 
@@ -30,6 +31,7 @@ def check(
     """
     from vitkit.data.check import check as check_data
     from vitkit.data.report import contact_sheet, print_report, report_as_json
+    from vitkit.data.sheet import refuse_others, save_sheet
     from vitkit.data.sources.open import open_data
     from vitkit.progress import progress
 
@@ -37,10 +39,14 @@ def check(
     size = image_size(image)
     opened = open_data(data, label=label)
     target = outside(Path(data), Path("check.png")) if sheet is None else sheet
+    if sheet is not None:
+        refuse_others(sheet)
     report = check_data(opened, channels=channels, workers=workers, watch=progress)
     try:
-        contact_sheet(opened, report, size, resize, channels).save(target)
+        save_sheet(contact_sheet(opened, report, size, resize, channels), target)
         drawn = str(target)
+    except ConfigError as error:
+        drawn = str(error).splitlines()[0]
     except (OSError, ValueError) as error:  # the report does not depend on it
         drawn = f"could not be written to {target}: {error}"
     if json:
@@ -53,7 +59,7 @@ def check(
 
 
 def shard(
-    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, manifest, arrays, hf:NAME or fashion")],
+    data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, .zip, manifest, arrays, hf:NAME or fashion")],
     folder: Annotated[Positional[Path], arg(metavar="DIR", help="the folder to write")],
     megabytes: Annotated[int, arg(help="size of a shard")] = 256,
     side: Annotated[int | None, arg(help="pictures whose shorter side is longer are made smaller, to this; as they are "

@@ -36,6 +36,16 @@ def export(
     """A model as one file for other runtimes, preprocessing and class names inside; compared before it is kept.
 
     vitkit export runs/pets --to onnx        vitkit export runs/pets --to onnx --int8 --out small.onnx
+
+    To ask it, elsewhere and without vitkit; the same lines for the very file are printed, and lie beside it:
+
+        import numpy, onnxruntime; from PIL import Image, ImageOps
+        picture = numpy.array(ImageOps.exif_transpose(Image.open("picture.jpg")).convert("RGB"))
+        probabilities, logits = onnxruntime.InferenceSession("model.onnx").run(None, {"pictures": picture[None]})
+
+    and of a .pt2, with torch instead of onnxruntime:
+
+        probabilities, logits = torch.export.load("model.pt2").module()(torch.from_numpy(picture[None]))
     """
     if not int8 and (max_drop is not None or pictures is not None):
         raise ConfigError("--max-drop and --pictures are for --int8")

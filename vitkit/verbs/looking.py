@@ -36,18 +36,23 @@ def inspect(
     if not images:
         raise ConfigError("no pictures named", try_=f"vitkit inspect {run} photos/")
 
+    from vitkit.inspect.figures import refuse_others
     from vitkit.inspect.findings import look_inside
     from vitkit.inspect.page import write_page
-    from vitkit.inspect.pictures import open_gallery
+    from vitkit.inspect.pictures import open_gallery, refuse_among
     from vitkit.inspect.summary import as_json, print_findings
+    from vitkit.serve.given import refuse_urls
     from vitkit.train.devices import pick_device
     from vitkit.weights.load import load
 
+    refuse_urls(images)
     folder = out or Path(run) / "inspect"
     if out is None and not Path(run).is_dir():
         folder = Path("inspect")
         for source in images:
             folder = outside(Path(source), folder)
+    refuse_among(folder, images)
+    refuse_others(folder)
     model = load(run, image=size).to(pick_device(device))
     found = look_inside(model, open_gallery(model, images), layers=layer, heads=head, tokens=tokens,
                         say=lambda what: print(f"looking    {what}", file=sys.stderr))

@@ -27,8 +27,8 @@ def bench(
     compile: Annotated[Literal["auto", "yes", "no"], arg(help="by torch.compile; auto: on a GPU")] = "auto",
     json: Json = False,
 ) -> None:
-    """How fast a model trains and answers here, and how near that is to what the machine can do: all operations of the
-    model, also those of the last block that reach no answer and are left out, beside a large matrix product's.
+    """How fast a model trains and answers here, and how near that is to what the machine can do. All operations of the
+    model count, also those of the last block that reach no answer and are left out, beside a large matrix product's.
 
     vitkit bench B/16        vitkit bench runs/photos --what latency        vitkit bench L/16 --image 384 --batch 64
     """

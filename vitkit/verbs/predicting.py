@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json as text
+import logging
 import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import Positional, arg
@@ -13,7 +16,12 @@ from tyro.conf import Positional, arg
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.verbs.options import Device, Run, at_least, cleared_up, exit_code, image_size, option, print_json
 
+if TYPE_CHECKING:
+    from vitkit.serve.prediction import Prediction
+
 FEW = 256  # pictures
+
+log = logging.getLogger("vitkit")
 
 
 def predict(
@@ -39,6 +47,8 @@ def predict(
     """What a model sees in pictures: names and probabilities; broken pictures get a reason instead.
 
     vitkit predict runs/pets cat.jpg dog.jpg        vitkit predict runs/pets photos/ --out answers.csv
+
+    Exits with 0 where any picture was answered, with 1 where not one was.
     """
     at_least(1, top=top)
     at_least(0, workers=workers)
@@ -49,6 +59,7 @@ def predict(
     from vitkit.data.sources.named import as_split, find
     from vitkit.evaluate.matching import read_labels
     from vitkit.progress import progress
+    from vitkit.serve.given import refuse_urls
     from vitkit.serve.predict import Classifier
     from vitkit.serve.rows import check_name, csv_lines
     from vitkit.serve.samples import Samples
@@ -57,12 +68,15 @@ def predict(
     from vitkit.train.devices import pick_readers
     from vitkit.weights.load import load
 
+    refuse_urls(images)
     paths = find(images)
     if out is not None:
         check_name(out)
     model = load(run, image=size)
     classifier = Classifier(model, device=device,
                             labels=None if labels is None else read_labels(labels, model.config.classes))
+    if not model.metadata.labels:
+        log.warning("%s carries no class names, and answers with numbers; --labels FILE gives them names", run)
     # a process is not worth starting for pictures that are read within a second
     readers = pick_readers(workers, classifier.device, 1) if workers is not None or len(paths) > FEW else 0
     if fast:
@@ -72,7 +86,7 @@ def predict(
         try:
             with cleared_up():
                 before, failed = predict_into(out, classifier, paths, top=top, workers=readers, overwrite=overwrite,
-                                              watch=progress)
+                                              source=run, watch=progress)
         except KeyboardInterrupt as stopped:
             again = "the same command, without --overwrite," if overwrite else "the same command"
             raise Interrupted(f"stopped; {again} goes on behind the last row in {out}.part",
@@ -82,13 +96,32 @@ def predict(
         else:
             kept = f", {before:,} of them from an earlier call" if before else ""
             print(f"written  {out}: {len(paths):,} pictures{kept}; {failed:,} could not be read")
+        _fail_without_answers(len(paths), failed)
         return
     quiet: Any = {} if sys.stdout.isatty() else {"watch": progress}  # a bar would run through the rows
-    predictions = predict_files(classifier, paths, workers=readers, **quiet)
+    failures: Counter[str] = Counter()
+    predictions = _counting(failures, predict_files(classifier, paths, workers=readers, **quiet))
     if csv:
+        top = min(top, len(classifier.labels))
         sys.stdout.writelines(csv_lines((prediction.record(top) for prediction in predictions), top))
     elif json:
         for prediction in predictions:
             print(text.dumps(prediction.record(top)))
     else:
         print_predictions(predictions, [str(path) for path in paths], top)
+    _fail_without_answers(len(paths), failures.total())
+
+
+def _counting(failures: Counter[str], predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+    for prediction in predictions:
+        failures["no answer"] += prediction.error is not None
+        yield prediction
+
+
+def _fail_without_answers(pictures: int, failed: int) -> None:
+    """What was written tells why of each picture; a script looks at the exit code."""
+    if failed == pictures:
+        sys.stdout.flush()  # a full disk is told of by main
+        what = "the picture has no answer" if pictures == 1 else f"not one of {pictures:,} pictures has an answer"
+        print(f"vitkit predict: {what}", file=sys.stderr)
+        sys.exit(1)

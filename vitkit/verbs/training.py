@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 from vitkit.errors import ConfigError
 from vitkit.verbs.options import Json, Label, image_size, option, print_json
 
-Data = Annotated[Positional[str | None], option("a folder, manifest, shards, arrays, hf:NAME, fashion", "DATA")]
+Data = Annotated[Positional[str | None], option("a folder, .zip, manifest, shards, arrays, hf:NAME, fashion", "DATA")]
 Model = Annotated[str | None, option("its name, such as Ti/16, B/16, R50+B/16, R50x1", "NAME")]
 Image = Annotated[tuple[int, ...] | None, option("image side, or height and width", "PX")]
 Steps = Annotated[int | None, option("length of the run", "N")]

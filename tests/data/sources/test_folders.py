@@ -108,7 +108,17 @@ def test_a_wrapping_folder_around_splits_is_seen_through(tmp_path: Path):
     inside, outside = open_data(tmp_path / "photos"), open_data(tmp_path)
     assert outside.classes == inside.classes
     assert outside.splits["train"].labels.tolist() == inside.splits["train"].labels.tolist()
-    assert noted(outside, "splits found in the folder photos")
+    assert noted(outside, "splits or classes found in the folder photos")
+
+
+def test_a_wrapping_folder_around_classes_is_seen_through(tmp_path: Path):
+    lay_out(tmp_path / "photos", {f"{name}/{number}.png": png(number) for name in ("cat", "dog")
+                                  for number in range(3)})
+    data = open_data(tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert noted(data, "splits or classes found in the folder photos")
+    lay_out(tmp_path, {"fish/1.png": png(9)})
+    assert open_data(tmp_path).classes == ("fish", "photos")  # two classes, one of them in two parts
 
 
 def test_two_spellings_of_a_split_are_an_error(tmp_path: Path):

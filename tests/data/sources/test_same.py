@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import tarfile
 import unicodedata
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from vitkit.data.sources.base import Data, Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import Fast
 
-KINDS = ("folders", "csv", "jsonl", "npz", "compressed npz", "shards", "shards of arrays", "hf")
+KINDS = ("folders", "csv", "jsonl", "npz", "compressed npz", "shards", "shards of arrays", "zip", "stored zip", "hf")
 
 
 def opened(kind: str, root: Path, pictures: Pictures) -> Data:
@@ -30,6 +31,12 @@ def opened(kind: str, root: Path, pictures: Pictures) -> Data:
     if kind.startswith("shards"):
         write_shards(open_data(folder if kind == "shards" else as_npz(root / "a.npz", pictures)), root / "shards")
         return open_data(root / "shards")
+    if kind.endswith("zip"):
+        packing = zipfile.ZIP_STORED if kind == "stored zip" else zipfile.ZIP_DEFLATED
+        with zipfile.ZipFile(root / "photos.zip", "w", packing) as archive:
+            for path in reversed(pictures):
+                archive.write(folder / path, path)
+        return open_data(root / "photos.zip")
     if kind == "tar":
         with tarfile.open(root / "photos.tar", "w") as tar:
             tar.add(folder, arcname=".")

@@ -13,18 +13,20 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
 
 import vitkit
-from tests.data.pictures import scene
-from tests.model.kinds import KINDS
+from tests.data.pictures import oriented, scene
+from tests.model.kinds import KINDS, make
 from tests.serve.export.exports import DEEP, PICTURES, assert_same, model, written
+from vitkit.cli import main
 from vitkit.config import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.serve.export.compare import TOLERANCE, judge
 from vitkit.serve.export.exported import Exported, open_exported
-from vitkit.serve.export.metadata import describe, read_metadata
+from vitkit.serve.export.metadata import describe, read_metadata, usage
 from vitkit.serve.export.onnx_file import ExportError, OnnxModel
 from vitkit.serve.export.program import Program
 from vitkit.serve.export.trace import Input, trace
@@ -65,6 +67,66 @@ def test_the_file_carries_classes_preprocessing_and_where_it_comes_from(classifi
     assert "(batch, height, width, 3) uint8 on 0 to 255, red green blue" in record["feed"]
     if isinstance(file, OnnxModel):  # as those see it who have onnxruntime and nothing else
         assert file.session.get_modelmeta().description == record["feed"]
+
+
+def ask(lines: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """As someone would who has the file and a picture beside it, and not vitkit."""
+    monkeypatch.chdir(folder)
+    there: dict = {}
+    exec("\n".join(lines), there)
+    assert there["probabilities"].shape == there["logits"].shape
+    return np.asarray(there["probabilities"].detach() if hasattr(there["logits"], "detach") else there["probabilities"])
+
+
+def test_the_lines_that_come_with_a_file_ask_it(classifier: Classifier, file: Exported,
+                                                monkeypatch: pytest.MonkeyPatch):
+    record = json.loads(file.path.with_name(f"{file.path.name}.json").read_text())
+    (file.path.parent / "picture.jpg").write_bytes(oriented("JPEG", 6, quality=95))
+    told = ask(record["ask"], file.path.parent, monkeypatch)
+    np.testing.assert_allclose(told[0], classifier(file.path.parent / "picture.jpg").probabilities, atol=TOLERANCE)
+    assert len(record["ask"]) == 3
+    assert record["takes"].startswith("(batch, height, width, 3) uint8")
+    assert f"(batch, {len(CLASSES)}) each" in record["gives"]
+
+
+@pytest.mark.parametrize(("kind", "input"), [("token", "float32"), ("token", "tensor"), ("five channels", "uint8"),
+                                             ("non-square, one channel", "uint8"),
+                                             ("non-square, one channel", "float32")])
+def test_there_are_lines_for_every_input(kind: str, input: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    classifier = Classifier(model(kind) if kind != "five channels" else make(kind))
+    channels = classifier.model.config.channels
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, channels), dtype=np.uint8)
+    if channels in (1, 3):
+        Image.fromarray(pixels.squeeze()).save(tmp_path / "picture.jpg", quality=95)
+        pixels = pixels_of(tmp_path / "picture.jpg", channels=channels)
+    file = written(classifier, tmp_path / "model.pt2", input)
+    np.save(tmp_path / "picture.npy", classifier.see(pixels).numpy() if input == "tensor" else pixels)
+    told = ask(usage("model.pt2", file.metadata)["ask"], tmp_path, monkeypatch)
+    np.testing.assert_allclose(told[0], classifier(pixels).probabilities, atol=TOLERANCE)
+
+
+def test_the_lines_in_the_verbs_help_are_those_that_are_printed(file: Exported):
+    documented = [line.strip() for line in (verb.__doc__ or "").splitlines()]
+    lines = usage(file.path.name, file.metadata)["ask"]
+    assert {*(lines if isinstance(file, OnnxModel) else lines[1:])} <= {*documented}
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "weights"])
+def test_who_gives_an_exported_file_for_weights_hears_what_it_is(file: Exported, name: str, tmp_path: Path,
+                                                                 capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / name  # whatever it is called
+    path.write_bytes(file.path.read_bytes())
+    for words in (["predict", str(path), "cat.jpg"], ["serve", str(path)]):
+        (tmp_path / "cat.jpg").write_bytes(b"")
+        with pytest.raises(SystemExit) as stopped:
+            main([word.replace("cat.jpg", str(tmp_path / "cat.jpg")) for word in words])
+        assert stopped.value.code == 2
+        told = capsys.readouterr().err
+        assert f"{path} is an exported model, a program for other runtimes" in told
+        assert "the run folder or the weights file that it was exported from" in told
+    vitkit.save(model(), tmp_path)
+    with pytest.raises(WeightsError, match=f"try  {tmp_path}, the run folder that it lies in"):
+        vitkit.load(path)
 
 
 def test_no_path_of_this_machine_travels_along(file: Exported):
@@ -254,6 +316,8 @@ def test_the_verb_compares_on_the_runs_own_data(run: Path, format: Format, capfd
     assert told.out.startswith(f"written    {run / f'model.{format}'}")
     assert "70 of 70 answers the same" in told.out
     assert "fashion, test" in told.out
+    assert "ask it     import numpy, " in told.out
+    assert "takes      (batch, height, width, 1) uint8" in told.out
     assert told.err.startswith("exporting ")
     assert told.err.count("\n") == 1  # nothing of what exporters tell about themselves
 

@@ -30,7 +30,7 @@ def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = ()) -> L
     layout = Layout()
     prefix = _wrapper(paths)
     if prefix:
-        layout.notes.append(f"splits found in the folder {printable(prefix.rstrip('/'))}")
+        layout.notes.append(f"splits or classes found in the folder {printable(prefix.rstrip('/'))}")
     inner = [path.removeprefix(prefix).split("/") for path in paths]
     exist = [folder.removeprefix(prefix).split("/") for folder in folders if folder.startswith(prefix)]
     tops = {parts[0] for parts in inner if len(parts) > 1}
@@ -56,13 +56,15 @@ def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = ()) -> L
 
 
 def _wrapper(paths: Sequence[str]) -> str:
-    """"photos/" where everything lies in photos/train/ and photos/test/, as archives often unpack."""
-    starts = {tuple(path.split("/")[:2]) for path in paths if path.count("/") >= 2}
+    """"photos/" where everything lies in photos/train/ and photos/test/, or in photos/cat/ and photos/dog/, as archives
+    often unpack. As a class, it would be the only one.
+    """
+    seconds = {path.split("/")[1] for path in paths if path.count("/") >= 2}
     tops = {path.split("/")[0] for path in paths}
     if len(tops) != 1 or any(path.count("/") < 2 for path in paths):
         return ""
     (top,) = tops
-    return f"{top}/" if not canonical(top) and all(canonical(second) for _, second in starts) else ""
+    return f"{top}/" if not canonical(top) and (len(seconds) > 1 or all(map(canonical, seconds))) else ""
 
 
 def _split_folders(source: str, tops: set[str], deep: set[str], layout: Layout) -> dict[str, str]:

@@ -15,9 +15,10 @@ from vitkit.data.sources.hub import PREFIX, open_hub
 from vitkit.data.sources.manifest import ENDINGS, open_manifest
 from vitkit.data.sources.shards import INDEX, PLACES, UNFINISHED, has_index, open_shards
 from vitkit.data.sources.tars import open_tars
+from vitkit.data.sources.zips import open_zip
 from vitkit.errors import did_you_mean
 
-KINDS = ("a folder of pictures", "a manifest (.csv, .tsv, .jsonl)", "arrays (.npz)",
+KINDS = ("a folder of pictures, or a .zip of one", "a manifest (.csv, .tsv, .jsonl)", "arrays (.npz)",
          "shards (.tar or a folder of them)", "hf:NAME", "fashion, the small set inside vitkit")
 
 
@@ -44,6 +45,8 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None) -> Da
         return open_arrays(name, path)
     if ending == ".tar" or path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")):
         return open_tars(name, [path.absolute()])
+    if ending == ".zip":
+        return open_zip(name, path.absolute())
     if path.name in (INDEX, PLACES) and (path.parent / INDEX).is_file():
         return _open_folder(name, path.parent)
     hint = "the folder that it lies in" if is_picture(name) else None

@@ -10,7 +10,7 @@ from typing import Any
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import Exact
 from vitkit.errors import WeightsError
-from vitkit.serve.export.trace import Input
+from vitkit.serve.export.trace import LOGITS, PICTURES, PROBABILITIES, Input
 from vitkit.serve.predict import Classifier
 from vitkit.weights.native import HEADER, record_of
 
@@ -34,6 +34,31 @@ def _feed(classifier: Classifier, input: Input) -> str:
                 "says, after the steps, which are not inside")
     return (f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: pictures of any one size, turned "
             "upright as their Exif says, over white where transparent; the steps are inside")
+
+
+def usage(path: str | Path, metadata: dict[str, Any]) -> dict[str, Any]:
+    """What a file takes and gives, in words, and three lines of Python for whoever has it and not vitkit."""
+    onnx, name = Path(path).suffix == ".onnx", json.dumps(str(path), ensure_ascii=False)
+    takes = metadata["feed"] + (f": {'; '.join(metadata['steps'])}" if metadata["input"] == "tensor" else "")
+    labels = f'the labels under "{HEADER}" in its metadata' if onnx else f"the labels in its extra/{EXTRA}"
+    asked = (f'onnxruntime.InferenceSession({name}).run(None, {{"{PICTURES}": picture[None]}})' if onnx else
+             f"torch.export.load({name}).module()(torch.from_numpy(picture[None]))")
+    opened = _picture(metadata)
+    modules = f"import numpy, {'onnxruntime' if onnx else 'torch'}"
+    return {"takes": takes,
+            "gives": f"{PROBABILITIES} and {LOGITS}, (batch, {len(metadata['labels'])}) each, in the order of {labels}",
+            "ask": [f"{modules}; from PIL import Image, ImageOps" if "Image." in opened else modules,
+                    f"picture = {opened}", f"{PROBABILITIES}, {LOGITS} = {asked}"]}
+
+
+def _picture(metadata: dict[str, Any]) -> str:
+    """An expression for one picture as the file takes it."""
+    mode = {1: "L", 3: "RGB"}.get(metadata["channels"])
+    if metadata["input"] == "tensor" or mode is None:  # no one call makes these
+        return 'numpy.load("picture.npy")  # as it takes them, without the batch'
+    opened = f'numpy.array(ImageOps.exif_transpose(Image.open("picture.jpg")).convert("{mode}"))'
+    bands = "[..., None]" if mode == "L" else ""
+    return opened + bands + ('.astype("float32")' if metadata["input"] == "float32" else "")
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from vitkit.atomic import replacing, write_text
 from vitkit.errors import ConfigError
 from vitkit.serve.export.compare import TOLERANCE, Comparison, Watch, compare
 from vitkit.serve.export.exported import Exported
-from vitkit.serve.export.metadata import describe
+from vitkit.serve.export.metadata import describe, usage
 from vitkit.serve.export.onnx_file import ExportError, OnnxModel, check_installed, write_onnx
 from vitkit.serve.export.program import Program, write_program
 from vitkit.serve.export.trace import Input, trace
@@ -47,10 +47,12 @@ class Export:
     path: Path
     bytes: int
     comparison: Comparison
+    metadata: dict[str, Any]    # what the file says of itself
     quantised: Quantised | None = None
 
     def record(self) -> dict[str, Any]:
-        return {"file": self.path.name, "bytes": self.bytes, "comparison": self.comparison.record(),
+        return {"file": self.path.name, "bytes": self.bytes, **usage(self.path.name, self.metadata),
+                "comparison": self.comparison.record(),
                 "int8": None if self.quantised is None else {
                     **asdict(self.quantised), "drop": self.comparison.drop,
                     "drop_is": "accuracy" if self.comparison.labelled else "at most, from the answers that changed"}}
@@ -66,13 +68,13 @@ def export(
     overwrite: bool = False,
     watch: Watch = lambda items, total, what: iter(items),
 ) -> Export:
-    """Writes `path`, and `path`.json with what the comparison found. A file that disagrees is not kept."""
+    """Writes `path`, and `path`.json: how to ask it, what the comparison found. A file that disagrees is not kept."""
     target, samples = _prepare(classifier, path, to, samples, overwrite)
     with replacing(target, ExportError) as temporary:
         file = _write(classifier, temporary, to, input)
         found = compare(classifier, file, samples.spread(COMPARED), watch)
         _refuse_other_answers(target, found)
-        made = Export(target, temporary.stat().st_size, found)
+        made = Export(target, temporary.stat().st_size, found, file.metadata)
     return _noted(made)
 
 
@@ -105,7 +107,7 @@ def export_int8(
             raise ExportError(f"int8 loses {_loss(found)}, more than {max_drop:g}; {target} was not written.",
                               try_=f"--max-drop {enough:g} if that will do, or float32, without --int8")
         speed = {count: _times_as_fast(small, exact, [looked_at[0]] * count) for count in (1, 8)}
-        made = Export(target, temporary.stat().st_size, found,
+        made = Export(target, temporary.stat().st_size, found, small.metadata,
                       Quantised(plain.stat().st_size, speed, len(kept), _moved_by_others(small, looked_at)))
     return _noted(made)
 
@@ -187,4 +189,7 @@ def words(made: Export) -> list[str]:
                   f"speed      {one:.2f} times float32's one picture at a time, {several:.2f} times with 8",
                   f"batches    probabilities move by up to {made.quantised.beside:.2f} with the pictures asked "
                   "together; asked alone, they are always the same"]
-    return lines
+    how = usage(made.path, made.metadata)
+    first, *rest = how["ask"]
+    return [*lines, f"takes      {how['takes']}", f"gives      {how['gives']}", f"ask it     {first}",
+            *(f"           {line}" for line in rest)]

@@ -1,0 +1,109 @@
+"""Zip files as people and their computers make them, and broken ones."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.data.sources.made import lay_out, png, some
+from vitkit.data.sources.base import DataError
+from vitkit.data.sources.open import open_data
+
+
+def packed(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(DataError) as error:
+        open_data(path)
+    return str(error.value)
+
+
+def test_what_a_mac_adds_is_passed_by_and_what_is_no_picture_is_named(tmp_path: Path):
+    members = {"photos/": b"", "photos/cat/1.png": png(1), "photos/dog/2.png": png(2), "photos/dog/notes.txt": b"-",
+               "photos/.DS_Store": b"-", "__MACOSX/photos/cat/._1.png": b"-"}
+    data = open_data(packed(tmp_path / "a.zip", members))
+    assert (data.kind, data.classes, list(data.splits)) == ("zip file", ("cat", "dog"), ["all"])
+    split = data.splits["all"]
+    assert list(split.keys) == ["a.zip/photos/cat/1.png", "a.zip/photos/dog/2.png"]
+    assert [split.read(0), split.read(1)] == [png(1), png(2)]
+    assert any("1 .txt file" in note for note in data.notes)
+
+
+@pytest.mark.skipif(shutil.which("zip") is None, reason="needs Info-ZIP")
+def test_info_zips_own_files_are_read_and_locked_ones_told(tmp_path: Path):
+    lay_out(tmp_path / "photos", some())
+    for name, options in (("plain.zip", []), ("locked.zip", ["-P", "secret"])):
+        subprocess.run(["zip", "-qr", *options, str(tmp_path / name), "."], cwd=tmp_path / "photos", check=True)
+    data = open_data(tmp_path / "plain.zip")
+    assert {key.removeprefix("plain.zip/"): split.read(row) for split in data.splits.values()
+            for row, key in enumerate(split.keys)} == some()
+    assert "locked with a password" in error_of(tmp_path / "locked.zip")
+
+
+def test_a_locked_one_says_so(tmp_path: Path):
+    content = bytearray(packed(tmp_path / "a.zip", {"cat/1.png": png(1), "dog/2.png": png(2)}).read_bytes())
+    for start, place in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        content[content.index(start) + place] |= 1
+    (tmp_path / "a.zip").write_bytes(content)
+    assert "locked with a password" in error_of(tmp_path / "a.zip")
+
+
+def test_two_members_of_one_name_are_both_read(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for seed, name in enumerate(["cat/1.png", "dog/1.png"]):
+            archive.writestr(name, png(seed))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("cat/1.png", png(2))
+    split = open_data(tmp_path / "a.zip").splits["all"]
+    assert sorted(split.read(row) for row in range(3)) == sorted(map(png, range(3)))
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 and no more"])
+def test_what_is_no_zip_file_is_told(content: bytes, tmp_path: Path):
+    (tmp_path / "a.zip").write_bytes(content)
+    assert "is no zip file, or not a whole one" in error_of(tmp_path / "a.zip")
+
+
+def test_one_without_pictures_and_a_cut_one_are_told(tmp_path: Path):
+    assert "1 .tar file" in error_of(packed(tmp_path / "a.zip", {"photos.tar": b"-"}))
+    whole = packed(tmp_path / "b.zip", some()).read_bytes()
+    (tmp_path / "b.zip").write_bytes(whole[:-100])
+    assert "not a whole one" in error_of(tmp_path / "b.zip")
+
+
+def test_a_damaged_picture_is_named_and_the_others_are_read(tmp_path: Path):
+    path = packed(tmp_path / "a.zip", {"cat/1.png": png(1), "dog/2.png": png(2)})
+    content = bytearray(path.read_bytes())
+    content[60] ^= 255  # inside the first one
+    path.write_bytes(content)
+    split = open_data(path).splits["all"]
+    with pytest.raises(DataError, match=r"a\.zip/cat/1\.png cannot be read: a\.zip is damaged there"):
+        split.read(0)
+    assert split.read(1) == png(2)
+
+
+def test_many_threads_read_right(tmp_path: Path):
+    members = {f"{'ab'[number % 2]}/{number:02d}.png": png(number) for number in range(20)}
+    split = open_data(packed(tmp_path / "a.zip", members)).splits["all"]
+    truth = [members[key.removeprefix("a.zip/")] for key in split.keys]
+    wrong: list[int] = []
+
+    def read() -> None:
+        wrong.extend(row for row in [*range(20)] * 20 if split.read(row) != truth[row])
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
