@@ -18,7 +18,7 @@ import numpy as np
 
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.fit import begin, resolve
+from vitkit.runs import begin, resolve
 
 SEEDS = (0, 1, 2)
 LABELS = (5, 20, 100)  # of each class
@@ -67,7 +67,7 @@ def fit(data: Path, seed: int, weights: str, out: Path, options: dict[str, Any])
 
 def run(over: dict[str, Any]) -> Path:
     with Path("/dev/null").open("w", encoding="utf-8") as quiet:
-        return begin(*resolve(over), quiet)
+        return begin(*resolve(over), quiet, "benchmarks/masked_patch.py")
 
 
 def show(found: dict[tuple[int, str], list[float]]) -> None:

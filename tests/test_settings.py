@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.sources.made import lay_out, png
-from vitkit import fit as runs
+from vitkit import runs
 from vitkit.cli import main
 from vitkit.config import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError

@@ -4,6 +4,7 @@
     model = vitkit.load("weights.npz", image=384)          weights of Google's, timm's, Hugging Face's or our own
     vitkit.save(model, "out.npz", format="google")
     see = vitkit.preprocess(model)                         what the model takes of a picture: see("cat.jpg")
+    run = vitkit.fit("photos/", epochs=5)                  a classifier of your pictures, as `vitkit fit` makes it
     classifier = vitkit.Classifier("runs/pets")            a trained one, asked: classifier("cat.jpg").label
 """
 
@@ -15,17 +16,18 @@ from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
     from vitkit.model.build import create
+    from vitkit.runs import fit
     from vitkit.serve.predict import Classifier
     from vitkit.serve.preprocess import preprocess
     from vitkit.weights.load import load
     from vitkit.weights.save import save
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "VitkitError", "create", "load", "preprocess", "save"]
+__all__ = ["Classifier", "VitkitError", "create", "fit", "load", "preprocess", "save"]
 
 # torch takes seconds to import, so it waits until a name that needs it is used.
-_HOME = {"Classifier": "vitkit.serve.predict", "create": "vitkit.model.build", "load": "vitkit.weights.load",
-         "preprocess": "vitkit.serve.preprocess", "save": "vitkit.weights.save"}
+_HOME = {"Classifier": "vitkit.serve.predict", "create": "vitkit.model.build", "fit": "vitkit.runs",
+         "load": "vitkit.weights.load", "preprocess": "vitkit.serve.preprocess", "save": "vitkit.weights.save"}
 
 
 def __getattr__(name: str) -> Any:

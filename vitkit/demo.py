@@ -11,8 +11,8 @@ from vitkit.data.report import contact_sheet, print_report
 from vitkit.data.sources.fashion import NAME, SIDE
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.fit import begin, free_name, resolve
 from vitkit.progress import progress
+from vitkit.runs import begin, free_name, resolve
 from vitkit.train.display import duration
 from vitkit.train.folder import EVALUATION, refuse_strangers
 
@@ -55,7 +55,7 @@ def demo(out: Path | None, talk: TextIO) -> Path:
 
 def _run(over: dict[str, Any], talk: TextIO) -> None:
     config, data, reason = resolve({"data": NAME, **over})
-    begin(config, data, reason, talk)
+    begin(config, data, reason, talk, "vitkit demo")
 
 
 def _heading(talk: TextIO, number: str, text: str) -> None:

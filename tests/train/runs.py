@@ -183,7 +183,7 @@ def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
 
 def _server() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vitkit.fit", "tyro", "torch._dynamo"])  # the last for the first optimizer
+    context.set_forkserver_preload(["vitkit.runs", "tyro", "torch._dynamo"])  # the last for the first optimizer
     return context
 
 

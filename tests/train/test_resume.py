@@ -108,13 +108,13 @@ def test_kills_at_any_moment_change_nothing(whole: Path, tmp_path: Path):
 @pytest.mark.parametrize(("place", "after"), [
     pytest.param("vitkit.train.run:start_model", 1, marks=pytest.mark.slow),          # nothing was begun
     pytest.param("vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow),  # half of the first checkpoint
-    pytest.param("vitkit.fit:_describe", 1, marks=pytest.mark.slow),                  # nor was it recorded
+    pytest.param("vitkit.runs:_describe", 1, marks=pytest.mark.slow),                  # nor was it recorded
     ("vitkit.train.loop:augment", 1),                                                 # before the first step
     ("vitkit.train.checkpoint:write_record", 5),                                      # half of a later checkpoint
     pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),         # in place, and one too many
     pytest.param("vitkit.train.run:save", 1, marks=pytest.mark.slow),                 # trained, but nothing kept
-    ("vitkit.fit:evaluate", 1),                                                       # kept, but not scored
-    ("vitkit.fit:write_report", 1),                                                   # scored, but not reported
+    ("vitkit.runs:evaluate", 1),                                                       # kept, but not scored
+    ("vitkit.runs:write_report", 1),                                                   # scored, but not reported
 ])
 def test_a_kill_at_this_very_moment_changes_nothing(place: str, after: int, whole: Path, tmp_path: Path):
     run = tmp_path / "run"

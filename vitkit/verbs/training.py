@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -89,7 +90,7 @@ def resume(
 
     vitkit resume runs/photos
     """
-    from vitkit.fit import resume as resume_run
+    from vitkit.runs import resume as resume_run
 
     talk = sys.stderr if json else sys.stdout
     _finished(resume_run(run, talk, device=device, workers=workers), json)
@@ -124,14 +125,12 @@ def _begin(flags: dict[str, Any], file: Path | None, words: tuple[str, ...], jso
     over = settings.merge(settings.merge(over, given), settings.assignments(words))
     if pretraining and not over.get("recipe"):
         over.setdefault("objective", "masked-patch")
-    settings.check(over)
+    settings.check(over)  # before what takes seconds to import
 
-    from vitkit import fit as runs
-    from vitkit.train.tracking import check_installed
+    from vitkit import runs
 
-    config, data, reason = runs.resolve(over)
-    check_installed(config.track)
-    _finished(runs.begin(config, data, reason, sys.stderr if json else sys.stdout), json)
+    command = shlex.join(["vitkit", *sys.argv[1:]])
+    _finished(runs.start(over, sys.stderr if json else sys.stdout, command), json)
 
 
 def _rate(lr: str | None) -> dict[str, Any]:

@@ -72,6 +72,18 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def test_from_python_it_is_the_same_run(finished: Path, photos: Path, tmp_path: Path):
+    run = vitkit.fit(photos, weights="none", model="mu/4", image=16, steps=3, batch=6, workers=0, out=tmp_path / "run")
+    assert run == tmp_path / "run"
+    assert {entry.name for entry in run.iterdir()} >= WHOLE
+    ours, theirs = weights(run), weights(finished)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert vitkit.Classifier(run)(photos / "ant" / "0.png").label in COLOURS
+    assert read(run / "run.json")["command"].startswith(f"vitkit.fit('{photos}', weights='none', model='mu/4', image=")
+    with pytest.raises(vitkit.VitkitError, match=r"augment\.mixupp"):
+        vitkit.fit(photos, weights="none", augment={"mixupp": 0.2})
+
+
 def test_a_folder_of_class_folders_becomes_a_complete_run_folder(finished: Path):
     assert {entry.name for entry in finished.iterdir()} >= WHOLE
     assert [line["step"] for line in metrics(finished) if line["kind"] == "step"] == [1, 2, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import shlex
 import sys
@@ -39,9 +40,29 @@ from vitkit.train.folder import CARD, EVALUATION, MODEL, REPORT, RunError, RunFo
 from vitkit.train.parallel import Processes, joined
 from vitkit.train.run import Say, train
 from vitkit.train.start import resolve_weights
+from vitkit.train.tracking import check_installed
 from vitkit.weights.load import load
 
 FEW = 100_000  # pictures below which training from nothing is worth a warning
+
+
+def fit(data: str | os.PathLike[str], **chosen: Any) -> Path:
+    """A run as `vitkit fit` makes it, from Python: its folder, for `vitkit.Classifier` and `vitkit.load`.
+
+    What is `chosen` are settings by the names that config.toml has them under, tables as dictionaries: weights="none",
+    epochs=5, out="runs/photos", augment={"mixup": 0.2}.
+    """
+    over = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in chosen.items()}
+    said = ", ".join([repr(os.fspath(data)), *(f"{name}={value!r}" for name, value in over.items())])
+    return start({**over, "data": os.fspath(data)}, sys.stdout, f"vitkit.fit({said})")
+
+
+def start(over: Mapping[str, Any], talk: TextIO, command: str) -> Path:
+    """A new run with what the user said; mistakes are told before anything is made."""
+    settings.check(over)
+    config, data, reason = resolve(over)
+    check_installed(config.track)
+    return begin(config, data, reason, talk, command)
 
 
 def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
@@ -80,7 +101,7 @@ def _unused(name: str, needed: str) -> ConfigError:
     return ConfigError(f"{name} would change nothing here: it is for {needed}", try_=f"leave {name} out")
 
 
-def begin(config: Fit, data: Data, reason: str, talk: TextIO) -> Path:
+def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> Path:
     """A new run folder, and everything that belongs into it; what is decided and found is said on `talk`."""
     device = pick_device(config.device)
     with joined(device) as processes:
@@ -90,7 +111,7 @@ def begin(config: Fit, data: Data, reason: str, talk: TextIO) -> Path:
         folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
         if processes.first:
             folder.write_config(config)
-            folder.add_to_record(command=_command(), started=_now(), recipe_reason=reason, data=_describe(data),
+            folder.add_to_record(command=command, started=_now(), recipe_reason=reason, data=_describe(data),
                                  settings=settings.to_tables(config), versions=_versions(), machine=describe_machine())
         processes.barrier()
         try:
@@ -237,10 +258,6 @@ def _versions() -> dict[str, str]:
     packages = ("torch", "numpy", "pillow", "simplejpeg", "safetensors")
     return {"vitkit": vitkit.__version__, "python": platform.python_version(),
             **{package: version(package) for package in packages}}
-
-
-def _command() -> str:
-    return shlex.join(["vitkit", *sys.argv[1:]])
 
 
 def _name(config: Fit) -> Path:
