@@ -31,7 +31,7 @@ from vitkit.config import Fit
 from vitkit.data.loader import Batch, Loader
 from vitkit.data.readers import in_flight
 from vitkit.data.sources.base import Data
-from vitkit.runs import resolve
+from vitkit.resolve import resolve
 from vitkit.train import run
 from vitkit.train.devices import cores, describe_device, pick_device, pick_readers
 from vitkit.train.folder import RunFolder

@@ -18,7 +18,8 @@ import numpy as np
 
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.runs import begin, resolve
+from vitkit.resolve import resolve
+from vitkit.runs import begin
 
 SEEDS = (0, 1, 2)
 LABELS = (5, 20, 100)  # of each class

@@ -33,7 +33,7 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
 from vitkit.data.transforms import Exact
 from vitkit.evaluate.matching import match
-from vitkit.runs import resolve
+from vitkit.resolve import resolve
 from vitkit.train.devices import cores, describe_device, pick_device
 from vitkit.train.folder import RunFolder
 from vitkit.train.parallel import joined

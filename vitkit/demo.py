@@ -12,7 +12,8 @@ from vitkit.data.sources.fashion import NAME, SIDE
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.progress import progress
-from vitkit.runs import begin, free_name, resolve
+from vitkit.resolve import resolve
+from vitkit.runs import begin, free_name
 from vitkit.train.display import duration
 from vitkit.train.folder import EVALUATION, refuse_strangers
 

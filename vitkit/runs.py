@@ -19,19 +19,18 @@ import vitkit
 from vitkit import settings
 from vitkit.atomic import write_text
 from vitkit.config import Fit
-from vitkit.data.sources import fashion
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.files import counted
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import fitting_split
-from vitkit.errors import ConfigError, Interrupted
+from vitkit.errors import Interrupted
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.inspect.looks import looks
 from vitkit.progress import progress
-from vitkit.recipes import pick_recipe, recipe
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
+from vitkit.resolve import resolve
 from vitkit.train.choose import choose_rate
 from vitkit.train.devices import describe_machine, pick_device, pick_readers
 from vitkit.train.display import duration
@@ -39,7 +38,6 @@ from vitkit.train.division import Division, divide, fingerprint
 from vitkit.train.folder import CARD, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.train.parallel import Processes, joined
 from vitkit.train.run import Say, train
-from vitkit.train.start import resolve_weights
 from vitkit.train.tracking import check_installed
 from vitkit.weights.load import load
 
@@ -63,42 +61,6 @@ def start(over: Mapping[str, Any], talk: TextIO, command: str) -> Path:
     config, data, reason = resolve(over)
     check_installed(config.track)
     return begin(config, data, reason, talk, command)
-
-
-def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
-    """What the user said, over the recipe that was named or that fits the data; and why that recipe."""
-    if not over.get("data"):
-        raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
-    data = open_data(over["data"], label=over.get("label"))
-    named = over.get("recipe", "")
-    nothing = over.get("weights", "default") == "none"
-    pictures = len(data.splits[fitting_split(data)])
-    name, reason = (named, "as asked") if named else pick_recipe(
-        pictures, objective=over.get("objective", "labels"), from_nothing=nothing)
-    chosen = settings.to_tables(recipe(name, over.get("model") or None))
-    if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
-        chosen["model"] = ""  # the weights say which
-    config = settings.from_tables(settings.merge(chosen, over))
-    _refuse_unused(config, data)
-    if Path(config.data).exists() and config.data != fashion.NAME:  # a run is resumed from anywhere
-        config = replace(config, data=str(Path(config.data).absolute()))
-    return resolve_weights(config), data, f"{name}: {reason}"
-
-
-def _refuse_unused(config: Fit, data: Data) -> None:
-    """Settings that were chosen, and that this run would not look at."""
-    plain = Fit()
-    masked, rsqrt = config.objective == "masked-patch", config.schedule.kind == "rsqrt"
-    if config.masked != plain.masked and not masked:
-        raise _unused("masked", "objective = masked-patch")
-    if config.schedule.timescale != plain.schedule.timescale and not rsqrt:
-        raise _unused("schedule.timescale", "schedule.kind = rsqrt")
-    if config.test != plain.test and not masked and divide(data, config).set_aside is None:
-        raise _unused("test", "data without pictures to score, and these have some")
-
-
-def _unused(name: str, needed: str) -> ConfigError:
-    return ConfigError(f"{name} would change nothing here: it is for {needed}", try_=f"leave {name} out")
 
 
 def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> Path:
@@ -261,7 +223,8 @@ def _versions() -> dict[str, str]:
 
 
 def _name(config: Fit) -> Path:
-    return Path(f"runs/{Path(config.data).stem or 'data'}-{config.model.replace('/', '-') or 'model'}")
+    model = config.model.replace("/", "-") or Path(config.weights).stem
+    return Path(f"runs/{Path(config.data).stem or 'data'}-{model}")
 
 
 def free_name(wanted: Path) -> Path:

@@ -1,0 +1,55 @@
+"""What a user said → every setting of a run: over the recipe that was named, or that fits the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitkit import settings
+from vitkit.config import Fit
+from vitkit.data.sources import fashion
+from vitkit.data.sources.base import Data
+from vitkit.data.sources.open import open_data
+from vitkit.data.sources.splits import fitting_split
+from vitkit.errors import ConfigError
+from vitkit.recipes import pick_recipe, recipe
+from vitkit.train.division import divide
+from vitkit.train.start import resolve_weights
+
+
+def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
+    """The settings, the data, and why that recipe."""
+    if not over.get("data"):
+        raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
+    data = open_data(over["data"], label=over.get("label"))
+    named = over.get("recipe", "")
+    nothing = over.get("weights", "default") == "none"
+    pictures = len(data.splits[fitting_split(data)])
+    name, reason = (named, "as asked") if named else pick_recipe(
+        pictures, objective=over.get("objective", "labels"), from_nothing=nothing)
+    chosen = settings.to_tables(recipe(name, over.get("model") or None))
+    if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
+        chosen["model"] = ""  # the weights say which
+    config = settings.from_tables(settings.merge(chosen, over))
+    _refuse_unused(config, data)
+    if Path(config.data).exists() and config.data != fashion.NAME:  # a run is resumed from anywhere
+        config = replace(config, data=str(Path(config.data).absolute()))
+    return resolve_weights(config), data, f"{name}: {reason}"
+
+
+def _refuse_unused(config: Fit, data: Data) -> None:
+    """Settings that were chosen, and that this run would not look at."""
+    plain = Fit()
+    masked, rsqrt = config.objective == "masked-patch", config.schedule.kind == "rsqrt"
+    if config.masked != plain.masked and not masked:
+        raise _unused("masked", "objective = masked-patch")
+    if config.schedule.timescale != plain.schedule.timescale and not rsqrt:
+        raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    if config.test != plain.test and not masked and divide(data, config).set_aside is None:
+        raise _unused("test", "data without pictures to score, and these have some")
+
+
+def _unused(name: str, needed: str) -> ConfigError:
+    return ConfigError(f"{name} would change nothing here: it is for {needed}", try_=f"leave {name} out")
