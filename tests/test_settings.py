@@ -290,7 +290,10 @@ def test_a_setting_that_would_change_nothing_is_refused(unused: str, told: str, 
         resolved("fit", "fashion", "--set", "weights=none", unused)
     assert told in capsys.readouterr().err
     words = [str(tmp_path / "photos") if word == "PHOTOS" else word for word in used]
-    assert resolved(*words, "--set", "weights=none", unused)
+    config = resolved(*words, "--set", "weights=none", unused)
+    another = replace(config, objective="labels", schedule=replace(config.schedule, kind="cosine"))
+    (tmp_path / "another.toml").write_text(write(another))
+    assert resolved("fit", "fashion", "--config", str(tmp_path / "another.toml"))  # of a run that had use for it
 
 
 def test_a_file_alone_names_the_data_too(resolved: Resolved, tmp_path: Path):

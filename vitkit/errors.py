@@ -10,14 +10,19 @@ class VitkitError(ValueError):
     """`VitkitError("photos/ holds no pictures.", found="214 .heic files", try_="…")`: one aligned row per detail."""
 
     def __init__(self, what: str, **details: str | Iterable[str]) -> None:
-        rows = {name.strip("_").replace("_", " "): text for name, text in details.items()}
-        column = max(map(len, rows), default=0)
-        lines = [what]
-        for name, text in rows.items():
-            first, *rest = [text] if isinstance(text, str) else list(text)
+        self.what, self.rows = what, dict[str, list[str]]()
+        self.add(**details)
+
+    def add(self, **details: str | Iterable[str]) -> None:
+        """What somebody further up knows as well."""
+        for name, text in details.items():
+            self.rows[name.strip("_").replace("_", " ")] = [text] if isinstance(text, str) else list(text)
+        column = max(map(len, self.rows), default=0)
+        lines = [self.what]
+        for name, (first, *rest) in self.rows.items():
             lines.append(f"  {name:<{column}}  {first}")
             lines += [f"  {'':<{column}}  {more}" for more in rest]
-        super().__init__("\n".join(lines))
+        self.args = ("\n".join(lines),)
 
 
 class ConfigError(VitkitError):

@@ -19,8 +19,9 @@ from vitkit.train.division import divide
 from vitkit.train.start import resolve_weights
 
 
-def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
-    """The settings, the data, and why that recipe."""
+def resolve(over: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
+    """The settings, the data, and why that recipe. What was `said` just now, all of it unless told, has to be of use; a
+    file may come from another run."""
     if not over.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
     data = open_data(over["data"], label=over.get("label"))
@@ -33,21 +34,20 @@ def resolve(over: Mapping[str, Any]) -> tuple[Fit, Data, str]:
     if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
         chosen["model"] = ""  # the weights say which
     config = settings.from_tables(settings.merge(chosen, over))
-    _refuse_unused(config, data)
+    _refuse_unused(over if said is None else said, config, data)
     if Path(config.data).exists() and config.data != fashion.NAME:  # a run is resumed from anywhere
         config = replace(config, data=str(Path(config.data).absolute()))
     return resolve_weights(config), data, f"{name}: {reason}"
 
 
-def _refuse_unused(config: Fit, data: Data) -> None:
-    """Settings that were chosen, and that this run would not look at."""
-    plain = Fit()
-    masked, rsqrt = config.objective == "masked-patch", config.schedule.kind == "rsqrt"
-    if config.masked != plain.masked and not masked:
+def _refuse_unused(said: Mapping[str, Any], config: Fit, data: Data) -> None:
+    """Settings that this run would not look at."""
+    masked = config.objective == "masked-patch"
+    if "masked" in said and not masked:
         raise _unused("masked", "objective = masked-patch")
-    if config.schedule.timescale != plain.schedule.timescale and not rsqrt:
+    if "timescale" in said.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
-    if config.test != plain.test and not masked and divide(data, config).set_aside is None:
+    if "test" in said and not masked and divide(data, config).set_aside is None:
         raise _unused("test", "data without pictures to score, and these have some")
 
 

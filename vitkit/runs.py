@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import shlex
@@ -19,6 +20,7 @@ import vitkit
 from vitkit import settings
 from vitkit.atomic import write_text
 from vitkit.config import Fit
+from vitkit.data.loader import TooManyBroken
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.files import counted
 from vitkit.data.sources.open import open_data
@@ -35,7 +37,7 @@ from vitkit.train.choose import choose_rate
 from vitkit.train.devices import describe_machine, pick_device, pick_readers
 from vitkit.train.display import duration
 from vitkit.train.division import Division, divide, fingerprint
-from vitkit.train.folder import CARD, EVALUATION, MODEL, REPORT, RunError, RunFolder
+from vitkit.train.folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.train.parallel import Processes, joined
 from vitkit.train.run import Say, train
 from vitkit.train.tracking import check_installed
@@ -52,13 +54,13 @@ def fit(data: str | os.PathLike[str], **chosen: Any) -> Path:
     """
     over = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in chosen.items()}
     said = ", ".join([repr(os.fspath(data)), *(f"{name}={value!r}" for name, value in over.items())])
-    return start({**over, "data": os.fspath(data)}, sys.stdout, f"vitkit.fit({said})")
+    return start({**over, "data": os.fspath(data)}, over, sys.stdout, f"vitkit.fit({said})")
 
 
-def start(over: Mapping[str, Any], talk: TextIO, command: str) -> Path:
-    """A new run with what the user said; mistakes are told before anything is made."""
+def start(over: Mapping[str, Any], said: Mapping[str, Any], talk: TextIO, command: str) -> Path:
+    """A new run with what the user `said` and, maybe, has in a file; mistakes are told before anything is made."""
     settings.check(over)
-    config, data, reason = resolve(over)
+    config, data, reason = resolve(over, said)
     check_installed(config.track)
     return begin(config, data, reason, talk, command)
 
@@ -78,9 +80,11 @@ def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> P
         processes.barrier()
         try:
             division = _carry_out(config, data, folder, processes, say, reason)
-        except BaseException:
+        except BaseException as error:
             if processes.first:
                 folder.discard()
+            if isinstance(error, TooManyBroken):
+                error.add(or_=_without_them(error.share, place))
             raise
     if processes.first:
         _finish(config, data, division, folder, say)
@@ -103,10 +107,22 @@ def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int 
                                report=str(path / "report.html"), more=f"vitkit fit DATA --weights {path}")
             data = open_data(config.data, label=config.label)
             _check_data(data, folder)
-            division = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
+            try:
+                division = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
+            except TooManyBroken as error:
+                error.add(or_=_without_them(error.share, path))
+                raise
         if processes.first:
             _finish(config, data, division, folder, say)
     return path
+
+
+def _without_them(share: float, run: Path) -> str:
+    """How a run does without that share of its pictures, or twice as many; where it had not begun, nothing is left."""
+    allowed = min(max(0.2, math.ceil(20 * share) / 10), 1.0)
+    if not (run / CONFIG).is_file():
+        return f"--set max_failed={allowed:g} does without them"
+    return f"max_failed = {allowed:g} in {run / CONFIG}, then vitkit resume {shlex.quote(str(run))}: does without them"
 
 
 def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say, reason: str) -> Division:

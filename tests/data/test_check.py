@@ -66,6 +66,10 @@ def test_pictures_that_are_slow_to_read_are_told(photos: Path):
     [told] = [remark for remark in look(photos).remarks if "megapixels" in remark]
     assert "more than 12 megapixels" in told
     assert "vitkit shard DATA small/ --side 512" in told
+    for path in (photos / "train" / "cat").glob("large-*.jpg"):
+        path.unlink()
+        np.save(path.with_suffix(".npy"), np.zeros((2100, 2000), dtype=np.uint16))  # which no JPEG can hold
+    assert not any("megapixels" in remark for remark in look(photos).remarks)
 
 
 def test_bad_files_are_named_with_their_reasons(photos: Path):
@@ -234,6 +238,20 @@ def test_the_sheet_never_joins_the_data_and_never_costs_the_report(photos: Path,
     text = capsys.readouterr().out
     assert "24 train, 8 test" in text
     assert "could not be written" in text
+
+
+def test_a_sheet_has_an_ending_that_it_is_known_by_again(photos: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", str(photos), "--sheet", str(photos.parent / "sheet.webp")])
+    assert "one that ends in .png or .jpg" in capsys.readouterr().err
+
+
+def test_the_report_outlives_a_picture_that_pillow_refuses(photos: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(photos.parent)
+    Path("check.png").write_bytes(bombs()["png"])
+    main(["check", "photos"])
+    assert "not a sheet of check's; it stays as it is" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg"])

@@ -200,7 +200,8 @@ def test_a_split_for_scoring_is_scored_whatever_was_set_aside(run: Path, divided
 
 
 @pytest.mark.parametrize(("began", "asked", "seen"), [
-    ("photos", ["photos/train"], 20), ("photos", ["photos/test"], 0),
+    ("photos", ["photos/train"], 20), ("photos", ["photos/test"], 0), ("photos", ["../*/photos/train"], 20),
+    ("photos", ["link/train"], 20),
     ("photos/train", ["photos", "--split", "train"], 16), ("photos/train", ["photos"], 0)])
 def test_pictures_that_the_run_knows_are_told_by_another_folder_of_theirs(
     began: str, asked: list[str], seen: int, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
@@ -216,10 +217,19 @@ def test_pictures_that_the_run_knows_are_told_by_another_folder_of_theirs(
     RunFolder(run).write_config(config)
     data = open_data(tmp_path / began)
     (run / "run.json").write_text(json.dumps({"split": divide(data, config).set_aside}))
-    evaluate(run, *asked)
+    Path("link").symlink_to("photos")
+    evaluate(run, asked[0].replace("*", tmp_path.name), *asked[1:])
     assert ("was fitted on" in caplog.text) == bool(seen)
     if seen:
         assert f"was fitted on {seen} of these 20 pictures" in caplog.text
+
+
+def test_settings_of_another_version_do_not_keep_a_run_from_being_scored(run: Path, tmp_path: Path,
+                                                                         capsys: pytest.CaptureFixture[str]):
+    (run / "config.toml").write_text('data = "elsewhere"\nno_such_setting = 3\n')
+    (run / "run.json").write_text("{}")
+    evaluate(run, "fashion", "--json")
+    assert Evaluation.from_json(capsys.readouterr().out).pictures == 1000
 
 
 def test_a_damaged_record_is_a_mistake(run: Path, divided: Path, capsys: pytest.CaptureFixture[str]):

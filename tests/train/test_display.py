@@ -64,4 +64,4 @@ def test_a_run_that_waited_long_is_told_what_helps(
     with Display(step=0, steps=2, batch=8, shown=True) as display:
         display.started -= seconds
         display.update(2, 1.0, {}, wait)
-    assert ("43% of the time went into waiting for pictures" in capsys.readouterr().err) == told
+    assert (f"{wait:.0%} of the time went into waiting for pictures" in capsys.readouterr().err) == told

@@ -220,6 +220,8 @@ def test_a_run_that_is_not_finished_answers_with_its_latest_checkpoint(copy: Pat
         assert torch.equal(parameter, stored[f"average.model.{name}"])
     before = vitkit.load(copy / "checkpoints" / "step-00000006")
     assert not torch.equal(before.head.logits.weight, model.head.logits.weight)
+    named = (copy / "checkpoints" / "step-00000009").rename(copy / "checkpoints" / "the best")
+    assert torch.equal(vitkit.load(named).head.logits.weight, model.head.logits.weight)
     assert model.metadata.labels == before.metadata.labels == open_data("fashion").classes
 
 
@@ -304,11 +306,27 @@ def test_a_run_that_met_too_many_broken_pictures_says_how_it_goes_on_without_the
     run = tmp_path / "run"
     started = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
     assert started.wait() == 2
-    assert f"max_failed = 0.2 in {run}/config.toml, then vitkit resume {run}: goes on without them" in started.said
+    assert f"  or       max_failed = 0.2 in {run}/config.toml, then vitkit resume {run}: does without" in started.said
     config = run / "config.toml"
     config.write_text(config.read_text().replace("max_failed = 0.01\n", "max_failed = 0.2\n"))
     resume(run, tmp_path / "log")
     assert len(lines(run, "left-out")) == 2
+
+
+def test_a_run_that_meets_them_before_its_first_step_leaves_nothing_and_says_so(tmp_path: Path):
+    for index in range(24):
+        folder = tmp_path / "photos" / "train" / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
+        (folder / f"{index}.png").write_bytes(picture[:50] if index % 4 < 2 else picture)
+    run = tmp_path / "run"
+    started = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
+    assert started.wait() == 2
+    [share] = re.findall(r"  or +--set max_failed=(\S+) does without them", started.said)
+    assert not run.exists()
+    again = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6, max_failed=float(share)),
+                    tmp_path / "log")
+    assert again.wait() == 0, again.said
 
 
 def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -27,6 +27,8 @@ ODD_MODES = {"CMYK": "CMYK", "P": "palette", "PA": "palette", "RGBA": "with tran
              "I;16": "16-bit", "I;16B": "16-bit", "I": "16-bit or deeper", "F": "floats", "uint16": "16-bit",
              "1": "black and white", "LAB": "Lab colours", "YCbCr": "YCbCr"}
 
+EIGHT_BITS = {"RGB", "L", "P", "PA", "RGBA", "LA", "CMYK", "YCbCr", "LAB", "1"}
+
 Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.progress, or nothing
 
 
@@ -110,7 +112,8 @@ def _judge_files(report: Report, data: Data, places: list[Place], facts: list[Fa
         "largest": _size_at(heights, widths, int((heights * widths).argmax())),
         "widest": round(float(shapes.max()), 2), "tallest": round(float(shapes.min()), 2),
     }
-    if (pixels := float(np.median(heights * widths))) > LARGE:
+    shrinkable = [one.height * one.width for one in whole if one.mode in EIGHT_BITS]
+    if len(shrinkable) > len(whole) / 2 and (pixels := float(np.median(shrinkable))) > LARGE:
         report.remarks.append(f"half of the pictures have more than {pixels / 1e6:.0f} megapixels, all decoded again "
                               "in every epoch; vitkit shard DATA small/ --side 512 makes them smaller once")
 

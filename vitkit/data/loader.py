@@ -37,6 +37,15 @@ log = logging.getLogger("vitkit")
 class TooManyBroken(DataError):
     """Pictures that cannot be decoded, more than one is ready to do without."""
 
+    share = 0.0  # of all, so far
+
+
+def too_many_broken(failed: int, pictures: int, allowed: float, such_as: Sequence[str] = ()) -> TooManyBroken:
+    error = TooManyBroken(f"{failed} of {pictures:,} pictures could not be decoded so far, more than {allowed:.1%}.",
+                          **({"such_as": such_as} if such_as else {}), try_="vitkit check lists all of them")
+    error.share = failed / pictures
+    return error
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
@@ -164,8 +173,7 @@ def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed:
             log.warning("left out: %s: %s", split.keys[index], reason)
     if len(known) > max(max_failed * len(split), ALWAYS_FORGIVEN):
         shown = [f"{split.keys[index]}: {reason}" for index, reason in list(known.items())[:5]]
-        raise TooManyBroken(f"{len(known)} of {len(split):,} pictures could not be decoded so far, more than "
-                            f"{max_failed:.1%}.", such_as=shown, try_="vitkit check lists all of them")
+        raise too_many_broken(len(known), len(split), max_failed, shown)
 
 
 class _Chunks:

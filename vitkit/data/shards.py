@@ -62,7 +62,7 @@ def write_shards(
     except BaseException as error:  # Ctrl-C too
         _clear(target)
         if isinstance(error, OSError):
-            raise DataError(f"{target} cannot be written to: {error.strerror}.") from error
+            raise DataError(f"{target} cannot be written to: {error.strerror or error}.") from error
         raise
     return smaller
 

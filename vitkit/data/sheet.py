@@ -12,6 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from vitkit.errors import ConfigError
 
+ENDINGS = (".png", ".jpg", ".jpeg")
 MARK = "vitkit check"  # in every sheet that is kept, so that nothing else is ever replaced by one
 TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
 # of many scripts, under the names that Linux, macOS and Windows have them
@@ -29,6 +30,8 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
 
 
 def refuse_others(path: Path) -> None:
+    if path.suffix.lower() not in ENDINGS:
+        raise ConfigError(f"{path} is no name for a contact sheet.", try_="one that ends in .png or .jpg")
     if path.exists() and not _ours(path):
         raise ConfigError(f"{path} is there already, and not a sheet of check's; it stays as it is.",
                           try_="--sheet FILE, another name")
@@ -38,7 +41,7 @@ def _ours(path: Path) -> bool:
     try:
         with Image.open(path) as picture:
             return MARK in (picture.info.get("Software"), bytes(picture.info.get("comment", b"")).decode("latin-1"))
-    except (OSError, ValueError, TypeError):  # no picture
+    except Exception:  # no picture, or one that Pillow refuses
         return False
 
 

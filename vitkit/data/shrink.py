@@ -11,16 +11,17 @@ from vitkit.data.decode import decode
 from vitkit.data.sources.base import Picture
 from vitkit.errors import DecodeError
 
-QUALITY = 95      # of JPEGs
+QUALITY, LONGEST = 95, 65_500  # of JPEGs: how good, and how many pixels along a side at most
 REDUCING_GAP = 2  # Pillow averages blocks of pixels first, to this many times the size: off by a fifth of a grey level
 
-_LOSSLESS = (b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_ARRAY = b"\x93NUMPY"
 
 
 def shrink(picture: Picture, side: int) -> Picture:
-    """The picture, its shorter side no longer than `side` pixels: upright, a PNG if it was in a lossless format, else a
-    JPEG. The very same, if it is small enough, deeper than 8 bits, an array, or none that can be decoded."""
-    if not isinstance(picture, bytes):
+    """The picture, its shorter side no longer than `side` pixels, upright: a JPEG if it was one or a HEIC, else a PNG,
+    which loses nothing. The very same, if it is small enough, deeper than 8 bits, an array, or cannot be decoded.
+    """
+    if not isinstance(picture, bytes) or picture.startswith(_ARRAY):
         return picture
     try:
         pixels = decode(picture)
@@ -36,8 +37,14 @@ def shrink(picture: Picture, side: int) -> Picture:
     if red.tobytes() == green.tobytes() == blue.tobytes():
         small = red
     buffer = io.BytesIO()
-    if picture.startswith(_LOSSLESS):
-        small.save(buffer, "PNG")
-    else:
+    if _lossy(picture) and max(small.size) <= LONGEST:
         small.save(buffer, "JPEG", quality=QUALITY)
+    else:
+        small.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def _lossy(picture: bytes) -> bool:
+    """JPEGs, HEIC, AVIF, and WebP of the kind that is."""
+    return picture.startswith(b"\xff\xd8\xff") or picture[4:8] == b"ftyp" or (
+        picture.startswith(b"RIFF") and picture[12:16] == b"VP8 ")

@@ -9,7 +9,7 @@ from typing import Any
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import canonical, scoring_split
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, VitkitError
 from vitkit.train.division import divide, fingerprint, held_out
 from vitkit.train.folder import CONFIG, RECORD, RunFolder
 
@@ -51,18 +51,22 @@ def _seen_elsewhere(run: str, data: Data, split: str | None) -> str:
     folder, name = RunFolder.of(run), _named(data, split)
     if folder is None or not (folder.path / CONFIG).is_file() or name not in data.splits:
         return ""
-    config = folder.config()
-    began, here = Path(config.data), Path(data.name).absolute()
-    related = began.is_relative_to(here) or here.is_relative_to(began)
-    if began == here or not related or not began.is_dir() or not here.is_dir():
-        return ""
     try:
+        config = folder.config()
+        began, here = Path(config.data).resolve(), Path(data.name).resolve()
+        related = began.is_relative_to(here) or here.is_relative_to(began)
+        if began == here or not related or not began.is_dir() or not here.is_dir():
+            return ""
         fitted = divide(open_data(began, label=config.label), config).fit
-    except DataError:  # not what it was
+    except VitkitError:  # settings of another version, data that are not what they were: nothing can be said
         return ""
-    seen = {began / key for key in fitted.keys} & {here / key for key in data.splits[name].keys}
-    return (f"{run} was fitted on {len(seen):,} of these {len(data.splits[name]):,} pictures: the scores say little "
-            "about new ones") if seen else ""
+    # names below the upper of the two folders; a million of them are compared in a second
+    above = began if here.is_relative_to(began) else here
+    known, asked = ({f"{root.relative_to(above).as_posix()}/{key}".removeprefix("./") for key in split.keys}
+                    for root, split in ((began, fitted), (here, data.splits[name])))
+    seen = len(known & asked)
+    return (f"{run} was fitted on {seen:,} of these {len(data.splits[name]):,} pictures: the scores say little about "
+            "new ones") if seen else ""
 
 
 def _warn_if_fitted(run: str, data: Data, split: str | None) -> None:

@@ -81,7 +81,8 @@ def _check(data: Data, name: str, fit: Split) -> None:
     present = np.flatnonzero(fit.per_class(len(data.classes)))
     if len(present) < 2 and not data.multilabel:
         raise DataError(f"{data.name} has pictures of one class only to fit, {data.classes[present[0]]}: there is "
-                        "nothing to tell apart.", try_="a folder for each of two classes or more")
+                        "nothing to tell apart.",
+                        try_="a folder for each of two classes or more; that folder itself, if they are inside it")
 
 
 def _scored(data: Data, fitted: str) -> str | None:

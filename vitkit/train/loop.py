@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from vitkit.config import Fit
 from vitkit.data.augment import Augment, augment, mix
-from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader, TooManyBroken
+from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader, too_many_broken
 from vitkit.train import checkpoint
 from vitkit.train.averaging import Average
 from vitkit.train.display import Display
-from vitkit.train.folder import CONFIG, RunError, RunFolder
+from vitkit.train.folder import RunError, RunFolder
 from vitkit.train.objectives import Objective
 from vitkit.train.optimizer import set_rate
 from vitkit.train.parallel import Processes
@@ -109,10 +109,6 @@ class Training:
                     self._go_on()
                 except NotFinite as trouble:
                     self._roll_back(trouble)
-                except TooManyBroken as error:
-                    here = self.folder.path
-                    raise TooManyBroken(str(error), or_=f"max_failed = 0.2 in {here / CONFIG}, then vitkit resume "
-                                                        f"{shlex.quote(str(here))}: goes on without them") from error
         if self.config.patience and self.place.best_step:
             self._return_to(f"step-{self.place.best_step:08d}", forget=False)
 
@@ -217,8 +213,7 @@ class Training:
                     self.left_out.add(picture)
                     self._log("left-out", step, picture=picture, reason=reason)
         if len(self.left_out) > max(self.config.max_failed * len(split), ALWAYS_FORGIVEN):
-            raise TooManyBroken(f"{len(self.left_out)} of {len(split):,} pictures could not be decoded so far, more "
-                                f"than {self.config.max_failed:.1%}.", try_="vitkit check lists all of them")
+            raise too_many_broken(len(self.left_out), len(split), self.config.max_failed)
 
     def _known_left_out(self) -> set[str]:
         return {line["picture"] for line in self.folder.metrics() if line["kind"] == "left-out"}

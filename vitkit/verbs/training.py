@@ -122,7 +122,8 @@ def _begin(flags: dict[str, Any], file: Path | None, words: tuple[str, ...], jso
     over: dict[str, Any] = {"weights": "none"} if pretraining else {}
     if file is not None:
         over = settings.merge(over, settings.read(file))
-    over = settings.merge(settings.merge(over, given), settings.assignments(words))
+    said = settings.merge(given, settings.assignments(words))
+    over = settings.merge(over, said)
     if pretraining and not over.get("recipe"):
         over.setdefault("objective", "masked-patch")
     settings.check(over)  # before what takes seconds to import
@@ -130,7 +131,7 @@ def _begin(flags: dict[str, Any], file: Path | None, words: tuple[str, ...], jso
     from vitkit import runs
 
     command = shlex.join(["vitkit", *sys.argv[1:]])
-    _finished(runs.start(over, sys.stderr if json else sys.stdout, command), json)
+    _finished(runs.start(over, said, sys.stderr if json else sys.stdout, command), json)
 
 
 def _rate(lr: str | None) -> dict[str, Any]:

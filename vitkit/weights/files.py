@@ -24,7 +24,7 @@ from torch import Tensor
 from vitkit.errors import WeightsError
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
-from vitkit.weights.unfinished import latest, open_unfinished
+from vitkit.weights.unfinished import latest, open_unfinished, step_of
 
 log = logging.getLogger("vitkit")
 
@@ -50,7 +50,7 @@ def _open_folder(folder: Path) -> Checkpoint:
             return _with_records(folder, tensors, header, folder)
     if (checkpoint := latest(folder)) is not None:
         log.warning("%s: a run that is not finished; these are its weights after step %s", folder,
-                    f"{int(checkpoint.name.removeprefix('step-')):,}")
+                    f"{step_of(checkpoint):,}")
         return open_unfinished(checkpoint)
     found = sorted(entry.name for entry in folder.iterdir())
     raise WeightsError(f"{folder} holds no weights that I can use.", looked_for=", ".join(WEIGHT_FILES),

@@ -36,6 +36,13 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def step_of(checkpoint: Path) -> int:
+    try:
+        return int(json.loads((checkpoint / RECORD).read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(f"{checkpoint / RECORD} is damaged: {error}") from error
+
+
 def open_unfinished(checkpoint: Path) -> Checkpoint:
     """The model's tensors alone, averaged ones where the run has them."""
     # three quarters of a second, which whoever opens other weights need not wait for

@@ -111,14 +111,11 @@ def test_a_wrapping_folder_around_splits_is_seen_through(tmp_path: Path):
     assert noted(outside, "splits or classes found in the folder photos")
 
 
-def test_a_wrapping_folder_around_classes_is_seen_through(tmp_path: Path):
-    lay_out(tmp_path / "photos", {f"{name}/{number}.png": png(number) for name in ("cat", "dog")
-                                  for number in range(3)})
+def test_a_folder_of_folders_is_one_class_in_parts(tmp_path: Path):
+    lay_out(tmp_path / "cat", {f"{year}/{number}.png": png(number) for year in (2020, 2021) for number in range(3)})
     data = open_data(tmp_path)
-    assert data.classes == ("cat", "dog")
-    assert noted(data, "splits or classes found in the folder photos")
-    lay_out(tmp_path, {"fish/1.png": png(9)})
-    assert open_data(tmp_path).classes == ("fish", "photos")  # two classes, one of them in two parts
+    assert data.classes == ("cat",)
+    assert noted(data, "one class only: cat")
 
 
 def test_two_spellings_of_a_split_are_an_error(tmp_path: Path):

@@ -17,6 +17,7 @@ from PIL import Image
 
 from tests.data.pictures import encode, oriented, scene
 from tests.data.sources.made import lay_out, png, some
+from vitkit.data import shrink
 from vitkit.data.decode import decode
 from vitkit.data.shards import write_shards
 from vitkit.data.sources.base import Data, DataError
@@ -28,6 +29,12 @@ from vitkit.progress import progress
 @pytest.fixture
 def folders(tmp_path: Path) -> Data:
     return open_data(lay_out(tmp_path / "photos", some()))
+
+
+def npy(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, pixels)
+    return file.getvalue()
 
 
 def error_of(source: object) -> str:
@@ -92,18 +99,24 @@ def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
     deep = encode(Image.fromarray(np.full((300, 400), 40_000, dtype=np.uint16)), "PNG")
     given = {"a/photo.jpg": encode(scene(300, 400), "JPEG"), "a/drawing.png": encode(scene(400, 300), "PNG"),
              "a/flat.webp": encode(scene(300, 400), "WEBP"), "b/small.jpg": encode(scene(100, 900), "JPEG"),
+             "a/whole.webp": encode(scene(300, 400), "WEBP", lossless=True),
+             "a/plain.ppm": encode(scene(300, 400), "PPM"), "a/wide.jpg": encode(scene(110, 64_000), "JPEG"),
+             "b/array.npy": npy(scene(300, 400)),
              "b/deep.png": deep, "b/broken.jpg": encode(scene(300, 400), "JPEG")[:2000],
              "b/grey.jpg": encode(Image.fromarray(scene(300, 400)).convert("L"), "JPEG")}
     folders = open_data(lay_out(tmp_path / "photos", given))
-    assert write_shards(folders, tmp_path / "out", side=100, workers=2) == 4
+    assert write_shards(folders, tmp_path / "out", side=100, workers=2) == 7
     data = open_data(tmp_path / "out")
     part = data.splits["all"]
     found = {key: part.read(index) for index, key in enumerate(part.keys)}
     assert list(part.keys) == list(folders.splits["all"].keys)
     np.testing.assert_array_equal(part.labels, folders.splits["all"].labels)
-    assert {key for key in given if found[key] == given[key]} == {"b/small.jpg", "b/deep.png", "b/broken.jpg"}
+    assert {key for key in given if found[key] == given[key]} == {
+        "b/small.jpg", "b/deep.png", "b/broken.jpg", "b/array.npy"}
     for key, kind, size in (("a/photo.jpg", "JPEG", (133, 100)), ("a/drawing.png", "PNG", (100, 133)),
-                            ("a/flat.webp", "JPEG", (133, 100)), ("b/grey.jpg", "JPEG", (133, 100))):
+                            ("a/flat.webp", "JPEG", (133, 100)), ("b/grey.jpg", "JPEG", (133, 100)),
+                            ("a/whole.webp", "PNG", (133, 100)), ("a/plain.ppm", "PNG", (133, 100)),
+                            ("a/wide.jpg", "JPEG", (58182, 100))):
         with Image.open(io.BytesIO(found[key])) as small, Image.open(io.BytesIO(given[key])) as large:
             assert (small.format, small.size, small.mode) == (kind, size, large.mode)
             # grey levels, for JPEGs keep a quarter of the colours
@@ -113,7 +126,15 @@ def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
     assert any("shorter sides of 100 pixels" in note for note in data.notes)
     with tarfile.open(tmp_path / "out" / "all-000000.tar") as tar:  # named for what is inside
         endings = {member.name.partition(".")[2] for member in tar if not member.name.endswith(".cls")}
-    assert endings == {"jpg", "png"}
+    assert endings == {"jpg", "png", "npy"}
+
+
+def test_what_no_jpeg_can_hold_is_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shrink, "LONGEST", 120)
+    folders = open_data(lay_out(tmp_path / "photos", {"a/wide.jpg": encode(scene(100, 400), "JPEG")}))
+    write_shards(folders, tmp_path / "out", side=50)
+    with Image.open(io.BytesIO(open_data(tmp_path / "out").splits["all"].read(0))) as small:
+        assert (small.format, small.size) == ("PNG", (200, 50))
 
 
 def test_a_small_picture_stands_as_it_was_taken(tmp_path: Path):

@@ -58,6 +58,17 @@ def test_a_locked_one_says_so(tmp_path: Path):
     assert "locked with a password" in error_of(tmp_path / "a.zip")
 
 
+def test_folders_are_seen_where_windows_has_packed(tmp_path: Path):
+    members = {f"photos\\{name}\\{number}.png": png(number) for name in ("cat", "dog") for number in range(2)}
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo("x")
+            info.filename = name  # as it stands there; given to ZipInfo, some systems turn it round
+            archive.writestr(info, content)
+    assert b"photos\\cat\\1.png" in (tmp_path / "a.zip").read_bytes()
+    assert open_data(tmp_path / "a.zip").classes == ("cat", "dog")
+
+
 def test_two_members_of_one_name_are_both_read(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for seed, name in enumerate(["cat/1.png", "dog/1.png"]):
@@ -72,6 +83,20 @@ def test_two_members_of_one_name_are_both_read(tmp_path: Path):
 def test_what_is_no_zip_file_is_told(content: bytes, tmp_path: Path):
     (tmp_path / "a.zip").write_bytes(content)
     assert "is no zip file, or not a whole one" in error_of(tmp_path / "a.zip")
+
+
+def test_other_ways_of_packing_are_told(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("cat/1.png", png(1))
+    assert "packed in a way that cannot be read here" in error_of(tmp_path / "a.zip")
+
+
+def test_what_stands_before_the_zip_file_does_not_matter(tmp_path: Path):
+    """As in one that unpacks itself."""
+    path = packed(tmp_path / "a.zip", {"cat/1.png": png(1), "dog/2.png": png(2)})
+    path.write_bytes(b"MZ and a program" + path.read_bytes())
+    split = open_data(path).splits["all"]
+    assert [split.read(0), split.read(1)] == [png(1), png(2)]
 
 
 def test_one_without_pictures_and_a_cut_one_are_told(tmp_path: Path):

@@ -55,7 +55,8 @@ def _hint(shown: str, found: Found) -> str:
         ((".npz",), "give the array file itself: {}"),
         ((".tar",), "give the tar file itself or the folder that it lies in: {}"),
         ((".parquet", ".arrow"), f"hf:{shown} if this is a Hugging Face dataset"),
-        ((".zip", ".gz", ".tgz", ".xz", ".bz2", ".7z", ".rar"), "unpack {} first"),
+        ((".zip",), "give the zip file itself: {}"),
+        ((".gz", ".tgz", ".xz", ".bz2", ".7z", ".rar"), "unpack {} first"),
     ):
         for ending in endings:
             if ending in kinds:

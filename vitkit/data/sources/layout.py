@@ -25,10 +25,11 @@ class Layout:
         return any(label is not None for labels in self.labels.values() for label in labels)
 
 
-def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = ()) -> Layout:
-    """`folders` are those that exist, so that classes without pictures can be named."""
+def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = (), *, packed: bool = False) -> Layout:
+    """`folders` are those that exist, so that classes without pictures can be named. What is `packed` has, often, the
+    folder around it that was packed."""
     layout = Layout()
-    prefix = _wrapper(paths)
+    prefix = _wrapper(paths, packed)
     if prefix:
         layout.notes.append(f"splits or classes found in the folder {printable(prefix.rstrip('/'))}")
     inner = [path.removeprefix(prefix).split("/") for path in paths]
@@ -55,16 +56,16 @@ def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = ()) -> L
     return layout
 
 
-def _wrapper(paths: Sequence[str]) -> str:
-    """"photos/" where everything lies in photos/train/ and photos/test/, or in photos/cat/ and photos/dog/, as archives
-    often unpack. As a class, it would be the only one.
+def _wrapper(paths: Sequence[str], packed: bool) -> str:
+    """"photos/" where everything lies in photos/train/ and photos/test/, as archives often unpack; inside of one, also
+    where it lies in photos/cat/ and photos/dog/. On a disk, cat/2020/ and cat/2021/ are a class in two parts.
     """
     seconds = {path.split("/")[1] for path in paths if path.count("/") >= 2}
     tops = {path.split("/")[0] for path in paths}
     if len(tops) != 1 or any(path.count("/") < 2 for path in paths):
         return ""
     (top,) = tops
-    return f"{top}/" if not canonical(top) and (len(seconds) > 1 or all(map(canonical, seconds))) else ""
+    return f"{top}/" if not canonical(top) and ((packed and len(seconds) > 1) or all(map(canonical, seconds))) else ""
 
 
 def _split_folders(source: str, tops: set[str], deep: set[str], layout: Layout) -> dict[str, str]:

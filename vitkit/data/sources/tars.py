@@ -68,7 +68,7 @@ def open_tars(name: str, files: Sequence[Path]) -> Data:
 
 def _as_folders(name: str, files: Sequence[Path], scan: Scan) -> Data:
     members = sorted(scan.pictures, key=lambda member: member.path.split("/"))
-    layout = arrange(name, [member.path for member in members])
+    layout = arrange(name, [member.path for member in members], packed=True)
     parts = {split: _part(files, [members[row] for row in rows], layout.labels[split])
              for split, rows in layout.rows.items()}
     return assemble(name, "shards", parts, notes=[*scan.notes, *layout.notes])
