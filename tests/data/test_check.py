@@ -135,7 +135,7 @@ def test_classes_that_cannot_be_learned_or_are_few_are_named(photos: Path, capsy
     assert told in report.problems
     assert told not in report.remarks  # the data's own note, once is enough
     print_report(report)
-    assert "train: 12 to 12 pictures each, 1 class absent" in capsys.readouterr().out
+    assert "train: 12 pictures each, 1 class absent" in capsys.readouterr().out
 
 
 def test_imbalance_is_stated(photos: Path):
@@ -318,7 +318,7 @@ def test_without_labels_the_verdict_is_of_pretraining_alone(photos: Path, told: 
 def test_a_column_of_labels_is_named(photos: Path, told: Callable[..., str]):
     text = told(listed(photos, "filename,breed", cat="Korat", dog="Corgi"), "--label", "breed")
     assert "manifest, 2 classes\n" in text
-    assert "all: 12 to 12 pictures each" in text
+    assert "all: 12 pictures each" in text
     assert "nothing here would hurt training" in text
 
 

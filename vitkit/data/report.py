@@ -44,7 +44,7 @@ def _print(report: Report) -> None:
         missing = sum(not count for count in counts.values())
         absent = f", {counted(missing, 'class', 'classes')} absent" if missing else ""
         _line("classes" if name == next(iter(report.per_class)) else "",
-              f"{name}: {min(present):,} to {max(present):,} pictures each{absent}")
+              f"{name}: {_span(min(present), max(present))} pictures each{absent}")
     _list("bad", [f"{key}: {reason}" for key, reason in report.bad])
     _list("conflicts", [f"{one} = {other}" for one, other in report.conflicts])
     _list("leaks", [f"{one} = {other} ({how})" for one, other, how in report.leaks])
@@ -54,6 +54,10 @@ def _print(report: Report) -> None:
     if not report.problems:
         _line("verdict", "nothing here would hurt " + (
             "training" if report.classes else "pre-training; there are no labels to fit"))
+
+
+def _span(least: int, most: int) -> str:
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def report_as_json(report: Report) -> dict[str, Any]:
