@@ -286,6 +286,21 @@ def test_patterns_folders_and_files_are_found(photos: Path, monkeypatch: pytest.
             find(wrong)
 
 
+def test_a_list_on_standard_input_is_read(run: Path, photos: Path):
+    """find photos -name '*.jpg' | vitkit predict RUN -"""
+    names = sorted(map(os.fsencode, photos.rglob("*.*g")))
+    odd = photos / os.fsdecode(b"no text \xff.jpg")
+    odd.write_bytes((photos / "a" / "001.jpg").read_bytes())
+    asked = subprocess.run([sys.executable, "-m", "vitkit", "predict", str(run), "-", "--json", "--device", "cpu"],
+                           input=b"\n".join([*names, b"", os.fsencode(odd)]), capture_output=True, check=True)
+    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert [row["picture"] for row in rows[:-1]] == [os.fsdecode(name) for name in names]
+    assert rows[-1]["answers"] == next(row["answers"] for row in rows if row["picture"].endswith("a/001.jpg"))
+    empty = subprocess.run([sys.executable, "-m", "vitkit", "predict", str(run), "-"], input=b"\n", capture_output=True)
+    assert empty.returncode == 2
+    assert b"standard input names no pictures" in empty.stderr
+
+
 def test_names_that_are_no_text_and_odd_pictures_come_through(run: Path, tmp_path: Path):
     photos = tmp_path / "odd"
     photos.mkdir()

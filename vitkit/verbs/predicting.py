@@ -26,8 +26,8 @@ log = logging.getLogger("vitkit")
 
 def predict(
     run: Run,
-    images: Annotated[Positional[tuple[str, ...]], option("pictures, folders of them, or patterns in quotes",
-                                                          "IMAGES…")],
+    images: Annotated[Positional[tuple[str, ...]], option(
+        "pictures, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…")],
     top: Annotated[int, arg(help="answers for each picture, the likeliest first", metavar="K")] = 5,
     out: Annotated[Path | None, option("rows into a file; the same command goes on after a stop",
                                        "FILE.csv|.jsonl|.parquet")] = None,

@@ -1,10 +1,11 @@
-"""Pictures that a person names one by one: files, folders with all that is below them, patterns."""
+"""Pictures that a person names one by one: files, folders with all that is below them, patterns, lists of them."""
 
 from __future__ import annotations
 
 import glob
 import logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,24 +15,37 @@ from vitkit.data.sources.base import DataError, Names, Split
 from vitkit.data.sources.files import FilePictures, few, is_picture
 from vitkit.data.sources.walk import Found, walk
 
+STANDARD_INPUT = "-"
+
 log = logging.getLogger("vitkit")
 
 
 def find(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Files as they are named, folders with all that is below them, patterns ("photos/**/*.jpg") as in a shell.
+    """Files as they are named, folders with all that is below them, patterns ("photos/**/*.jpg") as in a shell; "-" for
+    those that standard input names, one on each line.
 
     In folders and patterns, pictures that may not be read and links to nothing are found too: whoever reads them tells
     why they cannot be used.
     """
     if not sources:
         raise DataError("no pictures named.", try_="files, a folder of them, or a pattern")
-    return [path for source in map(Path, sources) for path in _expand(source)]
+    return [path for source in map(Path, sources) for named in _listed(source) for path in _expand(named)]
 
 
 def as_split(paths: Sequence[Path]) -> Split:
     """Without labels, to be read as any data are."""
     names = Names(map(str, paths))
     return Split(names, np.full(len(names), -1, np.int64), FilePictures(".", names), np.arange(len(names)))
+
+
+def _listed(source: Path) -> Iterator[Path]:
+    if str(source) != STANDARD_INPUT:
+        yield source
+        return
+    lines = [line for line in sys.stdin.buffer.read().splitlines() if line]  # bytes: names of files need not be text
+    if not lines:
+        raise DataError("standard input names no pictures.", try_="one path on each line")
+    yield from (Path(os.fsdecode(line)) for line in lines)
 
 
 def _expand(source: Path) -> Iterator[Path]:
