@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-import vitkit
 from tests.data.pictures import encode, scene
 from tests.train.runs import (
     LONG,
@@ -200,36 +199,6 @@ def test_broken_pictures_are_named_once_however_often_a_run_is_killed(workers: i
             trained(toy(tmp_path / "run", **settings), data)
     trained(toy(tmp_path / "run", **settings), data)
     assert_same_end(tmp_path / "run", expected)
-
-
-# Not finished, and asked all the same
-
-def test_the_last_checkpoint_is_the_model_that_came_of_it(whole: Path):
-    """Averages are, of the weights that a step leaves."""
-    assert same(dict(vitkit.load(whole / "checkpoints").state_dict()), weights(whole))
-
-
-def test_a_run_that_is_not_finished_answers_with_its_latest_checkpoint(copy: Path, caplog: pytest.LogCaptureFixture):
-    model = vitkit.load(copy)
-    [told] = [record.message for record in caplog.records if record.name == "vitkit"]
-    assert told == f"{copy}: a run that is not finished; these are its weights after step 9"
-    stored = states(copy)["step-00000009"]
-    assert {name for name in stored if name.startswith("average.")} == {
-        f"average.model.{name}" for name, _ in model.named_parameters()}
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, stored[f"average.model.{name}"])
-    before = vitkit.load(copy / "checkpoints" / "step-00000006")
-    assert not torch.equal(before.head.logits.weight, model.head.logits.weight)
-    named = (copy / "checkpoints" / "step-00000009").rename(copy / "checkpoints" / "the best")
-    assert torch.equal(vitkit.load(named).head.logits.weight, model.head.logits.weight)
-    assert model.metadata.labels == before.metadata.labels == open_data("fashion").classes
-
-
-def test_a_checkpoint_that_cannot_be_read_is_named(copy: Path):
-    [shard] = (copy / "checkpoints" / "step-00000009").glob("*.safetensors")
-    shard.write_bytes(shard.read_bytes()[:1000])
-    with pytest.raises(vitkit.VitkitError, match="step-00000009 cannot be read"):
-        vitkit.load(copy)
 
 
 # Being asked to stop

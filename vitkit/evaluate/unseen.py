@@ -62,8 +62,8 @@ def _seen_elsewhere(run: str, data: Data, split: str | None) -> str:
         return ""
     # names below the upper of the two folders; a million of them are compared in a second
     above = began if here.is_relative_to(began) else here
-    known, asked = ({f"{root.relative_to(above).as_posix()}/{key}".removeprefix("./") for key in split.keys}
-                    for root, split in ((began, fitted), (here, data.splits[name])))
+    known, asked = ({f"{root.relative_to(above).as_posix()}/{key}".removeprefix("./") for key in pictures.keys}
+                    for root, pictures in ((began, fitted), (here, data.splits[name])))
     seen = len(known & asked)
     return (f"{run} was fitted on {seen:,} of these {len(data.splits[name]):,} pictures: the scores say little about "
             "new ones") if seen else ""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from vitkit.data.sources.base import Split
 
 Pictures = dict[str, bytes]  # SPLIT/CLASS/NAME.png → file
 
@@ -65,6 +69,21 @@ def as_npz(path: Path, pictures: Pictures, *, compressed: bool = False) -> Path:
         arrays[f"y_{split}"] = np.array([names.index(key.split("/")[1]) for key in chosen])
     (np.savez_compressed if compressed else np.savez)(path, **arrays)
     return path
+
+
+def misread_by_threads(split: Split, truth: Sequence[bytes]) -> list[int]:
+    """The rows that came out wrong when four threads read all of them again and again."""
+    wrong: list[int] = []
+
+    def read() -> None:
+        wrong.extend(row for row in [*range(len(truth))] * 30 if split.read(row) != truth[row])
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong
 
 
 def pixels_of(picture: bytes | np.ndarray) -> np.ndarray:

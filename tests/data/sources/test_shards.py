@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import tarfile
-import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import encode, oriented, scene
-from tests.data.sources.made import lay_out, png, some
+from tests.data.sources.made import lay_out, misread_by_threads, png, some
 from vitkit.data import shrink
 from vitkit.data.decode import decode
 from vitkit.data.shards import write_shards
@@ -187,17 +186,7 @@ def test_the_same_data_gives_the_same_files(folders: Data, tmp_path: Path):
 def test_many_threads_read_right(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     part, truth = open_data(tmp_path / "out").splits["train"], folders.splits["train"]
-    wrong: list[int] = []
-
-    def read() -> None:
-        wrong.extend(index for index in [*range(len(part))] * 30 if part.read(index) != truth.read(index))
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert not misread_by_threads(part, [truth.read(index) for index in range(len(truth))])
 
 
 def test_an_interrupted_writing_leaves_nothing(folders: Data, tmp_path: Path):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.data.sources.made import lay_out, png, some
+from tests.data.sources.made import lay_out, misread_by_threads, png, some
 from vitkit.data.sources.base import DataError
 from vitkit.data.sources.open import open_data
 
@@ -120,15 +119,4 @@ def test_a_damaged_picture_is_named_and_the_others_are_read(tmp_path: Path):
 def test_many_threads_read_right(tmp_path: Path):
     members = {f"{'ab'[number % 2]}/{number:02d}.png": png(number) for number in range(20)}
     split = open_data(packed(tmp_path / "a.zip", members)).splits["all"]
-    truth = [members[key.removeprefix("a.zip/")] for key in split.keys]
-    wrong: list[int] = []
-
-    def read() -> None:
-        wrong.extend(row for row in [*range(20)] * 20 if split.read(row) != truth[row])
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert not misread_by_threads(split, [members[key.removeprefix("a.zip/")] for key in split.keys])
