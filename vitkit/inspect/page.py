@@ -16,9 +16,9 @@ from PIL import Image
 
 from vitkit.atomic import write_text
 from vitkit.inspect import figures, rasters
+from vitkit.inspect.album import MARK, PAGE, Album
 from vitkit.inspect.distance import AttentionDistance
 from vitkit.inspect.embeddings import similarity_by_offset, similarity_by_steps
-from vitkit.inspect.figures import MARK, PAGE, Album
 from vitkit.inspect.findings import SHOWN, Attention, Findings
 from vitkit.inspect.pictures import Picture
 from vitkit.inspect.tokens import default_token, named

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitkit.errors import ConfigError
-from vitkit.verbs.options import Data, Json, Label, at_least, image_size, outside, print_json
+from vitkit.verbs.options import Data, Json, Label, at_least, image_size, option, outside, print_json
 
 
 def check(
@@ -62,8 +62,8 @@ def shard(
     data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, .zip, manifest, arrays, hf:NAME or fashion")],
     folder: Annotated[Positional[Path], arg(metavar="DIR", help="the folder to write")],
     megabytes: Annotated[int, arg(help="size of a shard")] = 256,
-    side: Annotated[int | None, arg(help="pictures whose shorter side is longer are made smaller, to this; as they are "
-                                         "unless said", metavar="PX")] = None,
+    side: Annotated[int | None, option("pictures whose shorter side is longer are made smaller, to this; as they are "
+                                       "unless said", "PX")] = None,
     label: Label = None,
     workers: Annotated[int, arg(help="pictures made smaller at a time")] = 4,
     json: Json = False,
@@ -71,6 +71,7 @@ def shard(
     """Pictures into tar files of one size, with an index for random access; webdataset's naming.
 
     vitkit shard photos/ shards/        then, anywhere: vitkit check shards/
+
     vitkit shard photos/ small/ --side 512        photos of many megapixels, which are slow to read in every epoch
     """
     from vitkit.data.shards import write_shards

@@ -36,7 +36,7 @@ def inspect(
     if not images:
         raise ConfigError("no pictures named", try_=f"vitkit inspect {run} photos/")
 
-    from vitkit.inspect.figures import refuse_others
+    from vitkit.inspect.album import refuse_others
     from vitkit.inspect.findings import look_inside
     from vitkit.inspect.page import write_page
     from vitkit.inspect.pictures import open_gallery, refuse_among

@@ -57,6 +57,12 @@ def test_a_locked_one_says_so(tmp_path: Path):
     assert "locked with a password" in error_of(tmp_path / "a.zip")
 
 
+def test_names_in_utf_8_that_do_not_say_so_are_read(tmp_path: Path):
+    path = packed(tmp_path / "a.zip", {"cat/1.png": png(1), "##bung/2.png": png(2)})
+    path.write_bytes(path.read_bytes().replace(b"##bung", "übung".encode()))
+    assert open_data(path).classes == ("cat", "übung")
+
+
 def test_folders_are_seen_where_windows_has_packed(tmp_path: Path):
     members = {f"photos\\{name}\\{number}.png": png(number) for name in ("cat", "dog") for number in range(2)}
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
