@@ -24,8 +24,9 @@ def page(results: list[dict[str, Any]]) -> str:
         "of ceiling: the model's "
         "operations in closed form (training: three times forward) over those of a large matrix product in the same "
         "run. All operations of a model are counted, for everybody, though vitkit leaves out those of the last block "
-        "that reach no answer; fp8 rows stand beside the bf16 ceiling, which they can exceed. Compile: how much longer "
-        "the first time took than the others.",
+        "that reach no answer; fp8 rows stand beside the bf16 ceiling, which they can exceed. Peak: what torch "
+        "allocates for a row; workspaces of matrix products, some 0.03 GiB each, count where they are first needed. "
+        "Compile: how much longer the first time took than the others.",
     ]
     for number, result in enumerate(results):
         cases = [case for case in result["cases"] if latest[case["case"], result["about"]["gelu"]] == number]

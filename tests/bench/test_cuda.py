@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -49,6 +50,20 @@ def test_peak_memory_is_that_of_the_work_alone():
     assert ready.peak_bytes is not None
     assert 2**28 <= ready.peak_bytes < 2**28 + 2**22
     del elsewhere
+
+
+def test_what_others_left_behind_is_not_taken_off_the_peak():
+    cycle: list[object] = [torch.empty(2**30, dtype=torch.uint8, device=GPU)]
+    cycle.append(cycle)  # nobody's, once the name goes, and on the GPU until it is collected
+    del cycle
+
+    def work() -> torch.Tensor:
+        gc.collect()
+        return torch.empty(2**28, dtype=torch.uint8, device=GPU)
+
+    ready = prepare(lambda: None, lambda _: work, GPU, warmups=2)
+    assert ready.peak_bytes is not None
+    assert 2**28 <= ready.peak_bytes < 2**28 + 2**22
 
 
 def test_training_needs_its_state_at_least():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ from torch.testing import assert_close
 
 import vitkit
 from tests.model.kinds import KINDS, images_for, make
+from vitkit.compute.graph import MOST, STREAMS
 from vitkit.compute.inference import Numbers, inference, numbers_here
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -63,3 +65,20 @@ def test_what_was_recorded_answers_callers_of_all_modes_and_threads():
         thread.join()
     for number, told in enumerate(expected):
         assert_close(found[number], told, atol=1e-2, rtol=1e-2)
+
+
+def test_graphs_answer_on_when_others_go():
+    """More of them than torch has streams: each holds memory of matrix products that belongs to its stream."""
+    model = make("token").to(DEVICE)
+    sizes = {count: images_for(model, count).to(DEVICE) for count in range(1, MOST + 1)}
+    several = [inference(model, DEVICE, "bf16", graph=True) for _ in range(STREAMS // MOST + 1)]
+    with torch.inference_mode():
+        expected = [[compute(images) for images in sizes.values()] for compute in several]
+        del several[::2], expected[::2]
+        gc.collect()
+        torch.cuda.empty_cache()
+        elsewhere = [torch.full((2**20,), 7.0, device=DEVICE) for _ in range(64)]
+        for compute, before in zip(several, expected, strict=True):
+            for images, told in zip(sizes.values(), before, strict=True):
+                assert_close(compute(images), told, atol=1e-2, rtol=1e-2)
+    assert all(bool((held == 7).all()) for held in elsewhere)

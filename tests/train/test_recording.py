@@ -90,7 +90,7 @@ def test_gradients_come_from_where_the_graph_leaves_them(optimizer: AdamW | SGD,
         return graphs[-1], graphs[-1].found
 
     monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(recording, "stream_apart", lambda device: None)
     objectives = []
     for recorded in (False, True):
         torch.manual_seed(0)
@@ -115,7 +115,7 @@ def test_what_cannot_be_recorded_says_what_to_do(kind: Any, error: Any, monkeypa
         raise kind("operation not permitted when stream is capturing\nand a long tail")
 
     monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(recording, "stream_apart", lambda device: None)
     objective = _labels(_model("token"))
     step = Step(objective, build_optimizer(objective, Fit(optimizer=SGD()), fused=False), clip=1.0, recorded=True)
     part = torch.rand(2, 3, 32, 32), torch.eye(10)[:2]
@@ -137,7 +137,7 @@ def test_a_run_for_which_it_was_decided_records_and_says_so(tmp_path: Path, monk
 
     monkeypatch.setattr(recording, "decide", decide)
     monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(recording, "stream_apart", lambda device: None)
     run = tmp_path / "run"
     with pytest.raises(ConfigError, match="there is no GPU here"):
         trained(toy(run, steps=WARM_UPS + 2, micro=None, cuda_graph="auto"), say=lambda name, text: said.append(text))

@@ -63,6 +63,7 @@ def prepare(make: Callable[[], Subject], build: Callable[[Subject], Work], devic
     """Built from what is made and not kept, and done `warmups` times: making it is not timed, and memory that only
     compiling needs is not counted."""
     on_gpu = device.type == "cuda"
+    free(device)  # or what others left behind counts as held, and goes while this one runs
     held = torch.cuda.memory_allocated(device) if on_gpu else 0
     subject = make()
     synchronise(device)

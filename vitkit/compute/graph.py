@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ Result = TypeVar("Result")
 
 WARM_UPS = 3    # libraries choose kernels and allocate workspaces in their first passes, which a graph must not record
 MOST = 8        # sizes that are recorded; each holds memory of its own
+STREAMS = 32    # that torch has for a device, and hands out in turn
+
+_recorded_on: WeakValueDictionary[tuple[torch.device, int], torch.cuda.CUDAGraph] = WeakValueDictionary()
 
 
 class Graphed(nn.Module):
@@ -44,7 +48,7 @@ class Graphed(nn.Module):
 
     def _record(self, images: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         pictures = images.clone()
-        aside = torch.cuda.Stream(images.device)
+        aside = stream_apart(images.device)
         aside.wait_stream(torch.cuda.current_stream(images.device))
         with torch.cuda.stream(aside):
             for _ in range(WARM_UPS):
@@ -54,9 +58,21 @@ class Graphed(nn.Module):
         return graph, pictures, told
 
 
+def stream_apart(device: torch.device) -> torch.cuda.Stream:
+    """To record on: one that no graph which still lives was recorded on, while there are such. When a graph goes, torch
+    frees the memory that matrix products on its stream share, though other graphs still write to it
+    (pytorch/pytorch#193402)."""
+    for _ in range(STREAMS):
+        stream = torch.cuda.Stream(device)
+        if (stream.device, stream.cuda_stream) not in _recorded_on:
+            break
+    return stream
+
+
 def record(work: Callable[[], Result], aside: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Result]:
     """What `work` launches, and what comes of it once that is launched; nothing is computed yet."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):  # other threads go on meanwhile
         found = work()
+    _recorded_on[aside.device, aside.cuda_stream] = graph
     return graph, found

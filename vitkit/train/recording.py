@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vitkit.compute.graph import record
+from vitkit.compute.graph import record, stream_apart
 from vitkit.cost import BYTES, cost
 from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
@@ -80,7 +80,7 @@ class Recorded:
             parameter.grad = None  # or the graph would add to it
         try:
             graph, self.measured = record(lambda: there_and_back(self.shared, self.pixels, self.targets),
-                                          torch.cuda.Stream(pixels.device))
+                                          stream_apart(pixels.device))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # torch is in no state to go on after it
