@@ -19,8 +19,10 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,formats,export,serve]'
 	touch $@
 
+# a file of tests stays in one process, with what its tests share; two processes of two threads would stand in each
+# other's way on two cores
 test: $(READY)
-	$(VENV)/bin/python -m pytest
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY)
 	$(VENV)/bin/python -m pytest -m "slow and not gpu"
