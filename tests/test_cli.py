@@ -70,6 +70,16 @@ def test_help_tells_of_every_verb_in_a_whole_sentence(capsys: pytest.CaptureFixt
         assert " ".join((VERBS[verb].__doc__ or "").split()).startswith(sentence.replace("few- shot", "few-shot"))
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_no_words_of_pythons(verb: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    options = capsys.readouterr().out.partition("-h, --help")[2]
+    assert ended.value.code == 0
+    assert options
+    assert "None" not in options
+
+
 def test_costs_need_no_torch():
     script = "import sys; from vitkit.cli import main; main(['cost', 'B/16']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60).returncode == 0
@@ -105,6 +115,12 @@ def test_costs_as_json(capsys: pytest.CaptureFixture[str]):
     (["convert", "a.safetensors", "out", "--to", "google"], "one .npz file; out is named otherwise"),
     (["convert", "nowhere.npz", "out", "--to", "timm"], "nowhere.npz does not exist"),
     (["convert", "a.npz", "out", "--to", "tim"], "timm"),
+    (["cost", "B/16", "--batch", "2.5"], "a whole number is needed, not '2.5'"),
+    (["cost", "B/16", "--images", "many"], "a whole number is needed, not 'many'"),
+    (["cost", "B/16", "--images", "9", "--epochs", "two"], "a number is needed, not 'two'"),
+    (["cost", "B/16", "--image", "64x96"], "a whole number is needed, not '64x96'; several are"),
+    (["fit", "fashion", "--image", "224", "wide"], "a whole number is needed, not 'wide'"),
+    (["convert", "a.npz", "out", "--to", "timm", "--grid", "14", "x"], "a whole number is needed, not 'x'"),
 ])
 def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:

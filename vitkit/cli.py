@@ -24,6 +24,7 @@ from vitkit.verbs.judging import evaluate, probe
 from vitkit.verbs.looking import inspect
 from vitkit.verbs.measuring import bench
 from vitkit.verbs.models import convert, cost
+from vitkit.verbs.numbers import NUMBERS
 from vitkit.verbs.options import exit_code
 from vitkit.verbs.predicting import predict
 from vitkit.verbs.serving import serve
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=rest, use_underscores=False)
+        tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=rest, use_underscores=False, registry=NUMBERS)
         sys.stdout.flush()  # here, where a full disk can still be told in words
     except VitkitError as error:
         _fail(f"vitkit {verb}: {error}")

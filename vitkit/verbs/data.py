@@ -18,8 +18,8 @@ def check(
                                           metavar="PX")] = (224,),
     resize: Annotated[Literal["crop", "squash", "letterbox"], arg(help="how pictures will be fitted")] = "crop",
     channels: Annotated[int, arg(help="3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files")] = 3,
-    sheet: Annotated[Path | None, arg(help="where the contact sheet of what a model will see goes; check.png, outside "
-                                           "of the data, unless said")] = None,
+    sheet: Annotated[Path | None, option("where the contact sheet of what a model will see goes; check.png, outside of "
+                                         "the data, unless said", "FILE")] = None,
     label: Label = None,
     workers: Annotated[int, arg(help="pictures decoded at a time")] = 4,
     json: Json = False,

@@ -14,19 +14,19 @@ from vitkit.verbs.options import Data, Device, Json, Label, Run, at_least, image
 def evaluate(
     run: Run,
     data: Data,
-    split: Annotated[str | None, arg(help="test where there is one, else val, unless said", metavar="NAME")] = None,
-    labels: Annotated[Path | None, arg(help="class names of weights that carry none: one on each line, in the order of "
-                                            "the logits", metavar="FILE")] = None,
+    split: Annotated[str | None, option("test where there is one, else val, unless said", "NAME")] = None,
+    labels: Annotated[Path | None, option("class names of weights that carry none: one on each line, in the order of "
+                                               "the logits", "FILE")] = None,
     label: Label = None,
-    real: Annotated[Path | None, arg(help="ImageNet-ReaL's real.json, to score against it too", metavar="FILE")] = None,
-    image: Annotated[tuple[int, ...] | None, arg(help="image side, or height and width; the model's own unless said",
-                                                 metavar="PX")] = None,
+    real: Annotated[Path | None, option("ImageNet-ReaL's real.json, to score against it too", "FILE")] = None,
+    image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
+                                                    "PX")] = None,
     batch: Annotated[int, arg(help="pictures at a time")] = 64,
     device: Device = "auto",
     precision: Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the forward pass")] = "fp32",
-    workers: Annotated[int | None, arg(help="processes that decode pictures; as many as the device is worth, "
-                                            "unless said", metavar="N")] = None,
-    out: Annotated[Path | None, arg(help="write the findings here as well", metavar="FILE.json")] = None,
+    workers: Annotated[int | None, option("processes that decode pictures; as many as the device is worth, unless said",
+                                           "N")] = None,
+    out: Annotated[Path | None, option("write the findings here as well", "FILE.json")] = None,
     json: Json = False,
 ) -> None:
     """How good a model is on data: accuracy with intervals, class by class, calibration, the worst mistakes.

@@ -9,7 +9,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from vitkit.errors import ConfigError
-from vitkit.verbs.options import Json, at_least, image_size, print_json
+from vitkit.verbs.options import Json, at_least, image_size, option, print_json
 
 if TYPE_CHECKING:
     from vitkit.model.config import ModelConfig
@@ -21,8 +21,8 @@ def cost(
     classes: Annotated[int, arg(help="classes of the head")] = 1000,
     batch: Annotated[int, arg(help="images per step, for the memory of activations")] = 1,
     precision: Annotated[Literal["bf16", "fp32"], arg(help="of activations")] = "bf16",
-    images: Annotated[int | None, arg(help="training images, for the compute of a training run")] = None,
-    epochs: Annotated[float | None, arg(help="passes over them; 1 unless said")] = None,
+    images: Annotated[int | None, option("training images, for the compute of a training run", "N")] = None,
+    epochs: Annotated[float | None, option("passes over them; 1 unless said", "N")] = None,
     json: Json = False,
 ) -> None:
     """What models cost: parameters, multiply-adds, training compute and memory, in closed form.
@@ -64,9 +64,9 @@ def convert(
     source: Annotated[Positional[str], arg(metavar="IN", help="a weights file, a folder, a run, or hf:OWNER/NAME")],
     out: Annotated[Positional[Path], arg(metavar="OUT", help="the file (.npz, .safetensors) or folder to write")],
     to: Annotated[Literal["vitkit", "google", "timm", "hf"], arg(help="the format to write")],
-    grid: Annotated[tuple[int, int] | None, arg(help="rows and columns, where positions are not square",
-                                                metavar="ROWS COLUMNS")] = None,
-    heads: Annotated[int | None, arg(help="attention heads, where the weights do not tell")] = None,
+    grid: Annotated[tuple[int, int] | None, option("rows and columns, where positions are not square",
+                                                   "ROWS COLUMNS")] = None,
+    heads: Annotated[int | None, option("attention heads, where the weights do not tell", "N")] = None,
     lossy: Annotated[bool, tyro.conf.FlagCreatePairsOff,
                      arg(help="write even if the format reads it back a little otherwise")] = False,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace OUT if it exists")] = False,
