@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -55,6 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     if verb not in VERBS:
         _fail(f"vitkit: there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
     logging.basicConfig(format="note     %(message)s", level=logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are told as errors
     for stream in (sys.stdout, sys.stderr):  # names of files need not be text, and a message must not fail over them
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

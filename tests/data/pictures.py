@@ -56,8 +56,9 @@ def bombs() -> dict[str, bytes]:
     gif[6:10] = struct.pack("<HH", 60_000, 60_000)
     npy = io.BytesIO()
     np.lib.format.write_array_header_1_0(npy, {"descr": "|u1", "fortran_order": False, "shape": (60_000, 60_000, 3)})
-    return {"png": png_with_header(60_000, 60_000, zlib.compress(bytes(1000))), "jpeg": bytes(jpeg), "gif": bytes(gif),
-            "npy": npy.getvalue()}
+    png = png_with_header(60_000, 60_000, zlib.compress(bytes(1000)))
+    icon = struct.pack("<HHHBBBBHHII", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(png), 22) + png  # 16 x 16, it says
+    return {"png": png, "jpeg": bytes(jpeg), "gif": bytes(gif), "npy": npy.getvalue(), "icon": icon}
 
 
 def npy(array: np.ndarray) -> bytes:

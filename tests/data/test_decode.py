@@ -6,14 +6,16 @@ import io
 import resource
 import sys
 import tarfile
+import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from tests.conftest import FIXTURES
 from tests.data.pictures import bombs, encode, npy, oriented, png_with_header, scene
@@ -252,6 +254,22 @@ def test_the_limit_is_ours_not_pillows():
     with pytest.raises(DecodeError, match="20000 x 9000 is 180,000,000 pixels, over the limit of 1,000,000"):
         decode(content, pixel_limit=1_000_000)
     assert Image.MAX_IMAGE_PIXELS is not None  # and Pillow's limit still stands for everybody else
+
+
+def test_no_other_program_is_started_for_a_picture(monkeypatch: pytest.MonkeyPatch):
+    """Pillow would have PostScript run by Ghostscript, whatever the file is called."""
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given: started.append(given))
+    with pytest.raises(DecodeError, match="not a picture"):
+        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n")
+    assert not started
+
+
+def test_threads_that_decode_leave_the_programs_warnings_alone():
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(decode, [encode(scene(), "PNG")] * 400))
+    assert list(warnings.filters) == before
 
 
 def test_one_pixel_wide_pictures_decode():

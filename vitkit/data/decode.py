@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 import threading
-import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -22,10 +21,14 @@ from vitkit.errors import DecodeError
 
 PIXEL_LIMIT = 200_000_000
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels: a white page
+# of what Pillow opens: no documents, some of which it would have run by other programs, no films, no data grids
+PICTURES = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "HEIF", "PPM", "JPEG2000", "TGA", "PCX", "DCX",
+            "PSD", "SGI", "ICO", "ICNS", "CUR", "DDS", "QOI", "SUN", "XBM", "XPM")
 
 _EXIF_ORIENTATION = 0x0112
 _TIFF_PHOTOMETRIC = 262
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the latter two are BigTIFF
+_ICONS = (b"\0\0\1\0", b"\0\0\2\0")
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 _GREY, _COLOUR = 1, 3
 _open_lock = threading.Lock()
@@ -37,15 +40,17 @@ def decode(
     channels: int = 3,
     background: tuple[int, int, int] = BACKGROUND,
     pixel_limit: int = PIXEL_LIMIT,
+    formats: Collection[str] = PICTURES,
 ) -> np.ndarray:
     """A picture as encoded bytes, as pixels of an array file or as Pillow opened it → (height, width, channels),
     uint8 or float32 on 0 to 255.
 
     channels    3 is RGB, 1 is grey, any other number must be what a .npy or TIFF file holds
     background  the colour under transparent pixels
+    formats     of Pillow's, those that bytes may be in besides .npy
     """
     try:
-        pixels = _decode(content, channels, background, pixel_limit)
+        pixels = _decode(content, channels, background, pixel_limit, formats)
     except DecodeError:
         raise
     except MemoryError:
@@ -56,7 +61,7 @@ def decode(
 
 
 def _decode(content: bytes | np.ndarray | Image.Image, channels: int, background: tuple[int, int, int],
-            limit: int) -> np.ndarray:
+            limit: int, formats: Collection[str]) -> np.ndarray:
     if isinstance(content, np.ndarray):
         return _fit_channels(deepen(content), channels)
     if isinstance(content, Image.Image):
@@ -73,7 +78,7 @@ def _decode(content: bytes | np.ndarray | Image.Image, channels: int, background
         return _fit_channels(deepen(read_tiff(content, channels, limit)), channels)
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"{channels} channels are wanted, which only .npy and TIFF files can hold")
-    with _open(content) as picture:
+    with _open(content, formats, limit) as picture:
         return _look_at(picture, channels, background, limit)
 
 
@@ -89,7 +94,7 @@ def _pillow_can(content: bytes, channels: int) -> bool:
     if channels not in (_GREY, _COLOUR):
         return False
     try:
-        with _open(content):
+        with _open(content, ["TIFF"]):
             return True
     except UnidentifiedImageError:
         return False
@@ -115,7 +120,7 @@ def _jpeg_orientation(content: bytes) -> int:
     # Exif stands in the first segments; Pillow parses it, which is only worth its time where there is one
     if b"Exif\0\0" not in content[:65536]:
         return 1
-    with _open(content) as picture:
+    with _open(content, ["JPEG"]) as picture:
         return picture.getexif().get(_EXIF_ORIENTATION, 1)
 
 
@@ -177,20 +182,25 @@ def _refuse_bands(bands: int, channels: int) -> np.ndarray:
 
 
 @contextmanager
-def _open(content: bytes) -> Iterator[Image.Image]:
+def _open(content: bytes, formats: Collection[str], limit: int | None = None) -> Iterator[Image.Image]:
+    """Oddities that Pillow copes with are warnings, the program's to show or not: Python's means to silence them are no
+    thread's own."""
     if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
         _register_heif()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # oddities that Pillow copes with; what it cannot cope with raises
-        # Pillow's own limit, about 179 million pixels, would come before ours; ours is checked before loading
-        with _open_lock:
-            theirs, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-            try:
-                picture = Image.open(io.BytesIO(content))
-            finally:
-                Image.MAX_IMAGE_PIXELS = theirs
-        with picture:
-            yield picture
+    Image.init()  # once; it then knows which of the formats it has
+    # Pillow's own limit, about 179 million pixels, would come before ours, which is checked before loading; only an icon
+    # is loaded while it is opened
+    ours = limit if content[:4] in _ICONS else None
+    with _open_lock:
+        theirs, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, ours
+        try:
+            picture = Image.open(io.BytesIO(content), formats=[name for name in formats if name in Image.OPEN])
+        except Image.DecompressionBombError:
+            raise DecodeError(f"an icon that holds more pixels than it says, over the limit of {limit:,}") from None
+        finally:
+            Image.MAX_IMAGE_PIXELS = theirs
+    with picture:
+        yield picture
 
 
 def _register_heif() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.data.decode import PIXEL_LIMIT, decode
+from vitkit.data.decode import decode
 from vitkit.errors import ConfigError, DecodeError
 
 
@@ -31,7 +31,7 @@ ONE = str | os.PathLike | bytes | bytearray | memoryview | Open | Image.Image | 
 ACCEPTED = 'a path, bytes, a file opened with "rb", a PIL image, or an array (height, width, channels)'
 
 
-def pixels_of(picture: Given, *, channels: int = 3, pixel_limit: int = PIXEL_LIMIT) -> NDArray[Any]:
+def pixels_of(picture: Given, *, channels: int = 3) -> NDArray[Any]:
     """(height, width, channels), uint8 or float32 on 0 to 255; what cannot be read is a DecodeError with the reason.
 
     An array is (height, width) or (height, width, channels): uint8, uint16, or floats by their range, as in a .npy.
@@ -47,7 +47,7 @@ def pixels_of(picture: Given, *, channels: int = 3, pixel_limit: int = PIXEL_LIM
         content = _read_open(picture)
     else:
         raise no_picture(picture)
-    return decode(content, channels=channels, pixel_limit=pixel_limit)
+    return decode(content, channels=channels)
 
 
 def no_picture(given: object) -> ConfigError:

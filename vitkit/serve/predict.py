@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.data.decode import PIXEL_LIMIT
 from vitkit.data.transforms import Exact
 from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model
@@ -103,16 +102,16 @@ class Classifier:
                 predictions[place] = replace(predictions[place], probabilities=row)
             waiting.clear()
 
-    def see(self, picture: Given, *, pixel_limit: int = PIXEL_LIMIT) -> Tensor:
+    def see(self, picture: Given) -> Tensor:
         """(C, height, width): what the model is shown of a picture, preprocessed; a DecodeError where it is none."""
-        return self.exact(self._pixels(picture, pixel_limit))
+        return self.exact(self._pixels(picture))
 
-    def frame(self, picture: Given, *, pixel_limit: int = PIXEL_LIMIT) -> Tensor:
+    def frame(self, picture: Given) -> Tensor:
         """(C, height, width) on 0 to 255: the same, to look at."""
-        return self.exact.frame(self._pixels(picture, pixel_limit))
+        return self.exact.frame(self._pixels(picture))
 
-    def _pixels(self, picture: Given, pixel_limit: int) -> NDArray[Any]:
-        return pixels_of(picture, channels=self.model.config.channels, pixel_limit=pixel_limit)
+    def _pixels(self, picture: Given) -> NDArray[Any]:
+        return pixels_of(picture, channels=self.model.config.channels)
 
     def probabilities(self, images: Tensor) -> NDArray[np.float32]:
         """(B, C, height, width), preprocessed → (B, K)."""

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitkit.data.decode import decode
 from vitkit.errors import DecodeError
-from vitkit.serve.web.accepted import check
+from vitkit.serve.web.accepted import check, pixels_of
 
 
 def saved(kind: str, *, size: tuple[int, int] = (40, 30), mode: str = "RGB", **options: object) -> bytes:
@@ -58,8 +58,7 @@ def refused(content: bytes, channels: int = 3) -> str:
 ], ids=["jpeg", "progressive", "cmyk", "png", "webp", "gif", "bmp", "ppm", "avif", "npy", "tiff", "deflate", "big tiff",
         "floats", "png and more", "jpeg and a film"])
 def test_what_people_send_is_read(content: bytes):
-    check(content, channels=3, pixel_limit=10**6)
-    assert decode(content, channels=3).ndim == 3
+    np.testing.assert_array_equal(pixels_of(content, channels=3, pixel_limit=10**6), decode(content, channels=3))
 
 
 @pytest.mark.parametrize("content", [
@@ -67,6 +66,21 @@ def test_what_people_send_is_read(content: bytes):
     saved("TGA"), saved("PCX"), saved("SGI"), b"P3 1 1 255 0 0 0", b"8BPS\0\1", b"RIFF\0\0\0\0WAVE", b"text"])
 def test_what_a_server_has_no_reason_to_open_is_refused_with_the_formats_it_reads(content: bytes):
     assert "JPEG, PNG, WebP" in refused(content)
+
+
+@pytest.mark.parametrize("content", [
+    b"%!PSftypavif\n%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n",
+    b"\0\0\1\0ftypavif" + struct.pack("<HHII", 1, 32, 99, 22) + saved("PNG"),  # the icon of many that it begins as
+    b"\0\0\2\0ftypmif1" + bytes(99), b"BM" + saved("ICO", mode="RGBA"), b"GIF8" + saved("PNG")])
+def test_a_file_that_begins_like_two_formats_is_opened_as_the_one_that_was_checked(
+        content: bytes, monkeypatch: pytest.MonkeyPatch):
+    opened = []
+    Image.init()
+    for kind in ("EPS", "ICO", "CUR", "PNG"):
+        monkeypatch.setitem(Image.OPEN, kind, (lambda *given, kind=kind: opened.append(kind), Image.OPEN[kind][1]))
+    with pytest.raises(DecodeError):
+        pixels_of(content, channels=3, pixel_limit=10**6)
+    assert not opened
 
 
 def test_a_jpeg_that_goes_over_its_pixels_again_and_again_is_refused():

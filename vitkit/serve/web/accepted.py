@@ -9,18 +9,23 @@ from __future__ import annotations
 import io
 import re
 import struct
-import warnings
 from collections import defaultdict
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from vitkit.data.decode import decode
 from vitkit.errors import DecodeError
 
 KINDS = "JPEG, PNG, WebP, GIF, BMP, TIFF, HEIC, AVIF, PPM and .npy"
 _PNG, _JPEG, _WEBP = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", re.compile(rb"RIFF....WEBP", re.DOTALL)
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_STARTS = (_PNG, _JPEG, b"GIF8", b"BM", b"P5", b"P6", b"\x93NUMPY", *_TIFF)
-_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1", b"avif", b"avis")
+_FTYP = re.compile(rb"\0\0..ftyp(heic|heix|hevc|heim|heis|mif1|msf1|avif|avis)", re.DOTALL)
+# how a file begins → what Pillow calls it; a file may begin like two, and is opened as the one that was checked
+_FORMATS: dict[bytes | tuple[bytes, ...] | re.Pattern[bytes], tuple[str, ...]] = {
+    _PNG: ("PNG",), _JPEG: ("JPEG",), b"GIF8": ("GIF",), b"BM": ("BMP",), (b"P5", b"P6"): ("PPM",), _TIFF: ("TIFF",),
+    _WEBP: ("WEBP",), _FTYP: ("AVIF", "HEIF"), b"\x93NUMPY": (),
+}
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # of a JPEG, which begins or ends something
 _SCAN, _END = 0xDA, 0xD9
 MOST_SCANS = 30       # 10 are usual; each goes over the whole picture, 0.14 s for 50 megapixels, and may be 100 bytes
@@ -28,12 +33,16 @@ MOST_PIECES = 50_000  # segments, chunks or strips: 30 MB of empty ones keep a r
 _COMPRESSION, _STRIPS, _TILE_WIDTH, _TILE_LENGTH, _TILES = 259, 273, 322, 323, 324
 
 
-def check(content: bytes, *, channels: int, pixel_limit: int) -> None:
-    """A DecodeError where the picture is not for a server; whether it is sound, the decoder finds out."""
-    if not content:
-        return  # which the decoder says better
-    if not (content.startswith(_STARTS) or _WEBP.match(content)
-            or (content[4:8] == b"ftyp" and content[8:12] in _BRANDS)):
+def pixels_of(content: bytes, *, channels: int, pixel_limit: int) -> np.ndarray:
+    """(height, width, channels), as the one decoder gives them; a DecodeError where the picture is not for a server."""
+    formats = check(content, channels=channels, pixel_limit=pixel_limit) if content else ()
+    return decode(content, channels=channels, pixel_limit=pixel_limit, formats=formats)
+
+
+def check(content: bytes, *, channels: int, pixel_limit: int) -> tuple[str, ...]:
+    """Which of Pillow's formats it is to be opened as; whether it is sound, the decoder finds out."""
+    formats = next((formats for start, formats in _FORMATS.items() if _begins(content, start)), None)
+    if formats is None:
         raise DecodeError(f"not a picture in any format that is read here: {KINDS}")
     if content.startswith(_JPEG):
         _check_jpeg(content)
@@ -41,6 +50,11 @@ def check(content: bytes, *, channels: int, pixel_limit: int) -> None:
         _check_png(content)
     elif content.startswith(_TIFF):
         _check_tiff(content, channels, pixel_limit)
+    return formats
+
+
+def _begins(content: bytes, start: bytes | tuple[bytes, ...] | re.Pattern[bytes]) -> bool:
+    return start.match(content) is not None if isinstance(start, re.Pattern) else content.startswith(start)
 
 
 def _check_jpeg(content: bytes) -> None:
@@ -95,10 +109,8 @@ def _tiff_tags(content: bytes) -> dict[int, list[tuple[int, int]]]:
 
 
 def _pillow_reads(content: bytes) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a client's oddities are no news for the log
-        try:
-            with Image.open(io.BytesIO(content), formats=["TIFF"]):
-                return True
-        except (UnidentifiedImageError, Image.DecompressionBombError):
-            return False
+    try:
+        with Image.open(io.BytesIO(content), formats=["TIFF"]):
+            return True
+    except (UnidentifiedImageError, Image.DecompressionBombError):
+        return False

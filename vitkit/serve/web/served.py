@@ -147,21 +147,20 @@ class Served:
         return read
 
     def _see(self, picture: bytes) -> Tensor:
-        self._check(picture)
-        return self.classifier.see(picture, pixel_limit=self.limits.pixels)
+        return self.classifier.exact(self._pixels(picture))
 
     def _frame(self, picture: bytes) -> tuple[Tensor, Tensor]:
         """To look at, and for the model."""
-        self._check(picture)
-        framed = self.classifier.frame(picture, pixel_limit=self.limits.pixels)
+        framed = self.classifier.exact.frame(self._pixels(picture))
         return framed, self.classifier.exact.normalise(framed)
 
     def _frame_and_png(self, picture: bytes) -> tuple[Tensor, str]:
         framed, image = self._frame(picture)
         return image, _png(framed)
 
-    def _check(self, picture: bytes) -> None:
-        accepted.check(picture, channels=self.classifier.model.config.channels, pixel_limit=self.limits.pixels)
+    def _pixels(self, picture: bytes) -> NDArray[Any]:
+        return accepted.pixels_of(picture, channels=self.classifier.model.config.channels,
+                                  pixel_limit=self.limits.pixels)
 
     def warm(self) -> None:
         """The first pass through a model is slower than all others: not with somebody waiting for it."""
