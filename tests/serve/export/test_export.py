@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -164,12 +166,37 @@ def test_a_program_holds_no_pickle_and_one_that_does_is_not_opened(classifier: C
     path = tmp_path / "model.pt2"
     program = trace(classifier, "tensor")
     torch.export.save(program, path, extra_files={"vitkit.json": json.dumps(describe(classifier, "tensor", "float32"))})
-    with pytest.raises(WeightsError, match="would run code"):
+    with pytest.raises(WeightsError, match="could run code"):
         Program(path)
     written(classifier, path, "tensor", program)
     with zipfile.ZipFile(path) as archive:
         contents = [archive.read(name) for name in archive.namelist()]
     assert not any(content[:2] == b"\x80\x02" or content[:2] == b"PK" for content in contents)
+
+
+class Mine:
+    """What a stranger would have run."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return setattr, (Mine, "ran", True)
+
+    ran = False
+
+
+@pytest.mark.parametrize("name", [
+    "serialized_state_dict.pt",  # of torch 2.7's layout, which torch falls back to
+    "archive/DATA/SAMPLE_INPUTS/MODEL.PT",  # and torch finds names whatever their case
+    "archive/data/constants/custom_obj_0", "archive/data/aotinductor/model/a.so"])
+def test_a_program_with_more_in_it_than_was_exported_is_not_opened(classifier: Classifier, name: str, tmp_path: Path):
+    path = tmp_path / "model.pt2"
+    written(classifier, path, "tensor")
+    code = io.BytesIO()
+    torch.save({"weight": Mine()}, code)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, code.getvalue())
+    with pytest.raises(WeightsError, match="could run code"):
+        Program(path)
+    assert not Mine.ran
 
 
 @pytest.mark.slow  # among others, test_same.py asks files of both formats about 16 bits

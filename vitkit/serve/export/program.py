@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from vitkit.errors import WeightsError
 from vitkit.serve.export.exported import Exported
 from vitkit.serve.export.metadata import EXTRA
 from vitkit.serve.export.trace import quietly
+
+# all that `vitkit export` puts into an archive; torch reads other layouts too, and unpickles what is in them
+_OURS = re.compile(r"[^/]+/(models/model\.json|data/weights/(weight_\d+|model_weights_config\.json)"
+                   r"|data/constants/(tensor_\d+|model_constants_config\.json)|data/sample_inputs/model\.pt"
+                   r"|extra/vitkit\.json|archive_format|archive_version|byteorder|(\.data/)?version"
+                   r"|\.data/serialization_id)")
 
 
 def write_program(program: ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
@@ -45,11 +52,10 @@ def refuse_pickles(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
-                folder = entry.filename.split("/")[1:2]
-                configured = entry.filename.endswith("_config.json")
-                if ("/data/sample_inputs/" in entry.filename and entry.file_size) or folder == ["aotinductor"] or (
-                        configured and _pickled(json.loads(archive.read(entry)))):
-                    raise WeightsError(f"{path} holds {entry.filename}, which would run code when opened.",
+                name = entry.filename
+                if not _OURS.fullmatch(name) or (name.endswith("model.pt") and entry.file_size) or (
+                        name.endswith("_config.json") and _pickled(json.loads(archive.read(entry)))):
+                    raise WeightsError(f"{path} holds {name}, which could run code when opened.",
                                        try_="a file that vitkit export wrote, or torch.export.load if you trust it")
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         if isinstance(error, WeightsError):
