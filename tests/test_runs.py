@@ -16,6 +16,7 @@ import vitkit
 from tests.data.pictures import encode
 from vitkit.cli import main
 from vitkit.data.preprocessing import Preprocessing
+from vitkit.errors import Interrupted
 
 COLOURS = {"ant": 0, "bee": 1, "cow": 2}  # each class is bright in another channel
 TINY = ("--weights", "none", "--model", "mu/4", "--image", "16", "--steps", "3", "--batch", "6", "--workers", "0")
@@ -398,3 +399,15 @@ def test_help_fits_a_narrow_terminal_and_says_what_goes_in(
 def test_the_list_of_verbs_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]):
     main(["--help"])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_run_that_is_stopped_while_it_is_scored_can_be_resumed_at_once(photos: Path, tmp_path: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as stopped:
+        stopped.setattr("vitkit.runs._score_and_report", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(Interrupted) as kept:  # held on to, as a notebook does
+            vitkit.fit(photos, weights="none", model="mu/4", image=16, steps=3, batch=6, workers=0, out=run)
+    assert "vitkit resume" in str(kept.value)
+    main(["resume", str(run)])
+    assert {path.name for path in run.iterdir()} >= WHOLE

@@ -67,28 +67,29 @@ def start(over: Mapping[str, Any], said: Mapping[str, Any], talk: TextIO, comman
 
 def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> Path:
     """A new run folder, and everything that belongs into it; what is decided and found is said on `talk`."""
-    device = pick_device(config.device)
-    with joined(device) as processes:
-        say = _teller(processes, talk)
-        place = Path(processes.told(config.out or free_name(_name(config))))
-        config = replace(config, out=str(place))
-        folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
-        if processes.first:
-            folder.write_config(config)
-            folder.add_to_record(command=command, started=_now(), recipe_reason=reason, data=_describe(data),
-                                 settings=settings.to_tables(config), versions=_versions(), machine=describe_machine())
-        processes.barrier()
-        try:
-            division = _carry_out(config, data, folder, processes, say, reason)
-        except BaseException as error:
+    with contextlib.ExitStack() as held:
+        with joined(pick_device(config.device)) as processes:
+            say = _teller(processes, talk)
+            place = Path(processes.told(config.out or free_name(_name(config))))
+            config = replace(config, out=str(place))
+            folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
+            held.callback(folder.close)
             if processes.first:
-                folder.discard()
-            if isinstance(error, TooManyBroken):
-                error.add(or_=_without_them(error.share, place))
-            raise
-    if processes.first:
-        _finish(config, data, division, folder, say)
-    folder.close()
+                folder.write_config(config)
+                folder.add_to_record(command=command, started=_now(), recipe_reason=reason, data=_describe(data),
+                                     settings=settings.to_tables(config), versions=_versions(),
+                                     machine=describe_machine())
+            processes.barrier()
+            try:
+                division = _carry_out(config, data, folder, processes, say, reason)
+            except BaseException as error:
+                if processes.first:
+                    folder.discard()
+                if isinstance(error, TooManyBroken):
+                    error.add(or_=_without_them(error.share, place))
+                raise
+        if processes.first:
+            _finish(config, data, division, folder, say)
     return folder.path
 
 

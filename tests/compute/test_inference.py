@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.model.kinds import KINDS, images_for, make
@@ -11,6 +12,7 @@ from vitkit.compute.inference import check_numbers, numbers_here, ready
 from vitkit.compute.quick import Quick, applies
 from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
+from vitkit.serve import int8
 
 PLAIN = [kind for kind in KINDS if not any(word in kind for word in (
     "every", "shared", "relative", "post-norm", "axial", "ResNet"))]
@@ -55,6 +57,30 @@ def test_in_8_bits_answers_are_as_close_as_three_bits_of_a_number_allow(kind: st
         exact, told = model(images), ready(model, "fp8")(images)
     # each number is within 1/16, and errors are as often above as below
     assert (told - exact).norm() < 0.2 * exact.norm()
+
+
+class Adapted(nn.Linear):
+    """As those who train a few numbers beside a layer write it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize("name", ["attention.qkv", "attention.out", "mlp.up", "mlp.down"])
+def test_layers_of_somebody_elses_answer_in_bf16_and_are_not_rounded_to_8_bits(name: str):
+    model = make("token")
+    block = model.encoder.blocks[0]
+    layer = block.get_submodule(name)
+    adapted = Adapted(layer.in_features, layer.out_features)
+    adapted.load_state_dict(layer.state_dict())
+    block.set_submodule(name, adapted)
+    images = images_for(model, 2)
+    with torch.inference_mode():
+        exact = model(images)
+        assert (ready(model, "bf16")(images) - exact).norm() < 0.03 * exact.norm()
+    with pytest.raises(ConfigError, match="fp8 is for plain ViTs"):
+        check_numbers(model, torch.device("cuda", 0), "fp8")
+    assert not int8.applies(model)
 
 
 def test_in_float32_the_model_itself_answers():

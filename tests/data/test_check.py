@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +195,20 @@ def test_an_interrupted_look_keeps_what_it_learned(photos: Path, monkeypatch: py
     monkeypatch.setattr("vitkit.data.facts.find_facts", lambda *given: decoded.append(1) or find_facts(*given))
     look(photos)
     assert len(decoded) <= 32 - 10
+
+
+def test_a_memory_is_kept_while_others_still_add_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As an interruption has it: threads are not through with what they have begun."""
+    monkeypatch.setattr("vitkit.data.facts.find_facts", lambda content, channels: Facts(height=1, width=1))
+    memory, wanted = Memory(tmp_path / "facts.sqlite"), [str(number).encode() for number in range(4000)]
+    with ThreadPoolExecutor(4) as threads:
+        looking = [threads.submit(memory.look_up, content, 3) for content in wanted]
+        while not all(look.done() for look in looking):
+            memory.save()
+    memory.save()
+    monkeypatch.setattr("vitkit.data.facts.find_facts", lambda *given: pytest.fail("it was known"))
+    again = Memory(tmp_path / "facts.sqlite")
+    assert all(again.look_up(content, 3).height == 1 for content in wanted)
 
 
 def test_a_picture_that_failed_is_tried_again(photos: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,8 @@ from vitkit.kernels.linear import fused_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
 from vitkit.model.attention import SelfAttention
-from vitkit.model.encoder import Mlp
+from vitkit.model.encoder import Block
+from vitkit.model.variants import configure
 from vitkit.train import checkpoint
 from vitkit.train.narrow import Copies
 from vitkit.train.objectives import Labels
@@ -153,19 +154,33 @@ class Adapted(torch.nn.Linear):
         return super().forward(x) + 1
 
 
-def test_what_is_put_in_the_place_of_a_layer_is_called_and_so_is_who_looks_at_one():
-    attention = SelfAttention(width=64, heads=2).to(DEVICE, NUMBERS)
-    mlp = Mlp(width=64, hidden=128, gelu="tanh", dropout=0.1).to(DEVICE, NUMBERS)
-    x, seen = drawn(2, 17, 64), []
-    before = attention(x)
-    for name, layer in (("out", attention.out), ("up", mlp.up), ("down", mlp.down)):
-        layer.register_forward_hook(lambda *given, name=name: seen.append(name))
-    mlp(attention(x))
-    assert seen == ["out", "up", "down"]
-    adapted = Adapted(64, 64, device=DEVICE, dtype=NUMBERS)
-    adapted.load_state_dict(attention.out.state_dict())
-    attention.out = adapted
-    assert_close(attention(x), before + 1, **TOLERANCE)
+LAYERS = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("wanted", [None, 1])
+def test_who_looks_at_a_layer_sees_it(dropout: float, wanted: int | None):
+    block, seen = Block(configure("mu/16", image=64, width=64, heads=2, mlp=128, dropout=dropout), drop=0.0), []
+    block.to(DEVICE, NUMBERS)
+    for name in LAYERS:
+        block.get_submodule(name).register_forward_hook(lambda *given, name=name: seen.append(name))
+    block(drawn(2, 17, 64, grad=True), None, {}, "block0", wanted=wanted)
+    assert seen == [*LAYERS]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("wanted", [None, 1])
+def test_what_is_put_in_the_place_of_a_layer_is_called(name: str, wanted: int | None):
+    block = Block(configure("mu/16", image=64, width=64, heads=2, mlp=128), drop=0.0).to(DEVICE, NUMBERS).eval()
+    x, layer = drawn(2, 17, 64, grad=True), block.get_submodule(name)
+    adapted = Adapted(layer.in_features, layer.out_features, device=DEVICE, dtype=NUMBERS)
+    adapted.load_state_dict(layer.state_dict())
+    block.set_submodule(name, adapted)
+    found = block(x, None, {}, "block0", wanted=wanted)
+    block.set_submodule(name, layer)
+    with torch.no_grad():
+        layer.bias += 1
+    assert_close(found, block(x, None, {}, "block0", wanted=wanted), **TOLERANCE)
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 32), (6, 32)])

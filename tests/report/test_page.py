@@ -15,7 +15,7 @@ from tests.report.made import HOSTILE, PLAIN, SIDE, Page, make_evaluation, make_
 from vitkit.config import Fit
 from vitkit.errors import ConfigError
 from vitkit.evaluate.evaluation import ClassScore, Estimate
-from vitkit.report.page import write_report
+from vitkit.report.page import _without_places, write_report
 from vitkit.report.pictures import SIDE as EMBEDDED
 from vitkit.report.pictures import VIEWS, embed
 from vitkit.report.record import read_record
@@ -256,3 +256,11 @@ def _decode(source: str | None) -> np.ndarray:
     assert source is not None
     with Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) as picture:
         return np.asarray(picture)
+
+
+@pytest.mark.parametrize(("line", "shown"), [
+    ('data = "/home/ann/scans/patients"', 'data = "…/patients"'), ('out = "~/runs/a"', 'out = "…/a"'),
+    ('weights = "C:\\\\Users\\\\ann\\\\run"', 'weights = "…/run"'), ('weights = "hf:google/vit-base"', None),
+    ('data = "fashion"', None), ('data = "photos/cats"', None), ('label = "/a/b"', None)])
+def test_where_things_lie_stays_out_of_the_settings(line: str, shown: str | None):
+    assert _without_places(f"lr = 0.1\n{line}\nsteps = 3\n") == f"lr = 0.1\n{shown or line}\nsteps = 3\n"

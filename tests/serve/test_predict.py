@@ -195,3 +195,15 @@ def test_embeddings_are_the_models_representation(classifier: vitkit.Classifier)
     head = classifier.model.head.logits
     again = classifier.embed(images) @ head.weight.detach().numpy().T + head.bias.detach().numpy()
     np.testing.assert_allclose(again, logits, atol=1e-4)
+
+
+def test_a_model_that_is_asked_stays_as_it_was_and_learns_on():
+    model = colour_model().train()
+    labels = model.metadata.labels
+    classifier = vitkit.Classifier(model, labels=[f"class {number}" for number in range(model.config.classes)])
+    before = classifier(scene()).probabilities
+    assert model.training
+    assert model.metadata.labels == labels
+    with torch.no_grad():
+        model.head.logits.bias.add_(torch.arange(model.config.classes) * 9.0)
+    assert not np.allclose(classifier(scene()).probabilities, before)  # the weights are the same ones

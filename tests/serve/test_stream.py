@@ -186,6 +186,29 @@ def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_p
     assert predict_into(out, classifier, find([photos]), top=5, overwrite=True) == (0, 1)
 
 
+def test_a_file_that_is_being_replaced_is_so_by_the_same_call_without_overwrite(photos: Path, tmp_path: Path):
+    classifier, out, paths = vitkit.Classifier(colour_model()), tmp_path / "a.csv", find([photos])
+    out.write_text("older answers\n")
+
+    def stopped(items, total, what):
+        for count, item in enumerate(items):
+            if count == 4:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_into(out, classifier, paths, top=5, overwrite=True, watch=stopped)
+    assert out.read_text() == "older answers\n"
+    assert predict_into(out, classifier, paths, top=5)[0] == 4
+    assert len(out.read_text().splitlines()) == 1 + len(paths)
+    with pytest.raises(KeyboardInterrupt):
+        predict_into(out, classifier, paths, top=5, overwrite=True, watch=stopped)
+    os.utime(out, (time.time() + 9, time.time() + 9))  # somebody else has written it since
+    with pytest.raises(vitkit.VitkitError, match="exists already"):
+        predict_into(out, classifier, paths, top=5)
+
+
+
 def test_a_full_disk_is_told_in_words_and_loses_no_row(run: Path, photos: Path, tmp_path: Path,
                                                        capsys: pytest.CaptureFixture[str]):
     out, before = tmp_path / "answers.csv", resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -36,8 +36,9 @@ from tests.train.runs import (
 from vitkit.config import AdamW, Schedule
 from vitkit.data.augment import augment
 from vitkit.data.sources.open import open_data
-from vitkit.train import loop
+from vitkit.train import checkpoint, loop
 from vitkit.train.folder import RunFolder
+from vitkit.weights.unfinished import whole_ones
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -132,6 +133,26 @@ def test_what_a_kill_left_half_written_is_not_taken_for_a_checkpoint(copy: Path,
     (half / "record.json").unlink()
     resume(copy, tmp_path / "log")
     assert_same_end(copy, whole)
+
+
+def test_a_checkpoint_that_goes_is_none_from_the_first_moment(copy: Path, monkeypatch: pytest.MonkeyPatch):
+    checkpoints = copy / "checkpoints"
+    before = [path.name for path in whole_ones(checkpoints)]
+
+    def killed(path: Path, **options: object) -> None:
+        if path.exists():
+            next(path.glob("*.safetensors")).unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.keep_only(checkpoints, [])
+    monkeypatch.undo()
+    left = whole_ones(checkpoints)
+    assert len(left) == len(before) - 1
+    assert all(any(path.glob("*.safetensors")) for path in left)
+    checkpoint.keep_only(checkpoints, [])
+    assert not list(checkpoints.glob(".leaving"))
 
 
 def test_a_damaged_checkpoint_is_named_and_can_be_removed(copy: Path, whole: Path, tmp_path: Path,

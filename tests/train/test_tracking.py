@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.train.runs import toy, trained
 from vitkit.cli import main
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, Interrupted
+from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers, check_installed
 
 # What of wandb is used: init, a run with log and finish, and the base of its errors.
@@ -92,6 +94,13 @@ def test_wandb_gets_the_numbers_and_the_settings(tmp_path: Path, wandb):
     (_, given), *rest = wandb.calls
     assert (given["dir"], given["name"], given["config"]) == (tmp_path, tmp_path.name, {"lr": 0.1})
     assert rest == [("log", 3, {"step/loss": 0.5}), ("finish",)]
+
+
+def test_a_run_that_is_stopped_says_so_to_its_trackers(tmp_path: Path, wandb, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(StopRequest, "asked", True)
+    with pytest.raises(Interrupted):
+        trained(toy(tmp_path / "run", steps=3, track=("wandb",)))
+    assert wandb.calls[-1] == ("finish",)
 
 
 def test_a_resumed_run_goes_on_in_wandb_and_a_namesake_is_another_run(tmp_path: Path, wandb):

@@ -32,12 +32,13 @@ from vitkit.model.vit import VisionTransformer
 
 
 def applies(model: Model) -> bool:
-    """To the paper's encoder: norm before each part, absolute positions added once, all tokens in one line."""
+    """To the paper's encoder, with its own layers in it: norm before each part, absolute positions added once, all
+    tokens in one line."""
     if not isinstance(model, VisionTransformer):
         return False
     config = model.config
     return (config.norm == "pre" and not config.axial and config.positions != "relative" and config.inject == "stem"
-            and all(isinstance(block, Block) for block in model.encoder.blocks))
+            and all(isinstance(block, Block) and block.is_plain for block in model.encoder.blocks))
 
 
 def roundable(model: VisionTransformer) -> bool:

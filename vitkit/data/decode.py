@@ -188,8 +188,8 @@ def _open(content: bytes, formats: Collection[str], limit: int | None = None) ->
     if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
         _register_heif()
     Image.init()  # once; it then knows which of the formats it has
-    # Pillow's own limit, about 179 million pixels, would come before ours, which is checked before loading; only an icon
-    # is loaded while it is opened
+    # Pillow's own limit, about 179 million pixels, would come before ours, which is checked before loading; an icon,
+    # alone of all, is loaded while it is opened
     ours = limit if content[:4] in _ICONS else None
     with _open_lock:
         theirs, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, ours

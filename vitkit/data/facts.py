@@ -91,21 +91,25 @@ class Memory:
         key = f"{VERSION}:{channels}:{content_hash(content)}"
         facts = self._recall(key)
         if facts is None:
-            facts = self.new[key] = find_facts(content, channels)
+            facts = find_facts(content, channels)
+            with self.lock:
+                self.new[key] = facts
         return facts
 
     def save(self) -> None:
+        """What is new so far; others may be looking up meanwhile."""
         if self.table is None:
             return
+        with self.lock:
+            new, self.new = self.new, {}
         # failures are not remembered: a reader that is installed later, or more memory, may mend them
-        rows = [(key, json.dumps(asdict(facts))) for key, facts in self.new.items() if not facts.error]
+        rows = [(key, json.dumps(asdict(facts))) for key, facts in new.items() if not facts.error]
         with contextlib.suppress(sqlite3.Error), self.lock, self.table:
             self.table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
-        self.new.clear()
 
     def _recall(self, key: str) -> Facts | None:
-        if key in self.new or self.table is None:
-            return self.new.get(key)
+        if (found := self.new.get(key)) is not None or self.table is None:
+            return found
         try:
             with self.lock:
                 row = self.table.execute("SELECT record FROM facts WHERE key = ?", (key,)).fetchone()

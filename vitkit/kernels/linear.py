@@ -21,7 +21,7 @@ if TRITON:
 def through(layer: nn.Linear, x: Tensor, *, fp8: bool = False) -> Tensor:
     """(…, D) → (…, M); the way back is in the numbers given. What somebody has put in a layer's place, or looks at, is
     called as it is."""
-    if fusable(x) and type(layer) is nn.Linear and not _watched(layer):
+    if fusable(x) and plain(layer):
         return fused_linear(x, layer.weight, layer.bias, fp8=fp8)
     out: Tensor = layer(x)
     return out
@@ -40,8 +40,12 @@ def summed(rows: Tensor) -> Tensor:
     return sums(rows.contiguous()).sum(dim=0).to(rows.dtype)
 
 
-def _watched(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+def plain(layer: nn.Module) -> bool:
+    """Whether its weight and bias are all there is to it: no other layer stands in its place, though it may have these
+    as well, and nobody looks at what goes in or comes out."""
+    watched = bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+                   or layer._backward_pre_hooks)
+    return type(layer) is nn.Linear and not watched
 
 
 class _Linear(torch.autograd.Function):

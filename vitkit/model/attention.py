@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitkit.kernels.attention import attend, attends, mix, split
 from vitkit.kernels.here import fusable
-from vitkit.kernels.linear import through
+from vitkit.kernels.linear import plain, through
 from vitkit.model.initialise import linear
 from vitkit.model.positions import Relative
 
@@ -42,11 +42,11 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, relative: Relative | None = None, wanted: int | None = None) -> Tensor:
         """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
-        if relative is None and wanted is None and attends(x, self.heads):
+        if relative is None and wanted is None and attends(x, self.heads) and plain(self.qkv):
             mixed = attend(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8)
             return through(self.out, mixed)
         # elsewhere the layer stays whole, for whoever has put another in its place or looks at what comes out of it
-        if relative is None and wanted is not None and fusable(x) and not self.fp8:
+        if relative is None and wanted is not None and fusable(x) and plain(self.qkv) and not self.fp8:
             query, key, value = self._project_few(x, wanted)
         else:
             query, key, value = split(self._project(x), self.heads)

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from vitkit.kernels.here import fusable
-from vitkit.kernels.linear import through
+from vitkit.kernels.linear import plain, through
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
 from vitkit.model.attention import SelfAttention
@@ -39,7 +39,7 @@ class Mlp(nn.Module):
         self.fp8 = False  # in training on a GPU, multiply 8-bit numbers on the way forward
 
     def forward(self, x: Tensor) -> Tensor:                              # (B, T, D)
-        if fusable(x) and not (self.training and self.dropout.p):
+        if fusable(x) and plain(self.up) and plain(self.down) and not (self.training and self.dropout.p):
             return mlp(x, self.up.weight, self.up.bias, self.down.weight, self.down.bias,
                        tanh=self.approximate == "tanh", fp8=self.fp8)
         hidden = F.gelu(through(self.up, x, fp8=self.fp8), approximate=self.approximate)         # (B, T, M)
@@ -58,6 +58,14 @@ class Block(nn.Module):
         self.mlp = Mlp(width=config.width, hidden=config.mlp, gelu=config.gelu, dropout=config.dropout)
         self.dropout = nn.Dropout(config.dropout)
         self.drop = drop
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its weights are all there is to it: nobody has put other layers into it, or looks at them."""
+        products = [self.attention.qkv, self.attention.out, self.mlp.up, self.mlp.down] if (
+            type(self.attention) is SelfAttention and type(self.mlp) is Mlp) else []
+        return (bool(products) and all(map(plain, products))
+                and type(self.attention_norm) is type(self.mlp_norm) is nn.LayerNorm)
 
     def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1,
                 wanted: int | None = None) -> Tensor:

@@ -189,8 +189,14 @@ def _for_the_record(record: Record) -> dict[str, Any]:
              (f"vitkit inspect {quoted} PICTURES", "look inside: attention by layer and head, and more"),
              (f"vitkit fit DATA --weights {quoted}", "go on from here with other pictures")]
     return {"cost": facts.cost(record), "origin": facts.origin(record), "verbatim": ("command", "fingerprint"),
-            "settings": record.settings, "use_python": "import vitkit\n\n" + _commented(python),
+            "settings": _without_places(record.settings), "use_python": "import vitkit\n\n" + _commented(python),
             "use_shell": _commented(shell[record.pretrained:])}
+
+
+def _without_places(settings: str) -> str:
+    """A report is for others, and where somebody's pictures lie is not."""
+    return re.sub(r'^(data|weights|out) = "(?:/|~|[A-Za-z]:)[^"]*?([^"/\\]+)[/\\]*"$', r'\1 = "…/\2"', settings,
+                  flags=re.MULTILINE)
 
 
 def _commented(lines: list[tuple[str, str]]) -> str:

@@ -93,7 +93,8 @@ def in_bytes(model: Model) -> nn.Module:
 
 
 def applies(model: Model) -> bool:
-    return any(isinstance(part, Block) for part in model.modules())
+    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    return bool(blocks) and all(block.is_plain for block in blocks)
 
 
 class _Gelu(nn.Module):

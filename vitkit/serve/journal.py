@@ -22,10 +22,14 @@ class Trait(NamedTuple):
     words: str        # what a message says of it; two of the same words may still differ
 
 
+def part_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
 class Journal:
     def __init__(self, path: Path, belongs_to: Mapping[str, Trait], *, anew: bool = False):
         """The journal of the file `path`; `done` rows of it are there already, unless it begins `anew`."""
-        self.path = path.with_name(f"{path.name}.part")
+        self.path = part_of(path)
         self.done = 0
         with self._told():
             self.file = self.path.open("ab+")  # one handle for all: closing another would give up the lock
@@ -91,7 +95,8 @@ class Journal:
             yield
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror}.",
-                              try_="the same command, once it can be: it goes on behind the last row") from error
+                              try_="the same command, without --overwrite, once it can be: it goes on behind the last "
+                                   "row") from error
 
 
 def _locked(file: BinaryIO) -> bool:

@@ -9,6 +9,7 @@ Shapes: B pictures, C channels, K classes, D width of the representation.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -35,15 +36,20 @@ if TYPE_CHECKING:
 class Classifier:
     """A run folder, a weights file or hf:OWNER/NAME, ready to be asked; the same answers as `vitkit evaluate`.
 
-    device   cpu unless said: "auto", "cuda", "cuda:1" …
+    device   cpu, or where a model is that is given, unless said: "auto", "cuda", "cuda:1" …
     image    another size than the model's own; positions are resized
     labels   class names, in the order of the logits, for weights that carry none
     fast     the quickest way that this machine has, instead of the exact one; `classifier.engine.words` tells which
     """
 
-    def __init__(self, source: str | os.PathLike[str] | Model, *, device: str = "cpu",
+    def __init__(self, source: str | os.PathLike[str] | Model, *, device: str | None = None,
                  image: int | tuple[int, int] | None = None, labels: Sequence[str] | None = None, fast: bool = False):
-        self.model = load(source, image=image) if isinstance(source, str | os.PathLike) else source
+        if isinstance(source, str | os.PathLike):
+            self.model, self.device = load(source, image=image), pick_device(device or "cpu")
+        else:
+            here = next(source.parameters()).device
+            self.device = here if device is None else pick_device(device)
+            self.model = _beside(source, weights=here == self.device)
         self.model.eval()
         config, metadata = self.model.config, self.model.metadata
         if not config.classes:
@@ -58,7 +64,6 @@ class Classifier:
         self.labels = metadata.labels or tuple(map(str, range(config.classes)))
         self.multilabel = bool(metadata.provenance.get("multilabel"))  # each class on its own: cat yes, dog yes
         self.exact = Exact(image=config.image, preprocessing=metadata.preprocessing)
-        self.device = pick_device(device)
         self.engine: Engine = exact(self.model, self.device)
         if fast:
             from vitkit.serve.samples import find_samples
@@ -127,3 +132,9 @@ class Classifier:
 def probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:
     """(B, K) → (B, K): of one answer among many, or of each class on its own."""
     return (logits.sigmoid() if multilabel else logits.softmax(dim=-1)).numpy()
+
+
+def _beside(model: Model, *, weights: bool) -> Model:
+    """A twin to ask, with the same weights or copies of them: the caller's stays as it is, in training, and where it is."""
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared if weights else None)

@@ -14,7 +14,7 @@ from vitkit.data.sources.named import as_split
 from vitkit.errors import ConfigError
 from vitkit.evaluate.features import weights_hash
 from vitkit.model.variants import name_of
-from vitkit.serve.journal import Journal, Trait
+from vitkit.serve.journal import Journal, Trait, part_of
 from vitkit.serve.predict import Classifier
 from vitkit.serve.prediction import Prediction
 from vitkit.serve.rows import check_name, write_rows
@@ -49,7 +49,7 @@ def predict_into(out: Path, classifier: Classifier, paths: Sequence[Path], *, to
     How many rows were there already, and how many pictures could not be read. `source` is where the model came from.
     """
     check_name(out)
-    if os.path.exists(out) and not overwrite:
+    if os.path.exists(out) and not overwrite and not _being_replaced(out):
         raise ConfigError(f"{out} exists already; nothing was written.", try_="another --out, or --overwrite")
     top = min(top, len(classifier.labels))
     journal = Journal(out, _belongs_to(classifier, paths, top, source), anew=overwrite)
@@ -63,6 +63,12 @@ def predict_into(out: Path, classifier: Classifier, paths: Sequence[Path], *, to
     finally:
         journal.close()
     return taken_up, failed
+
+
+def _being_replaced(out: Path) -> bool:
+    """By a call with `overwrite` that was stopped: whose rows are newer than the file."""
+    part = part_of(out)
+    return part.exists() and part.stat().st_mtime >= out.stat().st_mtime
 
 
 def _belongs_to(classifier: Classifier, paths: Sequence[Path], top: int, source: str) -> dict[str, Trait]:

@@ -1,11 +1,13 @@
 """States to resume from: safetensors shards that any number of processes can read, and a record of where the run was.
 
-A checkpoint is written beside its place and renamed into it, so that a kill at any moment leaves whole ones only.
+A checkpoint is written beside its place and renamed into it, and one that goes is renamed first, so that a kill at any
+moment leaves whole ones only.
 torch's distributed checkpoint does the sharding; its storage for Hugging Face is the one that writes no pickle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -26,7 +28,7 @@ from vitkit.train.folder import RunError
 from vitkit.train.parallel import Processes
 from vitkit.weights.unfinished import RECORD, quietly
 
-SAVING = ".saving"
+SAVING, LEAVING = ".saving", ".leaving"
 
 
 def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
@@ -55,7 +57,7 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
                                   no_dist=processes.ranks == 1)
         if processes.first:
             write_record(saving, record)
-            shutil.rmtree(target, ignore_errors=True)  # of the same step, before a roll-back
+            _remove(target)  # of the same step, before a roll-back
             saving.rename(target)
             _sync(folder)
         processes.barrier()
@@ -101,7 +103,15 @@ def keep_only(folder: Path, steps: Iterable[int]) -> None:
     kept = {f"step-{step:08d}" for step in steps}
     for path in folder.glob("step-*"):
         if path.name not in kept:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
+
+
+def _remove(checkpoint: Path) -> None:
+    leaving = checkpoint.with_name(LEAVING)
+    shutil.rmtree(leaving, ignore_errors=True)  # that a kill has left there
+    with contextlib.suppress(OSError):  # one that stays takes room, and is in nobody's way
+        checkpoint.rename(leaving)
+        shutil.rmtree(leaving, ignore_errors=True)
 
 
 def _make_slots(objective: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:

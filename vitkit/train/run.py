@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,7 +109,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
             processes=processes.ranks, split=division.set_aside, parameters=found.parameters, macs=found.macs,
             plan={"steps": plan.steps, "epochs": plan.epochs, "batch": plan.batch, "micro": plan.micro,
                   "accumulate": plan.accumulate, "processes": plan.processes})
-    with training.stop, computing_with(threads):
+    with training.stop, computing_with(threads), closing(training.trackers):
         if compiling.pays:
             must = asked == "yes" and begins  # a run that goes on has it from where it began, perhaps another machine
             say("compiled", compile_now(training.shared, objective, plan.micro, processes.device, must=must))
@@ -118,7 +119,6 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
         kept = training.place.best_step if config.patience and training.place.best_step else training.place.step
         folder.add_to_record(kept_step=kept, stopped_early=training.place.stopped)
         save(trained, folder.path)
-    training.trackers.close()
     return division
 
 

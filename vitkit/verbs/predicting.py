@@ -75,7 +75,7 @@ def predict(
     model = load(run, image=size)
     classifier = Classifier(model, device=device,
                             labels=None if labels is None else read_labels(labels, model.config.classes))
-    if not model.metadata.labels:
+    if not classifier.model.metadata.labels:
         log.warning("%s carries no class names, and answers with numbers; --labels FILE gives them names", run)
     # a process is not worth starting for pictures that are read within a second
     readers = pick_readers(workers, classifier.device, 1) if workers is not None or len(paths) > FEW else 0

@@ -44,7 +44,8 @@ def test_two_products_are_the_exact_chain(height, width, image, how, channels):
 def test_lines_of_thousands_of_pixels_lose_the_same_ends(long, short, upright, image, how):
     pixels = noise(long, short, 1) if upright else noise(short, long, 1)
     framed = frame(torch.from_numpy(pixels)[None], image, how)[0]
-    torch.testing.assert_close(framed, Exact(image=image, preprocessing=how).frame(pixels), atol=GREY_LEVELS, rtol=0)
+    rounding = 10 * GREY_LEVELS  # each is a sum of thousands in float32; another end would differ by whole grey levels
+    torch.testing.assert_close(framed, Exact(image=image, preprocessing=how).frame(pixels), atol=rounding, rtol=0)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
