@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from vitkit.data.augment import augment
 from vitkit.data.sources.open import open_data
 from vitkit.train import checkpoint, loop
 from vitkit.train.folder import RunFolder
+from vitkit.train.stop import StopRequest
 from vitkit.weights.unfinished import whole_ones
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -224,16 +226,19 @@ def test_broken_pictures_are_named_once_however_often_a_run_is_killed(workers: i
 
 # Being asked to stop
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_the_step_and_says_how_to_go_on(sent: signal.Signals, whole: Path, tmp_path: Path):
-    """Ctrl-C reaches the readers too, as every process of the terminal's group."""
+@pytest.mark.parametrize("sent", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM] * 3, [signal.SIGUSR1]], ids=str)
+def test_a_signal_saves_the_step_and_says_how_to_go_on(sent: list[signal.Signals], whole: Path, tmp_path: Path):
+    """Ctrl-C reaches the readers too, as every process of the terminal's group, and so do signals of schedulers, which
+    torchrun sends once more."""
     run = tmp_path / "run"
     started = command(*words(run, **{**EVERYTHING, "workers": 2, "save_every": 100}), start_new_session=True)
     while steps_of(run) < 4:
         assert started.poll() is None, started.communicate()
-    os.killpg(started.pid, sent)
+    for number in sent:
+        os.killpg(started.pid, number)
+        time.sleep(0.002)
     _, error = started.communicate(timeout=LONG)
-    assert started.returncode == 128 + sent
+    assert started.returncode == 128 + sent[0]
     said = re.search(r"saved at step (\d+) of 30; vitkit resume (\S+)", error)
     assert said, error
     assert Path(said[2]) == run
@@ -245,7 +250,7 @@ def test_a_signal_saves_the_step_and_says_how_to_go_on(sent: signal.Signals, who
     assert same(weights(run), weights(whole))
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path):
+def test_two_signals_at_once_end_it_in_order(tmp_path: Path):
     started = Command(words(tmp_path / "run", steps=10_000), tmp_path / "log")
     while steps_of(tmp_path / "run") < 2:
         assert started.process.is_alive(), started.said
@@ -254,6 +259,27 @@ def test_a_second_signal_does_not_wait(tmp_path: Path):
         os.kill(started.process.pid or 0, sent)
     assert started.wait() in (130, 143)
     assert "Traceback" not in started.said
+
+
+def test_schedulers_may_repeat_themselves_and_people_mean_it():
+    with StopRequest() as stop:
+        for sent in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(os.getpid(), sent)
+        assert stop.signal == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    heard = []
+    before = (signal.signal(signal.SIGUSR1, lambda *given: heard.append(given)),
+              signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    try:
+        with StopRequest() as stop:  # where somebody listens, and where nohup was said
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.asked
+            assert heard
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGHUP, before[1])
 
 
 # Refusals

@@ -6,8 +6,11 @@ torch's DataLoader starts the processes, hands out the numbers and ends the proc
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -21,6 +24,7 @@ from vitkit.data.slots import Slots
 from vitkit.data.sources.base import DataError
 from vitkit.data.sources.files import counted
 
+MOMENTS = 3.0  # seconds
 AHEAD = 2  # batches of each reader on their way: one slow batch holds nobody up, and all of them are in memory
 LEAST_AHEAD = 8  # over all readers, where they are few: a GPU's host runs ahead of it by several steps
 WAYS_OUT = ["--workers 0, which reads in the process that computes",
@@ -119,9 +123,18 @@ def _start(work: Work, numbers: Iterable[int], like: Tensor, workers: int, pin: 
 
 
 def _outlive_a_signal(worker: int) -> None:
-    """Ctrl-C, and many a scheduler, signal workers too; whoever uses them finishes a step first, and ends them then."""
-    def heard(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Ctrl-C, and many a scheduler, signal workers too, some more than once; whoever uses them finishes a step first,
+    and ends them then."""
+    first = math.inf
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def heard(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        first = min(first, time.monotonic())
+        if time.monotonic() - first > MOMENTS:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for number in ("SIGINT", "SIGHUP", "SIGUSR1"):
+        if hasattr(signal, number):
+            signal.signal(getattr(signal, number), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, heard)

@@ -135,6 +135,6 @@ def probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:
 
 
 def _beside(model: Model, *, weights: bool) -> Model:
-    """A twin to ask, with the same weights or copies of them: the caller's stays as it is, in training, and where it is."""
+    """A twin to ask, with the same weights or copies of them: the caller's stays as it is, and where it is."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared if weights else None)
