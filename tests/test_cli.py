@@ -129,6 +129,18 @@ def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, 
     assert message in capsys.readouterr().err
 
 
+def test_verbs_that_are_not_for_torchrun_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    main(["cost", "B/16"])  # some scripts set it for everything
+    with pytest.raises(SystemExit):
+        main(["fit", "fashion", "--weights", "none", "--model", "mu/4", "--image", "28"])
+    assert "and RANK, which torchrun sets for each of them, is not there" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(SystemExit):
+        main(["cost", "B/16"])
+    assert "vitkit cost …, without torchrun" in capsys.readouterr().err
+
+
 def test_a_mistake_shows_no_traceback(tmp_path: Path):
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and then nothing")
     result = run("convert", str(tmp_path / "broken.npz"), str(tmp_path / "out"), "--to", "timm")

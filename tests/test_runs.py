@@ -17,6 +17,7 @@ from tests.data.pictures import encode
 from vitkit.cli import main
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import Interrupted
+from vitkit.train.folder import RunError, RunFolder
 
 COLOURS = {"ant": 0, "bee": 1, "cow": 2}  # each class is bright in another channel
 TINY = ("--weights", "none", "--model", "mu/4", "--image", "16", "--steps", "3", "--batch", "6", "--workers", "0")
@@ -237,8 +238,8 @@ def test_a_run_is_never_written_over(photos: Path, finished: Path, capsys: pytes
     with pytest.raises(SystemExit, match="2"):
         fit(photos, *TINY, "--out", finished)
     said = capsys.readouterr().err
-    assert "holds a run already; nothing was changed" in said
-    assert f"vitkit resume {finished}" in said
+    assert "holds a finished run already; nothing was changed" in said
+    assert "vitkit resume" not in said
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
@@ -411,3 +412,36 @@ def test_a_run_that_is_stopped_while_it_is_scored_can_be_resumed_at_once(photos:
     assert "vitkit resume" in str(kept.value)
     main(["resume", str(run)])
     assert {path.name for path in run.iterdir()} >= WHOLE
+
+
+def test_a_run_that_cannot_even_be_recorded_leaves_nothing(photos: Path, tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]):
+    def full(folder: RunFolder, **added: Any) -> None:
+        raise RunError(f"{folder.path / 'run.json'} cannot be written: No space left on device.")
+
+    monkeypatch.setattr(RunFolder, "add_to_record", full)
+    with pytest.raises(SystemExit):
+        fit(photos, *TINY, "--out", tmp_path / "run")
+    assert "No space left" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_stopped_a_run_is_told_even_if_its_cost_cannot_be_written(photos: Path, tmp_path: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch,
+                                                                       capsys: pytest.CaptureFixture[str]):
+    whole = RunFolder.add_to_record
+
+    def full(folder: RunFolder, **added: Any) -> None:
+        if "seconds" in added:
+            raise RunError("run.json cannot be written")
+        whole(folder, **added)
+
+    def stopped(*given: object) -> None:
+        raise RunError("the checkpoint of step 3 cannot be written")
+
+    monkeypatch.setattr(RunFolder, "add_to_record", full)
+    monkeypatch.setattr("vitkit.train.checkpoint.save", stopped)
+    with pytest.raises(SystemExit):
+        fit(photos, *TINY, "--out", tmp_path / "run")
+    assert "the checkpoint of step 3 cannot be written" in capsys.readouterr().err

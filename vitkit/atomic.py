@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and folders that one process at a time writes to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,23 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from vitkit.errors import VitkitError
+
+fcntl: Any = None
+with contextlib.suppress(ImportError):  # not on Windows, where a file in use is not noticed
+    import fcntl
+
+
+def locked(file: IO[Any]) -> bool:
+    """Whether it is this process's alone from now on, until it is closed or the process ends, however it ends."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

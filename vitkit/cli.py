@@ -40,6 +40,8 @@ VERBS: dict[str, Callable[..., None]] = {
     "convert": convert, "bench": bench,
 }
 
+TOGETHER = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb; a user's mistake is a message on stderr and exit code 2, never a traceback."""
@@ -55,6 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if verb not in VERBS:
         _fail(f"vitkit: there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
+    if verb not in TOGETHER and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        _fail(f"vitkit {verb}: several processes together are for {', '.join(TOGETHER)}.\n"
+              f"  try  vitkit {verb} …, without torchrun")
     logging.basicConfig(format="note     %(message)s", level=logging.WARNING)
     warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are told as errors
     for stream in (sys.stdout, sys.stderr):  # names of files need not be text, and a message must not fail over them

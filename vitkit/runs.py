@@ -25,7 +25,7 @@ from vitkit.data.sources.base import Data
 from vitkit.data.sources.files import counted
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import fitting_split
-from vitkit.errors import Interrupted
+from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.inspect.looks import looks
@@ -74,13 +74,8 @@ def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> P
             config = replace(config, out=str(place))
             folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
             held.callback(folder.close)
-            if processes.first:
-                folder.write_config(config)
-                folder.add_to_record(command=command, started=_now(), recipe_reason=reason, data=_describe(data),
-                                     settings=settings.to_tables(config), versions=_versions(),
-                                     machine=describe_machine())
-            processes.barrier()
             try:
+                processes.alone(lambda: _begin_record(config, data, folder, reason, command))
                 division = _carry_out(config, data, folder, processes, say, reason)
             except BaseException as error:
                 if processes.first:
@@ -91,6 +86,12 @@ def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> P
         if processes.first:
             _finish(config, data, division, folder, say)
     return folder.path
+
+
+def _begin_record(config: Fit, data: Data, folder: RunFolder, reason: str, command: str) -> None:
+    folder.write_config(config)
+    folder.add_to_record(command=command, started=_now(), recipe_reason=reason, data=_describe(data),
+                         settings=settings.to_tables(config), versions=_versions(), machine=describe_machine())
 
 
 def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int | None = None) -> Path:
@@ -134,6 +135,12 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
         decisions.append((name, text))
         say(name, text)
 
+    def add_up() -> None:
+        """A run that was stopped has cost what it has cost."""
+        if processes.first:
+            before = folder.record().get("seconds", 0.0)
+            folder.add_to_record(decisions=decisions, seconds=round(before + time.monotonic() - began, 1))
+
     note("why", reason)
     for text in data.notes:
         note("note", text)
@@ -141,11 +148,13 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
     try:
         if config.choose_lr:
             config = choose_rate(config, data, folder, processes, note)
-        return train(config, data, folder, processes, note)
-    finally:
-        if processes.first:  # a run that was stopped has cost what it has cost
-            before = folder.record().get("seconds", 0.0)
-            folder.add_to_record(decisions=decisions, seconds=round(before + time.monotonic() - began, 1))
+        division = train(config, data, folder, processes, note)
+    except BaseException:
+        with contextlib.suppress(VitkitError):  # on a disk that is full, what stopped the run is the news
+            add_up()
+        raise
+    add_up()
+    return division
 
 
 def _warn(config: Fit, data: Data, note: Say) -> None:

@@ -6,10 +6,13 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,8 @@ from tests.train.runs import (
     weights,
     words,
 )
+from vitkit.train import checkpoint
+from vitkit.train.folder import RunError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -249,3 +254,36 @@ def test_a_broken_picture_that_both_processes_met_counts_once(tmp_path: Path):
     assert done.returncode != 0
     assert "pictures could not be decoded so far, more than 5.0%" in done.stderr
     assert "Connection" not in done.stderr
+
+
+def test_a_run_folder_that_one_machine_has_for_itself_is_told_before_the_first_step(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checkpoint, "DISK_LAG", 0.0)
+    for folders, told in (([tmp_path / "shared"] * 2, False), ([tmp_path / "one", tmp_path / "other"], True)):
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        everyone = Together(2)
+        with ThreadPoolExecutor(2) as threads:
+            checks = [threads.submit(checkpoint.check_shared, folder, everyone.rank(rank))
+                      for rank, folder in enumerate(folders)]
+        for check in checks:
+            assert isinstance(check.exception(), RunError) is told
+        assert not any(list(folder.iterdir()) for folder in folders)
+
+
+class Together:
+    """Threads in the place of processes."""
+
+    def __init__(self, ranks: int):
+        self.ranks, self.all, self.said = ranks, threading.Barrier(ranks), dict[int, Any]()
+
+    def rank(self, rank: int) -> Any:
+        def everyones(value: Any) -> list[Any]:
+            self.said[rank] = value
+            self.all.wait()
+            found = [self.said[each] for each in range(self.ranks)]
+            self.all.wait()
+            return found
+
+        return SimpleNamespace(ranks=self.ranks, first=rank == 0, barrier=self.all.wait, everyones=everyones,
+                               told=lambda value: everyones(value)[0])

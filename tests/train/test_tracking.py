@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ class Error(Exception):
 calls = []
 
 class Run:
-    def log(self, values, step):
-        calls.append(("log", step, values))
+    def define_metric(self, name, step_metric):
+        calls.append(("metric", name, step_metric))
+    def log(self, values):
+        calls.append(("log", values))
     def finish(self):
         calls.append(("finish",))
 
@@ -76,6 +79,21 @@ def test_tensorboard_reads_what_was_logged(tmp_path: Path):
     assert [(event.step, event.value) for event in events.Scalars("score/top1")] == [(2, 0.75)]
 
 
+def test_tensorboard_sees_a_step_once_however_often_a_run_went_back(tmp_path: Path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for begins, ends in ((0, 5), (3, 7)):
+        trackers = Trackers(["tensorboard"], tmp_path, {}, step=begins)
+        for step in range(begins + 1, ends + 1):
+            trackers.log("step", step, {"loss": float(step)})
+        trackers.close()
+        time.sleep(1.1)  # files are read in the order of their seconds
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("step/loss")] == [*range(1, 8)]
+
+
 @pytest.fixture
 def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "packages").mkdir()
@@ -93,7 +111,7 @@ def test_wandb_gets_the_numbers_and_the_settings(tmp_path: Path, wandb):
     trackers.close()
     (_, given), *rest = wandb.calls
     assert (given["dir"], given["name"], given["config"]) == (tmp_path, tmp_path.name, {"lr": 0.1})
-    assert rest == [("log", 3, {"step/loss": 0.5}), ("finish",)]
+    assert rest == [("metric", "*", "step"), ("log", {"step": 3, "step/loss": 0.5}), ("finish",)]
 
 
 def test_a_run_that_is_stopped_says_so_to_its_trackers(tmp_path: Path, wandb, monkeypatch: pytest.MonkeyPatch):
@@ -108,7 +126,7 @@ def test_a_resumed_run_goes_on_in_wandb_and_a_namesake_is_another_run(tmp_path: 
     for place in places:
         place.mkdir(parents=True, exist_ok=True)
         Trackers(["wandb"], place, {})
-    begun, resumed, namesake = (given["id"] for _, given in wandb.calls)
+    begun, resumed, namesake = (call[1]["id"] for call in wandb.calls if call[0] == "init")
     assert begun == resumed != namesake
 
 

@@ -14,11 +14,12 @@ import tarfile
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.atomic import locked
 from vitkit.data.shrink import shrink
 from vitkit.data.sources.base import Data, DataError, Picture, Split
 from vitkit.data.sources.files import EXTENSIONS, extension, few
@@ -40,9 +41,8 @@ def write_shards(
     """Every picture byte for byte as it was found (pixels as .npy), in shards of about `megabytes` each; with `side`,
     those whose shorter side is longer are made smaller, `workers` at a time. How many were."""
     target = Path(folder)
-    _make_room(target)
+    ours = _make_room(target)
     try:
-        (target / UNFINISHED).touch()
         places: dict[str, NDArray[Any]] = {}
         splits: dict[str, Any] = {}
         smaller = 0
@@ -64,6 +64,8 @@ def write_shards(
         if isinstance(error, OSError):
             raise DataError(f"{target} cannot be written to: {error.strerror or error}.") from error
         raise
+    finally:
+        ours.close()
     return smaller
 
 
@@ -101,22 +103,31 @@ def _in_order(split: Split, side: int | None, workers: int) -> Generator[tuple[P
             yield from pool.map(one, range(first, min(first + STRETCH, len(split))))
 
 
-def _make_room(target: Path) -> None:
-    """An empty folder, or one that an earlier writing left unfinished; nothing else is overwritten."""
+def _make_room(target: Path) -> IO[str]:
+    """An empty folder, or one that an earlier writing left unfinished; nothing else is overwritten. What is given back
+    keeps other processes out until it is closed."""
     try:
         target.mkdir(parents=True, exist_ok=True)
-        if (target / UNFINISHED).exists():
-            _clear(target)
-        found = sorted(entry.name for entry in target.iterdir())
+        if (target / UNFINISHED).exists() or not any(target.iterdir()):
+            ours = (target / UNFINISHED).open("a")
+            if not locked(ours):
+                ours.close()
+                raise DataError(f"{target} is being written by another process.", try_="another folder, or wait for it")
+            _clear(target, UNFINISHED)
+            if not (found := [entry.name for entry in target.iterdir() if entry.name != UNFINISHED]):
+                return ours
+            ours.close()
+        else:
+            found = [entry.name for entry in target.iterdir()]
     except OSError as error:
         raise DataError(f"{target} cannot be written to: {error.strerror}.") from error
-    if found:
-        raise DataError(f"{target} is not empty.", found=few(found), try_="another folder, or empty this one")
+    raise DataError(f"{target} is not empty.", found=few(sorted(found)), try_="another folder, or empty this one")
 
 
-def _clear(target: Path) -> None:
+def _clear(target: Path, but: str = "") -> None:
     for path in list(target.iterdir()):
-        if path.name.endswith(_PARTIAL) or re.fullmatch(r"[a-z]+-\d{6}\.tar|index\.npz", path.name):
+        if path.name != but and (path.name.endswith(_PARTIAL)
+                                 or re.fullmatch(r"[a-z]+-\d{6}\.tar|index\.npz", path.name)):
             path.unlink()
 
 

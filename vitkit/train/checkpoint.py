@@ -11,6 +11,8 @@ import contextlib
 import json
 import os
 import shutil
+import time
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from vitkit.train.parallel import Processes
 from vitkit.weights.unfinished import RECORD, quietly
 
 SAVING, LEAVING = ".saving", ".leaving"
+DISK_LAG = 30.0  # seconds that a network's disk may take to show a file
 
 
 def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
@@ -42,6 +45,26 @@ def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Av
     if average is not None:
         state.update({f"average.{name}": tensor for name, tensor in average.state().items()})
     return state
+
+
+def check_shared(folder: Path, processes: Processes) -> None:
+    """Each process writes its part of a checkpoint: the run folder has to be one for all of them."""
+    if processes.ranks == 1:
+        return
+    mark = folder / f".seen-by-all-{processes.told(uuid.uuid4().hex)}"
+    if processes.first:
+        mark.touch()
+    processes.barrier()
+    until = time.monotonic() + DISK_LAG
+    while not (seen := mark.exists()) and time.monotonic() < until:
+        time.sleep(0.2)
+    blind = [rank for rank, sees in enumerate(processes.everyones(seen)) if not sees]
+    if processes.first:
+        mark.unlink(missing_ok=True)
+    if blind:
+        raise RunError(f"{folder} is not the same folder for all processes: {', '.join(map(str, blind))} of "
+                       f"{processes.ranks} cannot see what the first has written there.",
+                       try_="--out on a disk that all machines share, as a path that means the same on each")
 
 
 def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], processes: Processes) -> Path:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -17,14 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitkit import settings
-from vitkit.atomic import write_text
+from vitkit.atomic import locked, write_text
 from vitkit.config import Fit
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.weights.unfinished import CHECKPOINTS
-
-fcntl: Any = None
-with contextlib.suppress(ImportError):  # not on Windows, where a folder in use is not noticed
-    import fcntl
 
 LOCK = ".lock"
 CONFIG, RECORD, METRICS, EVALUATION, MODEL = "config.toml", "run.json", "metrics.jsonl", "evaluation.json", "model.json"
@@ -48,6 +43,9 @@ class RunFolder:
     def create(cls, path: Path) -> RunFolder:
         """A new folder, locked; one with a run in it is not written over."""
         if (path / CONFIG).exists():
+            if "finished" in cls(path).record():
+                raise RunError(f"{path} holds a finished run already; nothing was changed.",
+                               try_="--out another folder, or remove this one")
             raise RunError(f"{path} holds a run already; nothing was changed.",
                            continue_=f"vitkit resume {path}", or_="--out another folder, or remove this one")
         if path.is_file():
@@ -82,15 +80,11 @@ class RunFolder:
         return cls(path) if (path / RECORD).is_file() else None
 
     def lock(self) -> None:
-        """The system lets go of the lock when the process ends, however it ends."""
         try:
             self._lock = (self.path / LOCK).open("a")
-            if fcntl is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not locked(self._lock):
+                raise RunError(f"{self.path} is in use by another process.", try_="wait for it, or stop it")
             _locked.add(self)
-        except BlockingIOError:
-            raise RunError(f"{self.path} is in use by another process.",
-                           try_="wait for it, stop it, or --out another folder") from None
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}.",
                            try_="--out a folder you may write") from error

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from vitkit.errors import VitkitError
+from vitkit.errors import ConfigError, VitkitError
 from vitkit.model.resnet import ResNet
 from vitkit.train.devices import Precision
 from vitkit.train.narrow import Narrow
@@ -102,6 +102,10 @@ def joined(device: torch.device) -> Iterator[Processes]:
     if ranks == 1:
         yield Processes(device)
         return
+    if lacking := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise ConfigError(f"WORLD_SIZE says that there are {ranks} processes, and {lacking[0]}, which torchrun sets "
+                          "for each of them, is not there.",
+                          try_=[f"torchrun --nproc-per-node={ranks} -m vitkit …", "unset WORLD_SIZE, for one process"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo",

@@ -22,6 +22,7 @@ from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.train import recording
 from vitkit.train.averaging import Average
+from vitkit.train.checkpoint import check_shared
 from vitkit.train.compiling import Compiling, compile_now, decide
 from vitkit.train.devices import (
     Precision,
@@ -47,7 +48,7 @@ from vitkit.train.start import remember_model, restart_model, start_model
 from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.weights.save import save
-from vitkit.weights.unfinished import whole_ones
+from vitkit.weights.unfinished import latest_step, whole_ones
 
 FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel",
                   "compile", "recompute", "cuda_graph")  # on resuming
@@ -103,6 +104,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     processes.alone(lambda: folder.check_space(3 * state))
+    check_shared(folder.path, processes)
     if processes.first:
         folder.add_to_record(
             objective=config.objective, precision=precision, device=describe_device(processes.device, threads),
@@ -156,7 +158,8 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
         config=config, plan=plan, objective=objective, shared=shared, optimizer=optimizer,
         average=Average(objective, config.average) if config.average else None, loader=loader, processes=processes,
         folder=folder, stop=StopRequest(), look=look, recorded=recorded,
-        trackers=Trackers(config.track if processes.first else (), folder.path, settings.to_tables(config)))
+        trackers=Trackers(config.track if processes.first else (), folder.path, settings.to_tables(config),
+                          step=latest_step(folder.checkpoints)))
 
 
 def _objective(model: Model, config: Fit, fit: Split, data: Data) -> Objective:

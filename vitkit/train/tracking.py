@@ -25,9 +25,12 @@ class _Tracker(Protocol):
 
 
 class Trackers:
-    def __init__(self, names: Iterable[str], folder: Path, settings: Mapping[str, Any]):
-        kinds: dict[str, Callable[[Path, Mapping[str, Any]], _Tracker]] = {"tensorboard": _TensorBoard, "wandb": _WandB}
-        self.trackers = [kinds[name](folder, settings) for name in names]
+    """`step` is the one that a run goes on from: what was logged after it is logged again."""
+
+    def __init__(self, names: Iterable[str], folder: Path, settings: Mapping[str, Any], *, step: int = 0):
+        kinds: dict[str, Callable[[], _Tracker]] = {"tensorboard": lambda: _TensorBoard(folder, step),
+                                                    "wandb": lambda: _WandB(folder, settings)}
+        self.trackers = [kinds[name]() for name in names]
 
     def log(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if isinstance(value, (int, float))}
@@ -40,11 +43,11 @@ class Trackers:
 
 
 class _TensorBoard:
-    def __init__(self, folder: Path, settings: Mapping[str, Any]):
+    def __init__(self, folder: Path, step: int):
         check_installed(["tensorboard"])
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -64,9 +67,10 @@ class _WandB:
                                   config=dict(settings))
         except wandb.Error as error:
             raise ConfigError(f"--track wandb: {error}", try_="wandb login, or WANDB_MODE=offline") from error
+        self.run.define_metric("*", step_metric="step")  # its own count of steps cannot go back, as a resumed run does
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self.run.log(dict(values), step=step)
+        self.run.log({"step": step, **values})
 
     def close(self) -> None:
         self.run.finish()

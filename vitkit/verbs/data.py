@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vitkit.errors import ConfigError
-from vitkit.verbs.options import Data, Json, Label, at_least, image_size, option, outside, print_json
+from vitkit.verbs.options import Data, Json, Label, at_least, cleared_up, image_size, option, outside, print_json
 
 
 def check(
@@ -81,7 +81,8 @@ def shard(
 
     at_least(1, megabytes=megabytes, side=side, workers=workers)
     opened = open_data(data, label=label)
-    smaller = write_shards(opened, folder, megabytes=megabytes, side=side, workers=workers, progress=progress)
+    with cleared_up():
+        smaller = write_shards(opened, folder, megabytes=megabytes, side=side, workers=workers, progress=progress)
     written = sorted(path.name for path in folder.glob("*.tar"))
     pictures = {name: len(split) for name, split in opened.splits.items()}
     if json:

@@ -28,6 +28,11 @@ def whole_ones(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if (path / RECORD).is_file()) if folder.is_dir() else []
 
 
+def latest_step(folder: Path) -> int:
+    """That a run goes on from; 0 where it begins."""
+    return max((int(path.name.removeprefix("step-")) for path in whole_ones(folder)), default=0)
+
+
 def latest(folder: Path) -> Path | None:
     """Of a run, of its checkpoints/, or the one checkpoint that the folder is."""
     if (folder / RECORD).is_file() and (folder.parent / DESCRIPTION).is_file():

@@ -210,6 +210,23 @@ def test_a_killed_writing_is_told_and_can_be_repeated(folders: Data, tmp_path: P
     assert open_data(tmp_path / "out").classes == folders.classes
 
 
+def test_a_folder_that_is_being_written_is_left_to_whoever_does(folders: Data, tmp_path: Path):
+    told = []
+
+    def meanwhile(items, total, what):
+        for item in items:
+            with pytest.raises(DataError, match="being written by another process") as refused:
+                write_shards(folders, tmp_path / "shards")
+            told.append(refused)
+            yield item
+
+    write_shards(folders, tmp_path / "shards", progress=meanwhile)
+    assert told
+    found = open_data(tmp_path / "shards")
+    assert {name: len(split) for name, split in found.splits.items()} == {
+        name: len(split) for name, split in folders.splits.items()}
+
+
 def test_nothing_is_overwritten(folders: Data, tmp_path: Path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("")
