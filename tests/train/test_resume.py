@@ -379,7 +379,7 @@ def test_a_folder_in_use_is_refused_and_free_as_soon_as_its_run_is_killed(tmp_pa
 def test_a_finished_run_says_so_and_is_not_written_over(whole: Path, capsys: pytest.CaptureFixture[str]):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".lock"}
     assert "is finished; there is nothing to resume" in refused(capsys, "resume", str(whole))
-    assert "holds a run already; nothing was changed" in refused(capsys, *words(whole))
+    assert "holds a finished run already; nothing was changed" in refused(capsys, *words(whole))
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".lock"} == before
 
 
