@@ -13,6 +13,7 @@ import pytest
 from vitkit import cli
 from vitkit.config import SGD, AdamW, Fit, Masked
 from vitkit.errors import ConfigError
+from vitkit.model.config import ResNetConfig
 from vitkit.model.variants import NAMED, configure
 from vitkit.recipes import RECIPES, pick_recipe, recipe
 from vitkit.settings import from_tables, write
@@ -182,8 +183,23 @@ def test_an_unknown_recipe_is_an_error_with_the_nearest_name():
 
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"jft_pretrain", "imagenet21k_pretrain"}))
 def test_other_recipes_take_any_model(name: str):
+    """And are the same for all but for what a model has none of, or cannot be cut into."""
     for model in NAMED:
-        assert replace(recipe(name, model), model="", options={}) == replace(recipe(name), model="", options={})
+        given, usual, built = recipe(name, model), recipe(name), configure(model)
+        if isinstance(built, ResNetConfig):
+            assert given.dropout in (None, usual.dropout)
+            usual = replace(usual, dropout=given.dropout)
+        elif usual.image == (384, 384):
+            configure(model, image=given.image)
+            assert 0 <= usual.image[0] - given.image[0] < built.stride
+            usual = replace(usual, image=given.image)
+        assert replace(given, model="", options={}) == replace(usual, model="", options={})
+
+
+def test_the_learning_rate_is_judged_on_the_papers_shares():
+    """B.1.1: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of ImageNet."""
+    assert {name: recipe(f"{name}_transfer").lr_dev for name in ("pets", "flowers", "cifar", "imagenet")} == {
+        "pets": 0.1, "flowers": 0.1, "cifar": 0.02, "imagenet": 0.01}
 
 
 @pytest.mark.parametrize(("model", "width"), [("B/16", 768), ("L/16", 1024), ("R50+B/32", 768), ("R50x1", None)])

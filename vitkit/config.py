@@ -127,6 +127,7 @@ class Fit:
     lr: float = 0.01
     choose_lr: bool = False                        # take the best of lr_candidates on a dev split, as the paper does
     lr_candidates: tuple[float, ...] = ()
+    lr_dev: float = 0.1                            # share of the training pictures that they are judged on, without val
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Schedule)
     clip: float = 1.0                              # global norm of the gradient; 0: not clipped
@@ -169,8 +170,10 @@ class Fit:
             _positive("lr_candidates", rate)
         if not 0 <= self.seed < 2**63:  # what torch takes
             raise ConfigError(f"seed = {self.seed}: 0 or more is needed, of at most 18 digits")
-        if not 0 < self.test < 1:
-            raise ConfigError(f"test = {self.test} is the share set aside for scoring: above 0, under 1")
+        for name, purpose in (("test", "scoring"), ("lr_dev", "choosing a learning rate")):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)} is the share set aside for {purpose}: above 0, "
+                                  "under 1")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay = {self.layer_decay} must be above 0 and at most 1")
         if self.freeze < -1:

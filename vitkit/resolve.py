@@ -33,6 +33,8 @@ def resolve(over: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> t
     chosen = settings.to_tables(recipe(name, over.get("model") or None))
     if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
         chosen["model"] = ""  # the weights say which
+    if over.get("weights", "default") not in ("default", "none"):
+        chosen = {name: value for name, value in chosen.items() if name not in ("options", "channels")}  # and how built
     config = settings.from_tables(settings.merge(chosen, over))
     _refuse_unused(over if said is None else said, config, data)
     if Path(config.data).exists() and config.data != fashion.NAME:  # a run is resumed from anywhere
@@ -47,6 +49,9 @@ def _refuse_unused(said: Mapping[str, Any], config: Fit, data: Data) -> None:
         raise _unused("masked", "objective = masked-patch")
     if "timescale" in said.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    for name in ("lr_candidates", "lr_dev"):
+        if name in said and not config.choose_lr:
+            raise _unused(name, "--lr auto")
     if "test" in said and not masked and divide(data, config).set_aside is None:
         raise _unused("test", "data without pictures to score, and these have some")
 

@@ -109,7 +109,7 @@ def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        return {"True": True, "False": False}.get(text.strip(), text)  # as Python writes them
 
 
 def _kind(optimizer: SGD | Adam | AdamW) -> str:

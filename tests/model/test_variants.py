@@ -100,7 +100,10 @@ def test_an_image_that_cannot_be_cut_is_refused_with_one_that_can(name: str, opt
     ({"positions": "none", "inject": "every"}, "nothing to inject"),
     ({"axial": True}, "a class token is in neither"),
     ({"classes": -1}, "classes=-1"), ({"classes": "10"}, "must be a whole number"), ({"depth": 2.0}, "whole number"),
-    ({"representation": -5}, "representation=-5"), ({"eps": -1.0}, "must be above 0"), ({"stem": "R50"}, "ConvConfig"),
+    ({"representation": -5}, "representation=-5"), ({"eps": -1.0}, "must be a number above 0"),
+    ({"eps": None}, "eps=None must be a number"), ({"dropout": "a"}, "dropout='a' is a probability"),
+    ({"axial": "False"}, "axial='False' must be true or false"), ({"class_token": "yes"}, "must be true or false"),
+    ({"stem": "R50"}, "ConvConfig"),
 ])
 def test_combinations_that_mean_nothing_are_refused_with_a_reason(options: dict, message: str):
     with pytest.raises(ConfigError, match=message):

@@ -228,7 +228,7 @@ def test_a_process_that_is_killed_takes_the_other_with_it_and_both_go_on(runs: R
 def test_a_mistake_is_told_without_tracebacks_of_those_who_waited(runs: Runs):
     done = torchrun(*words(runs.alone(), **PLAIN))
     assert done.returncode != 0
-    assert "holds a run already; nothing was changed" in done.stderr
+    assert "holds a finished run already; nothing was changed" in done.stderr
     assert "Connection" not in done.stderr
     assert "[rank1]" not in done.stderr
 

@@ -117,6 +117,17 @@ def test_a_head_for_the_same_classes_is_kept(format: str, labelled: dict[str, Pa
     assert model.metadata.labels == LETTERS
 
 
+def test_the_head_of_pre_training_goes_as_a_whole_even_for_the_same_classes(tmp_path: Path):
+    """Section 3.2: a zero-initialised layer takes the place of the whole prediction head."""
+    before = vitkit.create("mu/8", image=32, classes=3, representation=16)
+    before.metadata = replace(before.metadata, labels=("a", "b", "c"))
+    vitkit.save(before, tmp_path / "pre")
+    model, words = start_model(Fit(weights=str(tmp_path / "pre")), ("a", "b", "c"), multilabel=False)
+    assert model.config.representation is None
+    assert not model.head.logits.weight.any()
+    assert "head 3 → 3 classes, zero-initialised" in words
+
+
 @pytest.mark.parametrize("classes", [LETTERS[::-1], LETTERS[:-1], (*LETTERS, "k")])
 def test_a_head_for_other_classes_or_another_order_is_not(classes: tuple[str, ...], labelled: dict[str, Path]):
     model, _ = start(classes, weights=str(labelled["vitkit"]))

@@ -125,11 +125,14 @@ class ViTConfig:
         check_count("classes", self.classes, least=0)
         if self.representation is not None:
             check_count("representation", self.representation, least=1)
+        for name in ("class_token", "axial"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be true or false")
         for name in ("dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} is a probability: 0 or more, under 1")
-        if not self.eps > 0:
-            raise ConfigError(f"eps={self.eps} must be above 0")
+            if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
+                raise ConfigError(f"{name}={getattr(self, name)!r} is a probability: 0 or more, under 1")
+        if not (_is_number(self.eps) and self.eps > 0):
+            raise ConfigError(f"eps={self.eps!r} must be a number above 0")
         if not (self.stem is None or isinstance(self.stem, ConvConfig)):
             raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
         if self.width % self.heads:
@@ -174,6 +177,8 @@ class ResNetConfig:
     def __post_init__(self) -> None:
         check_count("channels", self.channels, least=1)
         check_count("classes", self.classes, least=0)
+        if not isinstance(self.body, ConvConfig):
+            raise ConfigError(f"body={self.body!r} should be a ConvConfig", try_="a ResNet's name, such as R50x1")
 
 
 ModelConfig = ViTConfig | ResNetConfig
@@ -185,6 +190,10 @@ _CHOICES = {
     "norm": get_args(Norm),
     "gelu": get_args(Gelu),
 }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_count(name: str, value: object, *, least: int) -> None:

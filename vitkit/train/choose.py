@@ -18,8 +18,6 @@ from vitkit.train.loop import Diverged
 from vitkit.train.parallel import Processes
 from vitkit.train.run import Say, check_patience, check_unchanged, train
 
-DEV = 0.1  # of the pictures, as for Pets and Flowers in the paper
-
 
 def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say) -> Fit:
     """The settings with the best of the candidates; runs that were finished before are not run again."""
@@ -57,7 +55,7 @@ def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes
 
 def _run(trial: RunFolder, config: Fit, data: Data, processes: Processes) -> None:
     """A trial, or the rest of it; one that diverges is remembered as that."""
-    settings = replace(config, choose_lr=False, dev=config.dev or DEV, out=str(trial.path), track=())
+    settings = replace(config, choose_lr=False, dev=config.dev or config.lr_dev, out=str(trial.path), track=())
     if processes.told((trial.path / CONFIG).exists()):  # begun before, in parts that fitted then
         settings = replace(trial.config(), device=config.device, workers=config.workers)
     elif processes.first:

@@ -144,7 +144,8 @@ def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division,
         pin=device.type == "cuda", max_failed=config.max_failed if processes.ranks == 1 else 1.0)  # the loop adds up
     warmup = f" after {counted(int(config.schedule.warmup), 'warm-up step')}" if config.schedule.warmup else ""
     say("recipe", "; ".join([config.recipe or "settings of your own", describe(optimizer),
-                             f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}", *_regularised(config)]))
+                             f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}",
+                             *_regularised(config, model)]))
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
     say("numbers", precision + ", over fp32 weights" * (precision == "bf16")
         + ", products forward in fp8" * config.fp8
@@ -234,10 +235,12 @@ def _spread(split: Split, data: Data) -> str:
     return f"{low:,} to {high:,} pictures each" if low != high else f"{counted(low, 'picture')} each"
 
 
-def _regularised(config: Fit) -> list[str]:
+def _regularised(config: Fit, model: Model) -> list[str]:
     words = {"clip": "gradients clipped at", "label_smoothing": "label smoothing", "dropout": "dropout",
              "stochastic_depth": "stochastic depth", "balance": "balance of classes", "average": "averaging"}
-    return [f"{word} {getattr(config, name):g}" for name, word in words.items() if getattr(config, name)]
+    # dropout may have come with the weights
+    values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in words}
+    return [f"{word} {values[name]:g}" for name, word in words.items() if values[name]]
 
 
 def _augmented(config: Fit) -> list[str]:

@@ -111,7 +111,8 @@ def _loaded(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     after = _grid(model.config)
     if after:
         done.append(f"positions kept ({after})" if before == after else f"positions {before} → {after}")
-    if model.metadata.labels == tuple(classes) and classes:
+    hidden = getattr(model.config, "representation", None)  # in the head of pre-training, which goes as a whole (3.2)
+    if model.metadata.labels == tuple(classes) and classes and not hidden:
         done.append("head kept: the same classes")
     else:
         done.append(f"head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head")

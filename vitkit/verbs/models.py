@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, arg
 
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, SizeError
 from vitkit.verbs.options import Json, at_least, image_size, option, print_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ def cost(
     size = image_size(image)
     rows = []
     for name in models:
-        config = configure(name, image=size, classes=classes)
+        try:
+            config = configure(name, image=size, classes=classes)
+        except SizeError as error:
+            raise ConfigError(f"{name}: {error}") from error
         found = cost_of(config)
         row: dict[str, Any] = {
             "model": name, "parameters": found.parameters, "tokens": _tokens(config), "macs": found.macs,
