@@ -45,6 +45,16 @@ def test_new_models_are_written_under_the_names_of_the_published_files(tmp_path:
         assert "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel" in arrays.files
 
 
+@pytest.mark.parametrize("above", ["params/", "opt/target/"])
+def test_weights_are_found_inside_a_state_of_training(above: str, fixtures: Path, tmp_path: Path):
+    with np.load(fixtures / "google_token_weights.npz") as file:
+        state = {f"{above}{name}": file[name] for name in file}
+    np.savez(tmp_path / "state.npz", **state, **{"opt/state/step": np.int32(7)})
+    theirs = expected("google_token")
+    model = vitkit.load(tmp_path / "state.npz")
+    torch.testing.assert_close(model(theirs["image"]), theirs["logits"], atol=1e-5, rtol=0)
+
+
 def test_group_norms_of_older_flax_files_are_read(fixtures: Path, tmp_path: Path):
     with np.load(fixtures / "google_hybrid_weights.npz") as arrays:
         older = {key: arrays[key][None, None, None] if "/gn" in f"/{key}" else arrays[key] for key in arrays.files}

@@ -37,12 +37,22 @@ NAMING = {
 }
 
 
+INSIDE = ("", "params/", "opt/target/")  # where weights are: a file of them, and states of training of two ages
+FIRST = ("embedding/kernel", "resnet/root_block/standardized_conv2d/kernel")
+
+
 def recognises(names: Collection[str]) -> bool:
-    return "embedding/kernel" in names or "resnet/root_block/standardized_conv2d/kernel" in names
+    return _inside(names) is not None
+
+
+def _inside(names: Collection[str]) -> str | None:
+    return next((above for above in INSIDE for name in FIRST if above + name in names), None)
 
 
 def load(checkpoint: Checkpoint) -> Content:
-    tensors = {name: _squeeze_group_norm(name, tensor) for name, tensor in checkpoint.tensors.items()}
+    above = _inside(checkpoint.tensors.keys()) or ""
+    tensors = {name.removeprefix(above): _squeeze_group_norm(name, tensor)
+               for name, tensor in checkpoint.tensors.items() if name.startswith(above)}
     checkpoint = replace(checkpoint, tensors=tensors)
     provenance = {"format": "google"}
     config: ModelConfig
