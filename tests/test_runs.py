@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import vitkit
 from tests.data.pictures import encode
+from vitkit import settings
 from vitkit.cli import main
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import Interrupted
@@ -457,6 +458,24 @@ def test_settings_that_mean_nothing_are_told(words: list[str], message: str, pho
     with pytest.raises(SystemExit, match="2"):
         fit(photos, *TINY, *words)
     assert message in capsys.readouterr().err
+
+
+def test_what_a_run_decided_for_itself_is_decided_anew_by_the_next(photos: Path, tmp_path: Path):
+    tiny = [word for word in TINY if word not in ("--steps", "3")]
+    fit(photos, *tiny, "--epochs", "2", "--out", tmp_path / "one", "--set", "schedule.warmup=0.25")
+    began = tomllib.loads((tmp_path / "one" / "config.toml").read_text())
+    assert (began["steps"], began["schedule"]["warmup"], began["micro"], began["precision"]) == (8, 2, 6, "fp32")
+    again = settings.read_for_another(tmp_path / "one")
+    assert {"steps", "micro"}.isdisjoint(again)
+    assert (again["epochs"], again["schedule"]["warmup"], again["precision"]) == (2.0, 0.25, "auto")
+    fit("--config", tmp_path / "one", "--epochs", "4", "--out", tmp_path / "two")
+    longer = tomllib.loads((tmp_path / "two" / "config.toml").read_text())
+    assert (longer["steps"], longer["schedule"]["warmup"]) == (16, 4)
+    text = (tmp_path / "one" / "config.toml").read_text()
+    (tmp_path / "one" / "config.toml").write_text(text.replace("steps = 8", "steps = 5"))
+    changed = settings.read_for_another(tmp_path / "one")  # somebody's own word
+    assert changed["steps"] == 5
+    assert "epochs" not in changed
 
 
 def test_options_may_be_written_as_in_python(photos: Path, tmp_path: Path):

@@ -91,7 +91,8 @@ def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> P
 def _begin_record(config: Fit, data: Data, folder: RunFolder, reason: str, command: str) -> None:
     folder.write_config(config)
     folder.add_to_record(command=command, started=_now(), recipe_reason=reason, data=_describe(data),
-                         settings=settings.to_tables(config), versions=_versions(), machine=describe_machine())
+                         asked=settings.to_tables(config), settings=settings.to_tables(config), versions=_versions(),
+                         machine=describe_machine())
 
 
 def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int | None = None) -> Path:

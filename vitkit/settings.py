@@ -5,6 +5,7 @@ Nothing is ignored: a key that no field has is an error with the nearest name.
 
 from __future__ import annotations
 
+import json
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ import tomli_w
 from vitkit.config import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
 
+DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "recompute", "compile")  # by a run that begins
 OPTIMIZERS: dict[str, type[SGD | Adam | AdamW]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
@@ -30,6 +32,32 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def read_for_another(path: Path) -> dict[str, Any]:
+    """`read`, where a run's settings begin another run: what that one has counted or decided itself, for its pictures
+    and its machine, is what it was asked for again, unless somebody has changed it since."""
+    tables = read(path)
+    record = (path if path.is_dir() else path.parent) / "run.json"
+    try:
+        told = json.loads(record.read_text(encoding="utf-8"))
+        asked, decided = _flat(told["asked"]), _flat(told["settings"])
+    except (OSError, ValueError, KeyError):  # no run's, or of a version that did not tell
+        return tables
+    found = _flat(tables)
+    changed = {key for key in DECIDED if found.get(key) != decided.get(key)}
+    if changed & {"steps", "epochs"}:
+        changed |= {"steps", "epochs"}  # a run has one length
+    for key in DECIDED:
+        if key not in changed:
+            *above, last = key.split(".")
+            table = tables
+            for name in above:
+                table = table.setdefault(name, {})
+            table.pop(last, None)
+            if key in asked:
+                table[last] = asked[key]
+    return tables
 
 
 def assignments(words: Iterable[str]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _begin(flags: dict[str, Any], file: Path | None, words: tuple[str, ...], jso
         given["weights"] = "none"
     over: dict[str, Any] = {"weights": "none"} if pretraining else {}
     if file is not None:
-        over = settings.merge(over, settings.read(file))
+        over = settings.merge(over, settings.read_for_another(file))
     said = settings.merge(given, settings.assignments(words))
     over = settings.merge(over, said)
     if pretraining and not over.get("recipe"):
