@@ -9,7 +9,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -38,7 +38,7 @@ from vitkit.train.devices import describe_machine, pick_device, pick_readers
 from vitkit.train.display import duration
 from vitkit.train.division import Division, divide, fingerprint
 from vitkit.train.folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
-from vitkit.train.parallel import Processes, joined
+from vitkit.train.parallel import Processes, joined, lost_peer
 from vitkit.train.run import Say, train
 from vitkit.train.tracking import check_installed
 from vitkit.weights.load import load
@@ -60,16 +60,26 @@ def fit(data: str | os.PathLike[str], **chosen: Any) -> Path:
 def start(over: Mapping[str, Any], said: Mapping[str, Any], talk: TextIO, command: str) -> Path:
     """A new run with what the user `said` and, maybe, has in a file; mistakes are told before anything is made."""
     settings.check(over)
-    config, data, reason = resolve(over, said)
-    check_installed(config.track)
-    return begin(config, data, reason, talk, command)
+
+    def resolved() -> tuple[Fit, Data, str]:
+        config, data, reason = resolve(over, said)
+        check_installed(config.track)
+        return config, data, reason
+
+    return _begin(resolved, over.get("device") or "auto", talk, command)
 
 
 def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> Path:
-    """A new run folder, and everything that belongs into it; what is decided and found is said on `talk`."""
+    """The same with every setting at hand; what is decided and found is said on `talk`."""
+    return _begin(lambda: (config, data, reason), config.device, talk, command)
+
+
+def _begin(resolved: Callable[[], tuple[Fit, Data, str]], device: str, talk: TextIO, command: str) -> Path:
+    """A new run folder, and everything that belongs into it."""
     with contextlib.ExitStack() as held:
-        with joined(pick_device(config.device)) as processes:
+        with joined(pick_device(device)) as processes:
             say = _teller(processes, talk)
+            config, data, reason = processes.agreed(resolved)  # data may be missing on one machine of several
             place = Path(processes.told(config.out or free_name(_name(config))))
             config = replace(config, out=str(place))
             folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
@@ -150,9 +160,13 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
         if config.choose_lr:
             config = choose_rate(config, data, folder, processes, note)
         division = train(config, data, folder, processes, note)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(VitkitError):  # on a disk that is full, what stopped the run is the news
             add_up()
+        if processes.ranks > 1 and lost_peer(error):
+            raise RunError("another process of this run has ended, and this one cannot go on without it.",
+                           found="".join(str(error).splitlines()[:1]),
+                           then=f"vitkit resume {shlex.quote(str(folder.path))}, started in the same way") from error
         raise
     add_up()
     return division

@@ -36,8 +36,10 @@ from tests.train.runs import (
     weights,
     words,
 )
+from vitkit.errors import ConfigError
 from vitkit.train import checkpoint
 from vitkit.train.folder import RunError
+from vitkit.train.parallel import Processes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -269,6 +271,21 @@ def test_a_run_folder_that_one_machine_has_for_itself_is_told_before_the_first_s
         for check in checks:
             assert isinstance(check.exception(), RunError) is told
         assert not any(list(folder.iterdir()) for folder in folders)
+
+
+def test_what_one_machine_lacks_everybody_hears_of(monkeypatch: pytest.MonkeyPatch):
+    assert Processes(torch.device("cpu")).agreed(lambda: 42) == 42
+    everyone = Together(2)
+    monkeypatch.setattr(Processes, "everyones", lambda self, value: everyone.rank(self.rank).everyones(value))
+
+    def missing() -> int:
+        raise ConfigError("pets does not exist.")
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = (threads.submit(Processes(torch.device("cpu"), rank, 2).agreed, action)
+                         for rank, action in enumerate((lambda: 42, missing)))
+    assert str(first.exception()) == "process 1 of 2, on its machine: pets does not exist."
+    assert str(second.exception()) == "pets does not exist."
 
 
 class Together:

@@ -62,8 +62,8 @@ def check_shared(folder: Path, processes: Processes) -> None:
     if processes.first:
         mark.unlink(missing_ok=True)
     if blind:
-        raise RunError(f"{folder} is not the same folder for all processes: {', '.join(map(str, blind))} of "
-                       f"{processes.ranks} cannot see what the first has written there.",
+        raise RunError(f"{folder} is not the same folder for all processes: process{'es' * (len(blind) > 1)} "
+                       f"{', '.join(map(str, blind))} of {processes.ranks} cannot see what the first has written.",
                        try_="--out on a disk that all machines share, as a path that means the same on each")
 
 

@@ -89,6 +89,21 @@ class Processes:
             raise failure if self.first else SystemExit(2)  # told once
         return result
 
+    def agreed(self, action: Callable[[], Result]) -> Result:
+        """Done by every process; the failure of one is everyone's."""
+        result, failure = None, None
+        try:
+            result = action()
+        except VitkitError as error:
+            failure = error
+        failures = self.everyones(failure)
+        if failure is not None:
+            raise failure
+        for rank, other in enumerate(failures):
+            if other is not None:
+                raise ConfigError(f"process {rank} of {self.ranks}, on its machine: {other}")
+        return result  # type: ignore[return-value]
+
     def _reduced(self, numbers: tuple[float, ...], how: Any) -> list[float]:
         values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(values, op=how)
@@ -114,6 +129,12 @@ def joined(device: torch.device) -> Iterator[Processes]:
         yield Processes(device, dist.get_rank(), ranks)
     finally:
         dist.destroy_process_group()
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether that is how torch says that a process it waited for is gone."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("Connection closed by peer", "Connection reset by peer", "gloo")))
 
 
 def pick_sharing(asked: str, ranks: int, state_bytes: int, memory: int) -> Sharing:
