@@ -16,6 +16,7 @@ from tests.data.sources.made import lay_out, png
 from vitkit import runs
 from vitkit.cli import main
 from vitkit.config import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
+from vitkit.data.sources.base import Data
 from vitkit.errors import ConfigError
 from vitkit.settings import assignments, check, differences, from_tables, merge, read, to_tables, write
 
@@ -251,11 +252,11 @@ def resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Resolved:
     """What `vitkit VERB WORDS` would train with, found out without training."""
     seen: list[Fit] = []
 
-    def begin(config: Fit, *_: object) -> Path:
-        seen.append(config)
+    def begin(resolved: Callable[[], tuple[Fit, Data, str]], *_: object) -> Path:
+        seen.append(resolved()[0])
         return tmp_path
 
-    monkeypatch.setattr(runs, "begin", begin)
+    monkeypatch.setattr(runs, "_begin", begin)
 
     def resolve(*words: str) -> Fit:
         main(list(words))
