@@ -39,7 +39,6 @@ from vitkit.data.augment import augment
 from vitkit.data.sources.open import open_data
 from vitkit.train import checkpoint, loop
 from vitkit.train.folder import RunFolder
-from vitkit.train.stop import StopRequest
 from vitkit.weights.unfinished import whole_ones
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -259,27 +258,6 @@ def test_two_signals_at_once_end_it_in_order(tmp_path: Path):
         os.kill(started.process.pid or 0, sent)
     assert started.wait() in (130, 143)
     assert "Traceback" not in started.said
-
-
-def test_schedulers_may_repeat_themselves_and_people_mean_it():
-    with StopRequest() as stop:
-        for sent in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            os.kill(os.getpid(), sent)
-        assert stop.signal == signal.SIGTERM
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    heard = []
-    before = (signal.signal(signal.SIGUSR1, lambda *given: heard.append(given)),
-              signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    try:
-        with StopRequest() as stop:  # where somebody listens, and where nohup was said
-            os.kill(os.getpid(), signal.SIGUSR1)
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop.asked
-            assert heard
-    finally:
-        signal.signal(signal.SIGUSR1, before[0])
-        signal.signal(signal.SIGHUP, before[1])
 
 
 # Refusals

@@ -24,7 +24,7 @@ from vitkit.data.slots import Slots
 from vitkit.data.sources.base import DataError
 from vitkit.data.sources.files import counted
 
-MOMENTS = 3.0  # seconds
+MOMENTS = 3.0  # seconds within which signals, however many, mean the same
 AHEAD = 2  # batches of each reader on their way: one slow batch holds nobody up, and all of them are in memory
 LEAST_AHEAD = 8  # over all readers, where they are few: a GPU's host runs ahead of it by several steps
 WAYS_OUT = ["--workers 0, which reads in the process that computes",
