@@ -28,6 +28,7 @@ test-slow: $(READY)
 	$(VENV)/bin/python -m pytest -m "slow and not gpu"
 
 lint: $(READY)
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 

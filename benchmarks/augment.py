@@ -40,8 +40,17 @@ def ours(images: Tensor, targets: Tensor) -> Iterator[tuple[str, Callable[[int],
         yield name, stage(how, images if name == "scale bytes" else floats)
     yield "mixup", lambda call: mix(floats, targets, Augment(mixup=0.2), seed=0, step=call, rank=0)
     yield "cutmix", lambda call: mix(floats, targets, Augment(cutmix=1.0), seed=0, step=call, rank=0)
-    yield "everything, from bytes", lambda call: mix(
-        augment(images, _indices(call, len(images)), FULL, seed=0, epoch=0), targets, FULL, seed=0, step=call, rank=0)
+    yield (
+        "everything, from bytes",
+        lambda call: mix(
+            augment(images, _indices(call, len(images)), FULL, seed=0, epoch=0),
+            targets,
+            FULL,
+            seed=0,
+            step=call,
+            rank=0,
+        ),
+    )
 
 
 def kornias(images: Tensor, size: int) -> Iterator[tuple[str, Callable[[int], object]]]:
@@ -51,8 +60,12 @@ def kornias(images: Tensor, size: int) -> Iterator[tuple[str, Callable[[int], ob
     except ImportError:
         return
     floats = images.float() / 255
-    for name, transform in (("flip", K.RandomHorizontalFlip()), ("crop", K.RandomResizedCrop((size, size))),
-                            ("RandAugment(2, 9)", RandAugment(2, 9)), ("erase", K.RandomErasing(p=0.25))):
+    for name, transform in (
+        ("flip", K.RandomHorizontalFlip()),
+        ("crop", K.RandomResizedCrop((size, size))),
+        ("RandAugment(2, 9)", RandAugment(2, 9)),
+        ("erase", K.RandomErasing(p=0.25)),
+    ):
         yield f"kornia {name}", lambda call, transform=transform: transform(floats)
 
 
@@ -64,9 +77,11 @@ def measure(call: Callable[[int], object], repeats: int, gpu: bool) -> dict[str,
     work = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     alone = [_timed(call, repeat, None) for repeat in range(repeats)]
     queued = [_timed(call, repeat, work) for repeat in range(repeats)]
-    return {"device": statistics.median(times["device"] for times in queued),
-            "alone": statistics.median(times["device"] for times in alone),
-            "host": statistics.median(times["host"] for times in alone)}
+    return {
+        "device": statistics.median(times["device"] for times in queued),
+        "alone": statistics.median(times["device"] for times in alone),
+        "host": statistics.median(times["host"] for times in alone),
+    }
 
 
 def _timed(call: Callable[[int], object], repeat: int, work: Tensor | None) -> dict[str, float]:
@@ -104,12 +119,23 @@ def main() -> None:
     coarse = torch.rand(options.batch, 3, 14, 14, device=device)
     images = torch.nn.functional.interpolate(coarse, (options.image,) * 2, mode="bilinear").mul(255).byte()
     targets = torch.eye(1000, device=device)[torch.arange(options.batch, device=device) % 1000]
-    results = {name: measure(call, options.repeats, gpu)
-               for name, call in (*ours(images, targets), *kornias(images, options.image))}
+    results = {
+        name: measure(call, options.repeats, gpu)
+        for name, call in (*ours(images, targets), *kornias(images, options.image))
+    }
     machine = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} thread(s)"
     if options.json:
-        print(json.dumps({"device": machine, "torch": torch.__version__, "batch": options.batch,
-                          "image": options.image, "results": results}))
+        print(
+            json.dumps(
+                {
+                    "device": machine,
+                    "torch": torch.__version__,
+                    "batch": options.batch,
+                    "image": options.image,
+                    "results": results,
+                }
+            )
+        )
         return
     print(f"{options.batch} pictures of {options.image} px on {machine}, torch {torch.__version__}")
     for name, figures in results.items():

@@ -37,8 +37,12 @@ EXACT, CHOSEN = "exact", "chosen by --fast"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="S/16")
-    parser.add_argument("--gelu", choices=("tanh", "exact"), default="tanh",
-                        help="torch computes tanh's so slowly on a CPU that it flatters the ratios: state both")
+    parser.add_argument(
+        "--gelu",
+        choices=("tanh", "exact"),
+        default="tanh",
+        help="torch computes tanh's so slowly on a CPU that it flatters the ratios: state both",
+    )
     parser.add_argument("--run", help="instead of random weights")
     parser.add_argument("--data", help="with --run: accuracy instead of speed")
     parser.add_argument("--limit", type=int, help="pictures to score at most, spread over the split")
@@ -54,9 +58,14 @@ def main() -> None:
     classifier = vitkit.Classifier(options.run or untrained(options.model, options.gelu), device=options.device)
     started = time.perf_counter()
     chosen = quicken(classifier)
-    about = {"model": options.run or f"{options.model}, {options.gelu} GELU",
-             "torch": torch.__version__, "threads": torch.get_num_threads(),
-             EXACT: classifier.engine.words, CHOSEN: chosen.words, "choosing_seconds": time.perf_counter() - started}
+    about = {
+        "model": options.run or f"{options.model}, {options.gelu} GELU",
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        EXACT: classifier.engine.words,
+        CHOSEN: chosen.words,
+        "choosing_seconds": time.perf_counter() - started,
+    }
     if options.data:
         result = about | scores(classifier, chosen.logits, options.data, options.limit)
     else:
@@ -94,9 +103,15 @@ def measure(computes: dict[str, Compute], images: Tensor, rounds: int, clock: Ca
             started = clock()
             compute(images)  # ends with the answers on the host
             times[name].append(clock() - started)
-    return {name: {"ms": 1000 * statistics.median(own), "fastest_ms": 1000 * min(own),
-                   "times_exact": statistics.median(base / mine for base, mine in zip(times[EXACT], own, strict=True)),
-                   "times_exact_fastest": min(times[EXACT]) / min(own)} for name, own in times.items()}
+    return {
+        name: {
+            "ms": 1000 * statistics.median(own),
+            "fastest_ms": 1000 * min(own),
+            "times_exact": statistics.median(base / mine for base, mine in zip(times[EXACT], own, strict=True)),
+            "times_exact_fastest": min(times[EXACT]) / min(own),
+        }
+        for name, own in times.items()
+    }
 
 
 def scores(classifier: vitkit.Classifier, chosen: Compute, source: str, limit: int | None) -> dict[str, Any]:
@@ -116,24 +131,45 @@ def scores(classifier: vitkit.Classifier, chosen: Compute, source: str, limit: i
         for way, compute in computes.items():
             answers[way].append(compute(batch.images).softmax(dim=1))
     truth, told = torch.cat(labels), {way: torch.cat(rows) for way, rows in answers.items()}
-    return {"data": f"{source}, {name}", "pictures": len(truth), "scores": {way: {
-        "accuracy": 100 * (rows.argmax(1) == truth).double().mean().item(),
-        "same_answers": 100 * (rows.argmax(1) == told[EXACT].argmax(1)).double().mean().item(),
-        "farthest_probability": (rows - told[EXACT]).abs().max().item()} for way, rows in told.items()}}
+    return {
+        "data": f"{source}, {name}",
+        "pictures": len(truth),
+        "scores": {
+            way: {
+                "accuracy": 100 * (rows.argmax(1) == truth).double().mean().item(),
+                "same_answers": 100 * (rows.argmax(1) == told[EXACT].argmax(1)).double().mean().item(),
+                "farthest_probability": (rows - told[EXACT]).abs().max().item(),
+            }
+            for way, rows in told.items()
+        },
+    }
 
 
 def shown(result: dict[str, Any]) -> str:
-    lines = [f"{result['model']}, torch {result['torch']}", result[EXACT],
-             f"{result[CHOSEN]}  (chosen in {result['choosing_seconds']:.1f} s)"]
+    lines = [
+        f"{result['model']}, torch {result['torch']}",
+        result[EXACT],
+        f"{result[CHOSEN]}  (chosen in {result['choosing_seconds']:.1f} s)",
+    ]
     for batch, measured in result.get("batches", {}).items():
         lines.append(f"batch {batch}")
-        lines += [f"  {name:<40} " + (way["failed"] if "failed" in way else
-                  f"{way['ms']:>8.1f} ms   {way['times_exact']:.2f} x exact "
-                  f"(fastest rounds {way['times_exact_fastest']:.2f})") for name, way in measured.items()]
+        lines += [
+            f"  {name:<40} "
+            + (
+                way["failed"]
+                if "failed" in way
+                else f"{way['ms']:>8.1f} ms   {way['times_exact']:.2f} x exact "
+                f"(fastest rounds {way['times_exact_fastest']:.2f})"
+            )
+            for name, way in measured.items()
+        ]
     if "scores" in result:
         lines.append(f"{result['data']}: {result['pictures']:,} pictures")
-        lines += [f"  {name:<40} {way['accuracy']:6.2f} %   same answers {way['same_answers']:.2f} %   probabilities "
-                  f"within {way['farthest_probability']:.3f}" for name, way in result["scores"].items()]
+        lines += [
+            f"  {name:<40} {way['accuracy']:6.2f} %   same answers {way['same_answers']:.2f} %   probabilities "
+            f"within {way['farthest_probability']:.3f}"
+            for name, way in result["scores"].items()
+        ]
     return "\n".join(lines)
 
 

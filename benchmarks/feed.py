@@ -86,34 +86,58 @@ def main() -> None:
     seen = options.batch * steps_of(options.steps, device)
     speeds = {"fed": seen / fed.seconds, "ceiling": seen / ceiling.seconds}
     found = {
-        "pictures_per_second": speeds, "fed_over_ceiling": speeds["fed"] / speeds["ceiling"],
-        "waiting_for_data": fed.waiting, "first_batch_seconds": fed.first, "model": options.model,
-        "image": options.image, "batch": options.batch, "steps": steps_of(options.steps, device),
-        "pictures": options.pictures, "bytes_each": round(statistics.mean(map(len, different))),
-        "readers": pick_readers(options.readers, device, 1), "cores": cores(),
-        "device": describe_device(device, torch.get_num_threads()), "torch": torch.__version__,
-        "python": platform.python_version()}
+        "pictures_per_second": speeds,
+        "fed_over_ceiling": speeds["fed"] / speeds["ceiling"],
+        "waiting_for_data": fed.waiting,
+        "first_batch_seconds": fed.first,
+        "model": options.model,
+        "image": options.image,
+        "batch": options.batch,
+        "steps": steps_of(options.steps, device),
+        "pictures": options.pictures,
+        "bytes_each": round(statistics.mean(map(len, different))),
+        "readers": pick_readers(options.readers, device, 1),
+        "cores": cores(),
+        "device": describe_device(device, torch.get_num_threads()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
     print(json.dumps(found, indent=2) if options.json else in_words(found))
 
 
 def in_words(found: dict[str, Any]) -> str:
     speeds = found["pictures_per_second"]
-    return (f"{found['model']} at {found['image']} px, batch {found['batch']}, {found['steps']} steps on "
-            f"{found['device']}; {found['readers']} readers on {found['cores']} cores\n"
-            f"fed from files   {speeds['fed']:>8,.1f} pictures/s   waiting for data {found['waiting_for_data']:.1%}, "
-            f"first batch after {found['first_batch_seconds']:.2f} s\n"
-            f"fed with nothing {speeds['ceiling']:>8,.1f} pictures/s   fed / ceiling {found['fed_over_ceiling']:.3f}")
+    return (
+        f"{found['model']} at {found['image']} px, batch {found['batch']}, {found['steps']} steps on "
+        f"{found['device']}; {found['readers']} readers on {found['cores']} cores\n"
+        f"fed from files   {speeds['fed']:>8,.1f} pictures/s   waiting for data {found['waiting_for_data']:.1%}, "
+        f"first batch after {found['first_batch_seconds']:.2f} s\n"
+        f"fed with nothing {speeds['ceiling']:>8,.1f} pictures/s   fed / ceiling {found['fed_over_ceiling']:.3f}"
+    )
 
 
 def settings(folder: Path, options: argparse.Namespace, device: torch.device) -> tuple[Fit, Data]:
     """Those of `vitkit fit FOLDER --weights none`, but for the length; compiled on a GPU, to be as fast as can be."""
     steps = warm_up(device) + steps_of(options.steps, device) + 1
-    config, data, _ = resolve({
-        "data": str(folder), "weights": "none", "model": options.model, "image": (options.image,) * 2,
-        "batch": options.batch, "micro": options.batch, "steps": steps, "save_every": steps, "test": 0.02,
-        "device": options.device, "workers": options.readers, "compile": "yes" if device.type == "cuda" else "no"})
-    return replace(config, epochs=None, choose_lr=False, dev=0.0, patience=0,
-                   schedule=replace(config.schedule, warmup=0)), data
+    config, data, _ = resolve(
+        {
+            "data": str(folder),
+            "weights": "none",
+            "model": options.model,
+            "image": (options.image,) * 2,
+            "batch": options.batch,
+            "micro": options.batch,
+            "steps": steps,
+            "save_every": steps,
+            "test": 0.02,
+            "device": options.device,
+            "workers": options.readers,
+            "compile": "yes" if device.type == "cuda" else "no",
+        }
+    )
+    return replace(
+        config, epochs=None, choose_lr=False, dev=0.0, patience=0, schedule=replace(config.schedule, warmup=0)
+    ), data
 
 
 def warm_up(device: torch.device) -> int:

@@ -40,9 +40,9 @@ from vitkit.model.variants import configure
 from vitkit.train.devices import describe_device, pick_device
 from vitkit.train.eight_bits import multiply_8_bits
 
-ROUNDS = 4            # turns of everybody, with a part of the steps in each
+ROUNDS = 4  # turns of everybody, with a part of the steps in each
 WARMUPS = 5
-ANSWERS = 8           # times as many of them, where one picture is asked about at a time
+ANSWERS = 8  # times as many of them, where one picture is asked about at a time
 WAYS = ("eager", "compiled")
 
 
@@ -90,20 +90,40 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", metavar="NAME", help=f"or how names begin: {', '.join(CASES)}; all but "
-                        "tiny unless said")
+    parser.add_argument(
+        "--cases", nargs="+", metavar="NAME", help=f"or how names begin: {', '.join(CASES)}; all but tiny unless said"
+    )
     parser.add_argument("--peers", nargs="*", choices=tuple(gpu_peers.PEERS), help="all that are installed unless said")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    parser.add_argument("--compiled", nargs="*", choices=tuple(gpu_peers.PEERS), default=tuple(gpu_peers.PEERS),
-                        help="peers worth compiling, which takes half a minute each; all unless said")
-    parser.add_argument("--fast-norm", action=argparse.BooleanOptionalAction, default=True,
-                        help="timm's own option, compiled, in training")
-    parser.add_argument("--fp8", action="store_true", help="vitkit's training with 8-bit products on the way forward, "
-                        "too")
-    parser.add_argument("--gelu", choices=("tanh", "exact"), default="tanh",
-                        help="everybody's: the paper's code has tanh, most other weights exact")
-    parser.add_argument("--steps", type=int, default=40, help="that are timed of each, a fourth in each turn; those "
-                        "that a turn begins with swing, so a turn is to be long")
+    parser.add_argument(
+        "--compiled",
+        nargs="*",
+        choices=tuple(gpu_peers.PEERS),
+        default=tuple(gpu_peers.PEERS),
+        help="peers worth compiling, which takes half a minute each; all unless said",
+    )
+    parser.add_argument(
+        "--fast-norm",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="timm's own option, compiled, in training",
+    )
+    parser.add_argument(
+        "--fp8", action="store_true", help="vitkit's training with 8-bit products on the way forward, too"
+    )
+    parser.add_argument(
+        "--gelu",
+        choices=("tanh", "exact"),
+        default="tanh",
+        help="everybody's: the paper's code has tanh, most other weights exact",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=40,
+        help="that are timed of each, a fourth in each turn; those "
+        "that a turn begins with swing, so a turn is to be long",
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no new case is begun")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -121,8 +141,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     started = time.monotonic()
     device = pick_device(options.device)
     torch.backends.cudnn.benchmark = True  # as timm's scripts set it; the others cut patches by convolution
-    libraries = {name: version for name, version in gpu_peers.available().items()
-                 if options.peers is None or name in options.peers}
+    libraries = {
+        name: version
+        for name, version in gpu_peers.available().items()
+        if options.peers is None or name in options.peers
+    }
     ceiling = measure_ceiling(device, "bf16" if device.type == "cuda" else "fp32")
     result: dict[str, Any] = {"about": about(device, libraries, ceiling, options.gelu), "cases": []}
     print(f"{result['about']['device']}, torch {torch.__version__}, {libraries}; ceiling {ceiling.words}", flush=True)
@@ -140,15 +163,23 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def about(device: torch.device, libraries: dict[str, str], ceiling: Ceiling, gelu: str) -> dict[str, Any]:
-    return {"date": datetime.now().date().isoformat(), "device": describe_device(device, torch.get_num_threads()),
-            "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda,
-            "vitkit": __version__, "libraries": libraries, "gelu": gelu,
-            "ceiling": {"numbers": ceiling.numbers, "side": ceiling.side, "flops_per_second": ceiling.flops},
-            "command": " ".join(["python", *sys.argv])}
+    return {
+        "date": datetime.now().date().isoformat(),
+        "device": describe_device(device, torch.get_num_threads()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "vitkit": __version__,
+        "libraries": libraries,
+        "gelu": gelu,
+        "ceiling": {"numbers": ceiling.numbers, "side": ceiling.side, "flops_per_second": ceiling.flops},
+        "command": " ".join(["python", *sys.argv]),
+    }
 
 
-def contenders(case: Case, libraries: dict[str, str], options: argparse.Namespace,
-               device: torch.device) -> Iterator[Contender]:
+def contenders(
+    case: Case, libraries: dict[str, str], options: argparse.Namespace, device: torch.device
+) -> Iterator[Contender]:
     """vitkit and its peers, eager and compiled each; vitkit's answers are laid out by hand, and there is nothing to
     compile. One answer at a time: vitkit's graph beside the others' eager, and their graphs where they are compiled."""
     config = configure(case.model, image=case.image, gelu=options.gelu)
@@ -161,33 +192,56 @@ def contenders(case: Case, libraries: dict[str, str], options: argparse.Namespac
             multiply_8_bits(model, device, "bf16")
         return model
 
-    own = [(way, fp8) for way in options.ways for fp8 in (False, True)[:1 + options.fp8]]
+    own = [(way, fp8) for way in options.ways for fp8 in (False, True)[: 1 + options.fp8]]
     for way, fp8 in own if case.what == "training" else ():
-        yield Contender("vitkit", way + ", fp8 forward" * fp8, way == "compiled", partial(ours, fp8),
-                        lambda model, compiled=way == "compiled":
-                        training(model, device, "bf16", batch=batch, compiled=compiled))
+        yield Contender(
+            "vitkit",
+            way + ", fp8 forward" * fp8,
+            way == "compiled",
+            partial(ours, fp8),
+            lambda model, compiled=way == "compiled": training(model, device, "bf16", batch=batch, compiled=compiled),
+        )
     for numbers in ("bf16", "fp8") if case.what != "training" else ():
         if numbers == "bf16" or numbers in numbers_here(device):
             graph = latency and device.type == "cuda"
-            yield Contender("vitkit", numbers + ", graph" * graph, False, ours, lambda model, numbers=numbers,
-                            graph=graph: answering(model, device, numbers, batch=batch, compiled=False, graph=graph))
+            yield Contender(
+                "vitkit",
+                numbers + ", graph" * graph,
+                False,
+                ours,
+                lambda model, numbers=numbers, graph=graph: answering(
+                    model, device, numbers, batch=batch, compiled=False, graph=graph
+                ),
+            )
     theirs = gpu_peers.training if case.what == "training" else gpu_peers.answering
     for library in (name for name in libraries if name in case.peers):
         ways = [way for way in options.ways if way == "eager" or library in options.compiled]
         for way in ways:
+
             def work(model: nn.Module, compiled: bool = way == "compiled") -> Work:
                 return theirs(model, config, device, batch=batch, compiled=compiled)
 
             build = gpu_peers.PEERS[library]
-            yield Contender(library, way + ", graph" * (latency and way == "compiled"), way == "compiled",
-                            lambda build=build: build(config), work)
+            yield Contender(
+                library,
+                way + ", graph" * (latency and way == "compiled"),
+                way == "compiled",
+                lambda build=build: build(config),
+                work,
+            )
             if library == "timm" and case.what == "training" and options.fast_norm and way == "compiled":
-                yield Contender(library, f"{way}, fast norm", way == "compiled",
-                                lambda: gpu_peers.timm(config, fast_norm=True), work)
+                yield Contender(
+                    library,
+                    f"{way}, fast norm",
+                    way == "compiled",
+                    lambda: gpu_peers.timm(config, fast_norm=True),
+                    work,
+                )
 
 
-def measure(case: Case, waiting: list[Contender], device: torch.device, ceiling: Ceiling,
-            steps: int) -> list[dict[str, Any]]:
+def measure(
+    case: Case, waiting: list[Contender], device: torch.device, ceiling: Ceiling, steps: int
+) -> list[dict[str, Any]]:
     """All that fit into memory together take turns; then, without them, the rest."""
     found: dict[Contender, Result | str] = {}
     later = waiting
@@ -210,10 +264,18 @@ def measure(case: Case, waiting: list[Contender], device: torch.device, ceiling:
         found |= take_turns(case, held, device, steps)
         held.clear()
         release(device)
-    return [{"library": contender.library, "how": contender.how,
-             **({"failed": one} if isinstance(one := found[contender], str) else
-                one.record(ceiling.flops) | {"each_milliseconds": [round(1000 * time, 3) for time in one.times]})}
-            for contender in waiting]
+    return [
+        {
+            "library": contender.library,
+            "how": contender.how,
+            **(
+                {"failed": one}
+                if isinstance(one := found[contender], str)
+                else one.record(ceiling.flops) | {"each_milliseconds": [round(1000 * time, 3) for time in one.times]}
+            ),
+        }
+        for contender in waiting
+    ]
 
 
 def made_ready(contender: Contender, device: torch.device) -> Ready:
@@ -223,8 +285,9 @@ def made_ready(contender: Contender, device: torch.device) -> Ready:
     return ready
 
 
-def take_turns(case: Case, held: dict[Contender, Ready], device: torch.device,
-               steps: int) -> dict[Contender, Result | str]:
+def take_turns(
+    case: Case, held: dict[Contender, Ready], device: torch.device, steps: int
+) -> dict[Contender, Result | str]:
     alone = case.what == "latency"
     part = math.ceil(steps * (ANSWERS if alone else 1) / ROUNDS)
     times: dict[Contender, list[float]] = {contender: [] for contender in held}
@@ -239,9 +302,18 @@ def take_turns(case: Case, held: dict[Contender, Ready], device: torch.device,
             except Exception as error:
                 failed[contender] = told(error)
     per_picture = flops(configure(case.model, image=case.image), case.what)
-    return {contender: failed.get(contender) or Result(
-        batch=case.batch, flops=per_picture, times=tuple(times[contender]), compiled=contender.compiled,
-        first_seconds=ready.first_seconds, peak_bytes=ready.peak_bytes) for contender, ready in held.items()}
+    return {
+        contender: failed.get(contender)
+        or Result(
+            batch=case.batch,
+            flops=per_picture,
+            times=tuple(times[contender]),
+            compiled=contender.compiled,
+            first_seconds=ready.first_seconds,
+            peak_bytes=ready.peak_bytes,
+        )
+        for contender, ready in held.items()
+    }
 
 
 def told(error: Exception) -> str:
@@ -258,10 +330,14 @@ def show(case: dict[str, Any]) -> None:
             print(f"{name} failed: {row['failed']}", flush=True)
             continue
         times, peak, compiling = ratio(row, best, "pictures_per_second"), row["peak_bytes"], row["compile_seconds"]
-        print(f"{name} {row['pictures_per_second']:>10,.1f} pictures/s {row['milliseconds']:>9.2f} ms"
-              + (f"  x {times:.3f}" if times is not None else "") + f"  of ceiling {row['share_of_ceiling']:.3f}"
-              + (f"  {peak / 2**30:.1f} GiB" if peak is not None else "")
-              + (f"  compiled in {compiling:.0f} s" if compiling is not None else ""), flush=True)
+        print(
+            f"{name} {row['pictures_per_second']:>10,.1f} pictures/s {row['milliseconds']:>9.2f} ms"
+            + (f"  x {times:.3f}" if times is not None else "")
+            + f"  of ceiling {row['share_of_ceiling']:.3f}"
+            + (f"  {peak / 2**30:.1f} GiB" if peak is not None else "")
+            + (f"  compiled in {compiling:.0f} s" if compiling is not None else ""),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ TITLES = {"training": "Training", "inference": "Inference", "latency": "Latency"
 def page(results: list[dict[str, Any]]) -> str:
     """Of one run, or of several that measured different cases; a case that is in two, with the same GELU, is taken from
     the later one."""
-    latest = {(case["case"], result["about"]["gelu"]): number for number, result in enumerate(results)
-              for case in result["cases"]}
+    latest = {
+        (case["case"], result["about"]["gelu"]): number
+        for number, result in enumerate(results)
+        for case in result["cases"]
+    }
     parts = [
         "# vitkit beside timm, transformers and torchvision",
         "Made by `python benchmarks/gpu.py --page`, from its measurements: random pictures and weights, medians, all "
@@ -39,10 +42,12 @@ def _about(about: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name} {version}" for name, version in about["libraries"].items()) or "no other library"
     ceiling = about["ceiling"]
     cuda = f", CUDA {about['cuda']}" if about["cuda"] else ""
-    return (f"**{about['device']}**, {about['date']}, torch {about['torch']}{cuda}, Python {about['python']}; "
-            f"{libraries}; vitkit {about['vitkit']}; GELU: {about['gelu']}. Ceiling: "
-            f"{ceiling['flops_per_second'] / 1e12:.3g} TFLOP/s, {ceiling['numbers']}, {ceiling['side']}³. "
-            f"`{about['command']}`")
+    return (
+        f"**{about['device']}**, {about['date']}, torch {about['torch']}{cuda}, Python {about['python']}; "
+        f"{libraries}; vitkit {about['vitkit']}; GELU: {about['gelu']}. Ceiling: "
+        f"{ceiling['flops_per_second'] / 1e12:.3g} TFLOP/s, {ceiling['numbers']}, {ceiling['side']}³. "
+        f"`{about['command']}`"
+    )
 
 
 def _table(case: dict[str, Any]) -> str:
@@ -51,8 +56,11 @@ def _table(case: dict[str, Any]) -> str:
     best = best_peer(case)
     for row in case["rows"]:
         name = f"{row['library']}, {row['how']}"
-        lines.append(f"| {name} | failed: {_cell(row['failed'])} | | | | | | |" if "failed" in row
-                     else f"| {name} | {_figures(row, best)} |")
+        lines.append(
+            f"| {name} | failed: {_cell(row['failed'])} | | | | | | |"
+            if "failed" in row
+            else f"| {name} | {_figures(row, best)} |"
+        )
     return "\n".join(lines)
 
 
@@ -70,11 +78,17 @@ def ratio(row: dict[str, Any], best: dict[str, Any] | None, what: str) -> float 
 
 def _figures(row: dict[str, Any], best: dict[str, Any] | None) -> str:
     peak = row["peak_bytes"]
-    return " | ".join([
-        f"{row['pictures_per_second']:,.0f}", f"{row['milliseconds']:.2f}",
-        _number(ratio(row, best, "pictures_per_second"), 2), f"{row['share_of_ceiling']:.2f}",
-        _number(peak and peak / 2**30, 1), _number(ratio(row, best, "peak_bytes"), 2),
-        _number(row["compile_seconds"], 0)])
+    return " | ".join(
+        [
+            f"{row['pictures_per_second']:,.0f}",
+            f"{row['milliseconds']:.2f}",
+            _number(ratio(row, best, "pictures_per_second"), 2),
+            f"{row['share_of_ceiling']:.2f}",
+            _number(peak and peak / 2**30, 1),
+            _number(ratio(row, best, "peak_bytes"), 2),
+            _number(row["compile_seconds"], 0),
+        ]
+    )
 
 
 def _number(value: float | None, digits: int) -> str:

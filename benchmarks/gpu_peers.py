@@ -27,10 +27,17 @@ def timm(config: ViTConfig, *, fast_norm: bool = False) -> nn.Module:
 
     set_fast_norm(fast_norm)  # layers remember what was set when they were made
     try:
-        return VisionTransformer(img_size=config.image, patch_size=config.patch, in_chans=config.channels,
-                                 num_classes=config.classes, embed_dim=config.width, depth=config.depth,
-                                 num_heads=config.heads, mlp_ratio=config.mlp / config.width,
-                                 act_layer=partial(nn.GELU, approximate=_approximate(config)))
+        return VisionTransformer(
+            img_size=config.image,
+            patch_size=config.patch,
+            in_chans=config.channels,
+            num_classes=config.classes,
+            embed_dim=config.width,
+            depth=config.depth,
+            num_heads=config.heads,
+            mlp_ratio=config.mlp / config.width,
+            act_layer=partial(nn.GELU, approximate=_approximate(config)),
+        )
     finally:
         set_fast_norm(False)
 
@@ -39,19 +46,34 @@ def transformers(config: ViTConfig) -> nn.Module:
     from transformers import ViTConfig as Config
     from transformers import ViTForImageClassification
 
-    return ViTForImageClassification(Config(
-        image_size=config.image[0], patch_size=config.patch, num_channels=config.channels, num_labels=config.classes,
-        hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads,
-        intermediate_size=config.mlp, attn_implementation="sdpa",
-        hidden_act="gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu"))
+    return ViTForImageClassification(
+        Config(
+            image_size=config.image[0],
+            patch_size=config.patch,
+            num_channels=config.channels,
+            num_labels=config.classes,
+            hidden_size=config.width,
+            num_hidden_layers=config.depth,
+            num_attention_heads=config.heads,
+            intermediate_size=config.mlp,
+            attn_implementation="sdpa",
+            hidden_act="gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu",
+        )
+    )
 
 
 def torchvision(config: ViTConfig) -> nn.Module:
     from torchvision.models import VisionTransformer
 
-    model = VisionTransformer(image_size=config.image[0], patch_size=config.patch, num_layers=config.depth,
-                              num_heads=config.heads, hidden_dim=config.width, mlp_dim=config.mlp,
-                              num_classes=config.classes)
+    model = VisionTransformer(
+        image_size=config.image[0],
+        patch_size=config.patch,
+        num_layers=config.depth,
+        num_heads=config.heads,
+        hidden_dim=config.width,
+        mlp_dim=config.mlp,
+        num_classes=config.classes,
+    )
     for part in model.modules():
         if isinstance(part, nn.GELU):
             part.approximate = _approximate(config)
@@ -63,7 +85,10 @@ def _approximate(config: ViTConfig) -> str:
 
 
 PEERS: dict[str, Callable[[ViTConfig], nn.Module]] = {
-    "timm": timm, "transformers": transformers, "torchvision": torchvision}
+    "timm": timm,
+    "transformers": transformers,
+    "torchvision": torchvision,
+}
 
 
 def available() -> dict[str, str]:
@@ -82,8 +107,9 @@ def training(model: nn.Module, config: ViTConfig, device: torch.device, *, batch
     model.to(device).train()
     computed = torch.compile(model) if compiled else model
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=SETTINGS.lr, weight_decay=SETTINGS.optimizer.weight_decay,
-                                  fused=device.type == "cuda" or None)
+    optimizer = torch.optim.AdamW(
+        parameters, lr=SETTINGS.lr, weight_decay=SETTINGS.optimizer.weight_decay, fused=device.type == "cuda" or None
+    )
     pixels, targets = labelled(config, batch, device)
 
     def step() -> Tensor:

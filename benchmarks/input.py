@@ -67,16 +67,32 @@ def main() -> None:
         split = next(iter(open_data(folder).splits.values()))
         speeds, ratios = compare(chains(pictures), BASE)
         stage_speeds, _ = compare(stages(split, pictures), "reading the bytes")
-        loaded, loaded_ratios = compare_loaders(loaders(split, paths, options.batch, options.readers),
-                                                options.readers, options.seconds)
+        loaded, loaded_ratios = compare_loaders(
+            loaders(split, paths, options.batch, options.readers), options.readers, options.seconds
+        )
     bytes_each = round(statistics.mean(map(len, pictures)))
     if options.json:
-        print(json.dumps({
-            "pictures_per_second": speeds, "ratio_to_pillow": ratios, "stages_per_second": stage_speeds,
-            "loaders": {"readers": options.readers, "batch": options.batch, "pictures_per_second": loaded,
-                        "ratio_to_pillow": loaded_ratios, "pinned": torch.cuda.is_available()},
-            "bytes_each": bytes_each, "torch": torch.__version__, "cores": cores(),
-            "machine": platform.processor() or platform.machine()}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "pictures_per_second": speeds,
+                    "ratio_to_pillow": ratios,
+                    "stages_per_second": stage_speeds,
+                    "loaders": {
+                        "readers": options.readers,
+                        "batch": options.batch,
+                        "pictures_per_second": loaded,
+                        "ratio_to_pillow": loaded_ratios,
+                        "pinned": torch.cuda.is_available(),
+                    },
+                    "bytes_each": bytes_each,
+                    "torch": torch.__version__,
+                    "cores": cores(),
+                    "machine": platform.processor() or platform.machine(),
+                },
+                indent=2,
+            )
+        )
         return
     print(f"{len(pictures)} JPEGs of 500 x 400, {bytes_each:,} bytes each, to {SIDE} x {SIDE}; one core")
     for name, speed in speeds.items():
@@ -149,19 +165,23 @@ def compare(ways: dict[str, Way], base: str) -> tuple[dict[str, float], dict[str
                 way(number)
             times[name].append(time.process_time() - started)
     speeds = {name: EACH_ROUND / statistics.median(rounds) for name, rounds in times.items()}
-    ratios = {name: statistics.median(one / own for one, own in zip(times[base], rounds, strict=True))
-              for name, rounds in times.items()}
+    ratios = {
+        name: statistics.median(one / own for one, own in zip(times[base], rounds, strict=True))
+        for name, rounds in times.items()
+    }
     return speeds, ratios
 
 
 def loaders(split: Split, paths: list[Path], batch: int, readers: int) -> dict[str, Callable[[], Iterable[Any]]]:
     pin = torch.cuda.is_available()
     found: dict[str, Callable[[], Iterable[Any]]] = {
-        LOADER_BASE: lambda: torch_loader(PillowChain(paths), batch, readers, pin)}
+        LOADER_BASE: lambda: torch_loader(PillowChain(paths), batch, readers, pin)
+    }
     if torchvision_works(paths[0].read_bytes()):
         found["torchvision in torch's DataLoader"] = lambda: torch_loader(TorchvisionChain(paths), batch, readers, pin)
-    found["vitkit's Loader"] = lambda: Loader(Reader(split=split, transform=Fast(image=(SIDE, SIDE))), batch=batch,
-                                              workers=readers, pin=pin)
+    found["vitkit's Loader"] = lambda: Loader(
+        Reader(split=split, transform=Fast(image=(SIDE, SIDE))), batch=batch, workers=readers, pin=pin
+    )
     return found
 
 
@@ -196,7 +216,7 @@ def torchvision_view(content: Tensor, draws: Sequence[float]) -> Tensor:
     from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms.v2 import functional as F
 
-    picture = decode_jpeg(content, mode=ImageReadMode.RGB)                                        # (3, h, w) uint8
+    picture = decode_jpeg(content, mode=ImageReadMode.RGB)  # (3, h, w) uint8
     box = draw_box(draws[1:], (picture.shape[1], picture.shape[2]), area=AREA, aspect=ASPECT)
     left, top, right, bottom = whole_pixels(box)
     picture = F.resized_crop(picture, top, left, bottom - top, right - left, [SIDE, SIDE], antialias=True)
@@ -216,18 +236,26 @@ def as_bytes(content: bytes) -> Tensor:
 
 
 def torch_loader(chain: Chain, batch: int, readers: int, pin: bool) -> DataLoader[Tensor]:
-    return DataLoader(chain, batch_size=batch, num_workers=readers, pin_memory=pin,
-                      multiprocessing_context="fork" if readers else None)
+    return DataLoader(
+        chain,
+        batch_size=batch,
+        num_workers=readers,
+        pin_memory=pin,
+        multiprocessing_context="fork" if readers else None,
+    )
 
 
-def compare_loaders(made: dict[str, Callable[[], Iterable[Any]]], readers: int,
-                    seconds: float) -> tuple[dict[str, float], dict[str, float]]:
+def compare_loaders(
+    made: dict[str, Callable[[], Iterable[Any]]], readers: int, seconds: float
+) -> tuple[dict[str, float], dict[str, float]]:
     speeds: dict[str, list[float]] = {name: [] for name in made}
     for _ in range(TURNS):
         for name, make in made.items():
             speeds[name].append(speed_of(make(), max(readers, 1), seconds))
-    ratios = {name: statistics.median(own / base for own, base in zip(found, speeds[LOADER_BASE], strict=True))
-              for name, found in speeds.items()}
+    ratios = {
+        name: statistics.median(own / base for own, base in zip(found, speeds[LOADER_BASE], strict=True))
+        for name, found in speeds.items()
+    }
     return {name: statistics.median(found) for name, found in speeds.items()}, ratios
 
 

@@ -56,24 +56,51 @@ def main() -> None:
     large = torch.empty(2**28, dtype=torch.bfloat16, device="cuda")
     copies = 2 * large.nbytes / milliseconds(large.clone) / 1e9
     del large
-    rows = [{"name": case.name, "plain_ms": (plain := milliseconds(case.plain)), "ours_ms": (ours := milliseconds(
-        case.ours)), "times": plain / ours, "ours_tb_per_second": case.moved / ours / 1e9} for case in cases(options)]
+    rows = [
+        {
+            "name": case.name,
+            "plain_ms": (plain := milliseconds(case.plain)),
+            "ours_ms": (ours := milliseconds(case.ours)),
+            "times": plain / ours,
+            "ours_tb_per_second": case.moved / ours / 1e9,
+        }
+        for case in cases(options)
+    ]
     tiles = [asdict(one) for one in tried_tiles(options)] if options.tiles else []
     if options.json:
-        print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_second":
-                          copies, "kernels": rows, "tiles": tiles}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "device": torch.cuda.get_device_name(),
+                    "torch": torch.__version__,
+                    "copy_tb_per_second": copies,
+                    "kernels": rows,
+                    "tiles": tiles,
+                },
+                indent=2,
+            )
+        )
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; a copy moves {copies:.2f} TB/s")
     for row in rows:
-        print(f"{row['name']:<44} {row['plain_ms']:.4f} ms → {row['ours_ms']:.4f}   x {row['times']:.2f}   "
-              f"{row['ours_tb_per_second']:.2f} TB/s")
+        print(
+            f"{row['name']:<44} {row['plain_ms']:.4f} ms → {row['ours_ms']:.4f}   x {row['times']:.2f}   "
+            f"{row['ours_tb_per_second']:.2f} TB/s"
+        )
     for one in tiles:
         print(f"{one['kernel']:<36} {one['shape']}   {one['ns_each']:.0f} ns a token")
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    return [attention(options), *gelus(options), *norms(options), norm_backward(options), bias(options),
-            *products(options), adam(options)]
+    return [
+        attention(options),
+        *gelus(options),
+        *norms(options),
+        norm_backward(options),
+        bias(options),
+        *products(options),
+        adam(options),
+    ]
 
 
 def attention(options: argparse.Namespace) -> Case:
@@ -112,11 +139,13 @@ def gelus(options: argparse.Namespace) -> list[Case]:
         return below, F.gelu(before, approximate="tanh"), below.sum(dim=0, dtype=torch.float32)
 
     compiled = torch.compile(backward)
-    return [Case("GELU, tanh", lambda: F.gelu(before, approximate="tanh"), lambda: gelu(before, True),
-                 2 * before.nbytes),
-            Case("GELU, erf", lambda: F.gelu(before), lambda: gelu(before, False), 2 * before.nbytes),
-            Case("GELU, backward, its output, bias", compiled, lambda: gelu_backward(grad, before, True),
-                 4 * before.nbytes)]
+    return [
+        Case("GELU, tanh", lambda: F.gelu(before, approximate="tanh"), lambda: gelu(before, True), 2 * before.nbytes),
+        Case("GELU, erf", lambda: F.gelu(before), lambda: gelu(before, False), 2 * before.nbytes),
+        Case(
+            "GELU, backward, its output, bias", compiled, lambda: gelu_backward(grad, before, True), 4 * before.nbytes
+        ),
+    ]
 
 
 def norms(options: argparse.Namespace) -> list[Case]:
@@ -136,11 +165,21 @@ def norms(options: argparse.Namespace) -> list[Case]:
     plain = torch.compile(lambda: normed(stream + shift).bfloat16())
     plain_rounded = torch.compile(lambda: (stream + branch, rounded(normed(stream + branch))))
     plain_gelu = torch.compile(lambda: rounded(F.gelu(hidden.float(), approximate="tanh")))
-    return [Case("LayerNorm of stream + shift", plain, lambda: forward.norm(stream, shift, layer), 2 * stream.nbytes),
-            Case("residual, LayerNorm, 8 bits", plain_rounded, lambda: forward.norm_rounded(stream, branch, layer),
-                 3 * stream.nbytes + stream.nbytes // 2),
-            Case("GELU, 8 bits", plain_gelu, lambda: forward.gelu_rounded(hidden, tanh=True),
-                 hidden.nbytes + hidden.nbytes // 2)]
+    return [
+        Case("LayerNorm of stream + shift", plain, lambda: forward.norm(stream, shift, layer), 2 * stream.nbytes),
+        Case(
+            "residual, LayerNorm, 8 bits",
+            plain_rounded,
+            lambda: forward.norm_rounded(stream, branch, layer),
+            3 * stream.nbytes + stream.nbytes // 2,
+        ),
+        Case(
+            "GELU, 8 bits",
+            plain_gelu,
+            lambda: forward.gelu_rounded(hidden, tanh=True),
+            hidden.nbytes + hidden.nbytes // 2,
+        ),
+    ]
 
 
 def bias(options: argparse.Namespace) -> Case:
@@ -160,8 +199,9 @@ def norm_backward(options: argparse.Namespace) -> Case:
         found, _, _ = torch.autograd.grad(normed, held, through, retain_graph=True)
         return found + past
 
-    return Case("LayerNorm, backward, beside the residual", plain, lambda: fused(past, through, x, weight, 1e-6),
-                4 * x.nbytes)
+    return Case(
+        "LayerNorm, backward, beside the residual", plain, lambda: fused(past, through, x, weight, 1e-6), 4 * x.nbytes
+    )
 
 
 def adam(options: argparse.Namespace) -> Case:
@@ -196,10 +236,20 @@ def products(options: argparse.Namespace) -> list[Case]:
     up, down = drawn(4 * width, width) / width**0.5, drawn(width, 4 * width) / (4 * width) ** 0.5
     bias, narrow, stream = drawn(4 * width), drawn(width), torch.randn_like(rows)
     moved = rows.nbytes + hidden.nbytes
-    return [Case("product, GELU", lambda: F.gelu(torch.addmm(bias, rows, up.t()), approximate="tanh"),
-                 lambda: forward.up(rows, up, bias, tanh=True), moved),
-            Case("product into the stream", lambda: stream + torch.addmm(narrow, hidden, down.t()),
-                 lambda: stream.addmm_(hidden, down.t()), moved + rows.nbytes)]
+    return [
+        Case(
+            "product, GELU",
+            lambda: F.gelu(torch.addmm(bias, rows, up.t()), approximate="tanh"),
+            lambda: forward.up(rows, up, bias, tanh=True),
+            moved,
+        ),
+        Case(
+            "product into the stream",
+            lambda: stream + torch.addmm(narrow, hidden, down.t()),
+            lambda: stream.addmm_(hidden, down.t()),
+            moved + rows.nbytes,
+        ),
+    ]
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from vitkit.runs import begin
 
 SEEDS = (0, 1, 2)
 LABELS = (5, 20, 100)  # of each class
-PRETRAINING = 30       # epochs
-STEPS = 400            # of fitting
+PRETRAINING = 30  # epochs
+STEPS = 400  # of fitting
 
 
 def main() -> None:
@@ -34,8 +34,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed in SEEDS:
-            pretrained = run({"data": "fashion", "recipe": "demo_pretrain", "epochs": PRETRAINING, "seed": seed,
-                              "out": str(folder / f"pretrained-{seed}")})
+            pretrained = run(
+                {
+                    "data": "fashion",
+                    "recipe": "demo_pretrain",
+                    "epochs": PRETRAINING,
+                    "seed": seed,
+                    "out": str(folder / f"pretrained-{seed}"),
+                }
+            )
             for count in LABELS:
                 data = few(count, seed, folder / f"few-{count}-{seed}.npz")
                 for start, weights in (("nothing", "none"), ("masked patches", str(pretrained))):
@@ -54,17 +61,35 @@ def few(count: int, seed: int, path: Path) -> Path:
     data = open_data("fashion")
     train, test = data.splits["train"], data.splits["test"]
     draw = np.random.default_rng(seed)
-    chosen = np.concatenate([draw.permutation(np.flatnonzero(train.labels == label))[:count]
-                             for label in range(len(data.classes))])
-    np.savez(path, train_images=np.stack([train.read(index) for index in chosen]), train_labels=train.labels[chosen],
-             test_images=np.stack([test.read(index) for index in range(len(test))]), test_labels=test.labels,
-             classes=np.array(data.classes))
+    chosen = np.concatenate(
+        [draw.permutation(np.flatnonzero(train.labels == label))[:count] for label in range(len(data.classes))]
+    )
+    np.savez(
+        path,
+        train_images=np.stack([train.read(index) for index in chosen]),
+        train_labels=train.labels[chosen],
+        test_images=np.stack([test.read(index) for index in range(len(test))]),
+        test_labels=test.labels,
+        classes=np.array(data.classes),
+    )
     return path
 
 
 def fit(data: Path, seed: int, weights: str, out: Path, options: dict[str, Any]) -> float:
-    done = run({"data": str(data), "recipe": "demo_fit", "weights": weights, "seed": seed, "out": str(out), "batch": 50,
-                "steps": STEPS, "lr": 1e-3, "augment": {"crop": [0.6, 1.0]}, **options})
+    done = run(
+        {
+            "data": str(data),
+            "recipe": "demo_fit",
+            "weights": weights,
+            "seed": seed,
+            "out": str(out),
+            "batch": 50,
+            "steps": STEPS,
+            "lr": 1e-3,
+            "augment": {"crop": [0.6, 1.0]},
+            **options,
+        }
+    )
     return Evaluation.from_json((done / "evaluation.json").read_text(encoding="utf-8")).headline.value
 
 
@@ -75,15 +100,20 @@ def run(over: dict[str, Any]) -> Path:
 
 def show(found: dict[tuple[int, str], list[float]]) -> None:
     print("# Masked patch prediction where labels are few\n")
-    print(f"fashion, a ViT of 343k parameters (28 px, patches of 7), {PRETRAINING} epochs of masked patches on "
-          f"the 6,000 training\npictures, then {STEPS} steps on a few labelled ones of each class. Top-1 on the 1,000 "
-          "test pictures, %, mean and deviation\nof three seeds. Made by `benchmarks/masked_patch.py`.\n")
+    print(
+        f"fashion, a ViT of 343k parameters (28 px, patches of 7), {PRETRAINING} epochs of masked patches on "
+        f"the 6,000 training\npictures, then {STEPS} steps on a few labelled ones of each class. Top-1 on the 1,000 "
+        "test pictures, %, mean and deviation\nof three seeds. Made by `benchmarks/masked_patch.py`.\n"
+    )
     print("| labels of each class | from nothing | after masked patches | difference |\n|---|---|---|---|")
     for count in LABELS:
         plain, masked = ([100 * score for score in found[count, start]] for start in ("nothing", "masked patches"))
         gains = [after - before for before, after in zip(plain, masked, strict=True)]
-        print(f"| {count} | " + " | ".join(f"{mean(values):.1f} ± {stdev(values):.1f}" for values in (plain, masked))
-              + f" | {mean(gains):+.1f} ± {stdev(gains):.1f} |")
+        print(
+            f"| {count} | "
+            + " | ".join(f"{mean(values):.1f} ± {stdev(values):.1f}" for values in (plain, masked))
+            + f" | {mean(gains):+.1f} ± {stdev(gains):.1f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -73,14 +73,22 @@ def main() -> None:
             losses[numbers, seed] = trained(options, device, folder, numbers, seed)
             scores[numbers, seed] = judged(options.data, device, folder)
             if not options.json:
-                print(f"{numbers}, seed {seed}: {time.perf_counter() - started:.0f} s, last losses "
-                      f"{statistics.mean(losses[numbers, seed][-20:]):.4f}; {in_words(scores[numbers, seed])}",
-                      flush=True)
-    found = {"device": describe_device(device, torch.get_num_threads()), "torch": torch.__version__,
-             "data": options.data, "steps": options.steps, "batch": options.batch, "lr": options.lr,
-             "optimizer": options.optimizer,
-             "differences": differences(losses),
-             "scores": [{"trained_in": numbers, "seed": seed, **told} for (numbers, seed), told in scores.items()]}
+                print(
+                    f"{numbers}, seed {seed}: {time.perf_counter() - started:.0f} s, last losses "
+                    f"{statistics.mean(losses[numbers, seed][-20:]):.4f}; {in_words(scores[numbers, seed])}",
+                    flush=True,
+                )
+    found = {
+        "device": describe_device(device, torch.get_num_threads()),
+        "torch": torch.__version__,
+        "data": options.data,
+        "steps": options.steps,
+        "batch": options.batch,
+        "lr": options.lr,
+        "optimizer": options.optimizer,
+        "differences": differences(losses),
+        "scores": [{"trained_in": numbers, "seed": seed, **told} for (numbers, seed), told in scores.items()],
+    }
     if options.json:
         print(json.dumps(found, indent=2))
         return
@@ -92,10 +100,20 @@ def trained(options: argparse.Namespace, device: torch.device, place: Path, numb
     """The losses of a run as `vitkit fit` makes it."""
     fast = numbers != "fp32"
     given: dict[str, Any] = {
-        "data": options.data, "weights": options.weights, "model": options.model, "batch": options.batch,
-        "steps": options.steps, "save_every": options.steps, "image": (options.image,) * 2, "device": options.device,
-        "seed": seed, "lr": options.lr, "precision": "bf16" if fast else "fp32", "fp8": numbers == "fp8",
-        "compile": options.compile if fast and device.type == "cuda" else "no"}
+        "data": options.data,
+        "weights": options.weights,
+        "model": options.model,
+        "batch": options.batch,
+        "steps": options.steps,
+        "save_every": options.steps,
+        "image": (options.image,) * 2,
+        "device": options.device,
+        "seed": seed,
+        "lr": options.lr,
+        "precision": "bf16" if fast else "fp32",
+        "fp8": numbers == "fp8",
+        "compile": options.compile if fast and device.type == "cuda" else "no",
+    }
     config, data, _ = resolve(given)
     config = replace(config, optimizer=OPTIMIZERS[options.optimizer], epochs=None, choose_lr=False, dev=0.0, patience=0)
     with joined(device) as processes, closing(RunFolder.create(place)) as folder:
@@ -121,21 +139,30 @@ def judged(source: str, device: torch.device, folder: Path) -> dict[str, Any]:
     truth = torch.cat(labels)
     told = {name: torch.cat(rows) for name, rows in answers.items()}
     first = told["fp32"].argmax(1)
-    return {"pictures": len(truth), "answered_in": {name: {
-        "accuracy": 100 * (rows.argmax(1) == truth).double().mean().item(),
-        "same_answers": 100 * (rows.argmax(1) == first).double().mean().item(),
-        "farthest_probability": (rows.softmax(1) - told["fp32"].softmax(1)).abs().max().item(),
-    } for name, rows in told.items()}}
+    return {
+        "pictures": len(truth),
+        "answered_in": {
+            name: {
+                "accuracy": 100 * (rows.argmax(1) == truth).double().mean().item(),
+                "same_answers": 100 * (rows.argmax(1) == first).double().mean().item(),
+                "farthest_probability": (rows.softmax(1) - told["fp32"].softmax(1)).abs().max().item(),
+            }
+            for name, rows in told.items()
+        },
+    }
 
 
 def differences(losses: dict[Run, list[float]]) -> list[dict[str, Any]]:
     """Of runs that differ in their numbers alone, or in their seeds alone."""
     found = []
-    for (one, other) in itertools.combinations(losses, 2):
+    for one, other in itertools.combinations(losses, 2):
         if (one[0] == other[0]) != (one[1] == other[1]):
             steps = [abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)]
-            between = f"{one[0]} and {other[0]}, seed {one[1]}" if one[1] == other[1] else (
-                f"{one[0]}, seeds {one[1]} and {other[1]}")
+            between = (
+                f"{one[0]} and {other[0]}, seed {one[1]}"
+                if one[1] == other[1]
+                else (f"{one[0]}, seeds {one[1]} and {other[1]}")
+            )
             found.append({"between": between, "mean": statistics.mean(steps), "largest": max(steps)})
     return found
 
@@ -143,7 +170,8 @@ def differences(losses: dict[Run, list[float]]) -> list[dict[str, Any]]:
 def in_words(scores: dict[str, Any]) -> str:
     return f"{scores['pictures']:,} pictures answered in " + "; ".join(
         f"{name} {one['accuracy']:.2f} %, {one['same_answers']:.2f} % the same"
-        for name, one in scores["answered_in"].items())
+        for name, one in scores["answered_in"].items()
+    )
 
 
 if __name__ == "__main__":

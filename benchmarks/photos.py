@@ -33,7 +33,7 @@ def real(folder: Path, count: int) -> list[bytes]:
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     if not paths:
         raise SystemExit(f"{folder} holds no .jpg")
-    chosen = itertools.islice(itertools.cycle(paths[::max(len(paths) // count, 1)]), count)
+    chosen = itertools.islice(itertools.cycle(paths[:: max(len(paths) // count, 1)]), count)
     return [as_jpeg(Image.open(path).convert("RGB").resize(SIZE, Image.Resampling.BICUBIC)) for path in chosen]
 
 

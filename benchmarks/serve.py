@@ -36,7 +36,7 @@ WARM_UP = 0.25  # of the time, after which memory is to be flat
 @dataclass
 class Tally:
     answered: int = 0
-    refused: int = 0   # 503, and asked again
+    refused: int = 0  # 503, and asked again
     wrong: int = 0
     failed: int = 0
     seconds: float = 0.0
@@ -50,8 +50,22 @@ class Tally:
 class Server:
     def __init__(self, run: str, *options: str):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vitkit", "serve", f"model={run}", "--port", "0", "--json", "--device", "cpu",
-             *options], stdout=subprocess.PIPE, text=True)
+            [
+                sys.executable,
+                "-m",
+                "vitkit",
+                "serve",
+                f"model={run}",
+                "--port",
+                "0",
+                "--json",
+                "--device",
+                "cpu",
+                *options,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout is not None
         self.port = int(json.loads(self.process.stdout.readline())["port"])
 
@@ -78,12 +92,15 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
 
 def request_of(content: bytes) -> bytes:
     body = b'--b\r\ncontent-disposition: form-data; name="pictures"; filename="x"\r\n\r\n' + content + b"\r\n--b--\r\n"
-    return (f"POST /v1/predict?top=1000 HTTP/1.1\r\nhost: localhost\r\n"
-            f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}\r\n\r\n").encode() + body
+    return (
+        f"POST /v1/predict?top=1000 HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode() + body
 
 
-async def client(number: int, port: int, until: float, requests: list[bytes], expected: list[np.ndarray],
-                 tally: Tally) -> None:
+async def client(
+    number: int, port: int, until: float, requests: list[bytes], expected: list[np.ndarray], tally: Tally
+) -> None:
     rng = np.random.default_rng(number)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.monotonic() < until:
@@ -109,8 +126,9 @@ async def client(number: int, port: int, until: float, requests: list[bytes], ex
     writer.close()
 
 
-async def load(server: Server, seconds: float, clients: int, requests: list[bytes], expected: list[np.ndarray],
-               tally: Tally) -> None:
+async def load(
+    server: Server, seconds: float, clients: int, requests: list[bytes], expected: list[np.ndarray], tally: Tally
+) -> None:
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for number in range(clients):
@@ -126,8 +144,9 @@ async def metric(server: Server, name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
 
-async def measure(together: Server, alone: Server, seconds: float, clients: int, requests: list[bytes],
-                  expected: list[np.ndarray]) -> dict[str, Any]:
+async def measure(
+    together: Server, alone: Server, seconds: float, clients: int, requests: list[bytes], expected: list[np.ndarray]
+) -> dict[str, Any]:
     """The server that batches gets all of `seconds`, in turns of a sixth; the other as many turns."""
     with_batches, one_by_one, memory, deepest = Tally(), Tally(), [], [0.0]
     turns = 6
@@ -145,20 +164,26 @@ async def measure(together: Server, alone: Server, seconds: float, clients: int,
     watching.cancel()
     pictures = await metric(together, "vitkit_batch_pictures_sum")
     batches = await metric(together, "vitkit_batch_pictures_count")
-    warm = memory[int(len(memory) * WARM_UP):]
+    warm = memory[int(len(memory) * WARM_UP) :]
     fifth = max(1, len(warm) // 5)
     return {
-        "clients": clients, "seconds": round(with_batches.seconds, 1),
-        "answered": with_batches.answered, "answered_one_by_one": one_by_one.answered,
-        "refused": with_batches.refused + one_by_one.refused, "failed": with_batches.failed + one_by_one.failed,
+        "clients": clients,
+        "seconds": round(with_batches.seconds, 1),
+        "answered": with_batches.answered,
+        "answered_one_by_one": one_by_one.answered,
+        "refused": with_batches.refused + one_by_one.refused,
+        "failed": with_batches.failed + one_by_one.failed,
         "wrong": with_batches.wrong + one_by_one.wrong,
-        "pictures_a_second": round(with_batches.rate, 1), "one_by_one_a_second": round(one_by_one.rate, 1),
+        "pictures_a_second": round(with_batches.rate, 1),
+        "one_by_one_a_second": round(one_by_one.rate, 1),
         "ratio": round(with_batches.rate / one_by_one.rate, 3),
         "latency_median": round(statistics.median(with_batches.latencies), 3),
         "latency_99": round(float(np.quantile(with_batches.latencies, 0.99)), 3),
-        "mean_batch": round(pictures / batches, 2), "deepest_queue": int(deepest[0]),
+        "mean_batch": round(pictures / batches, 2),
+        "deepest_queue": int(deepest[0]),
         "memory_mb": [round(float(part.max())) for part in np.array_split(np.array(memory), 10)],
-        "memory_after_warm_up_mb": round(max(warm[:fifth])), "memory_at_the_end_mb": round(max(warm[-fifth:])),
+        "memory_after_warm_up_mb": round(max(warm[:fifth])),
+        "memory_at_the_end_mb": round(max(warm[-fifth:])),
     }
 
 
@@ -198,16 +223,27 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = options.run or untrained(Path(folder), options.model)
-        contents = [path.read_bytes() for path in sorted(options.pictures.rglob("*.jpg"))[:options.count]] \
-            if options.pictures else made_up(options.count)
+        contents = (
+            [path.read_bytes() for path in sorted(options.pictures.rglob("*.jpg"))[: options.count]]
+            if options.pictures
+            else made_up(options.count)
+        )
         classifier = vitkit.Classifier(run)
         expected = [classifier(content).probabilities for content in contents]
         different = len({row.round(3).tobytes() for row in expected})
         del classifier
         how = ["--fast"] if options.fast else []
         together, alone = Server(run, "--batch", str(options.batch), *how), Server(run, "--batch", "1", *how)
-        found = asyncio.run(measure(together, alone, options.seconds, options.clients,
-                                    [request_of(content) for content in contents], expected))
+        found = asyncio.run(
+            measure(
+                together,
+                alone,
+                options.seconds,
+                options.clients,
+                [request_of(content) for content in contents],
+                expected,
+            )
+        )
         found = {"different_answers": different, **found, "exit_codes": [together.stop(), alone.stop()]}
     if options.json:
         print(json.dumps(found))

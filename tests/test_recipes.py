@@ -99,20 +99,27 @@ def test_masked_patch_prediction_is_as_in_the_appendix():
 
 # Figures of the paper that the docstrings quote, where the project's extract of it has them.
 QUOTED = {
-    "jft_pretrain": {"87.76", "88.55", "224", "4,262"},   # Table 2, ImageNet, L/16 and H/14; Table 6, B/16 and H/14
-    "imagenet21k_pretrain": {"83.97", "85.15"},           # Table 5, ImageNet row, B/16 and L/16
+    "jft_pretrain": {"87.76", "88.55", "224", "4,262"},  # Table 2, ImageNet, L/16 and H/14; Table 6, B/16 and H/14
+    "imagenet21k_pretrain": {"83.97", "85.15"},  # Table 5, ImageNet row, B/16 and L/16
     "imagenet_pretrain": {"77.91", "76.53"},
     "imagenet_transfer": {"83.97", "85.15"},
-    "masked_patch_pretrain": {"79.9"},                    # B.1.2
-    "pets_transfer": {"94.67"},                           # Table 2, L/16 from ImageNet-21k
+    "masked_patch_pretrain": {"79.9"},  # B.1.2
+    "pets_transfer": {"94.67"},  # Table 2, L/16 from ImageNet-21k
     "flowers_transfer": {"99.61"},
     "vtab_transfer": {"72.72"},
-    "large_scratch": {"76.5"},                            # big_vision
+    "large_scratch": {"76.5"},  # big_vision
 }
 
 # How many pictures lead to a recipe that is picked by their number
-PICKED_AT = {"small_transfer": 500, "medium_transfer": 5_000, "large_transfer": 50_000, "small_scratch": 5_000,
-             "medium_scratch": 50_000, "large_scratch": 1_000_000, "small_masked_patch": 500}
+PICKED_AT = {
+    "small_transfer": 500,
+    "medium_transfer": 5_000,
+    "large_transfer": 50_000,
+    "small_scratch": 5_000,
+    "medium_scratch": 50_000,
+    "large_scratch": 1_000_000,
+    "small_masked_patch": 500,
+}
 
 
 @pytest.mark.parametrize("name", QUOTED)
@@ -141,17 +148,28 @@ def test_every_recipe_names_a_command_that_leads_to_it(name: str, monkeypatch: p
     cli.main(shlex.split(found[1])[1:])
     flags = given.pop()
     assert flags["data"]
-    picked = flags["recipe"] or pick_recipe(PICKED_AT[name], objective=flags.get("objective") or "labels",
-                                            from_nothing=flags["weights"] == "none")[0]
+    picked = (
+        flags["recipe"]
+        or pick_recipe(
+            PICKED_AT[name], objective=flags.get("objective") or "labels", from_nothing=flags["weights"] == "none"
+        )[0]
+    )
     assert picked == name
 
 
-@pytest.mark.parametrize(("pictures", "transfer", "scratch"), [
-    (1, "small_transfer", "small_scratch"), (1_999, "small_transfer", "small_scratch"),
-    (2_000, "medium_transfer", "small_scratch"), (19_999, "medium_transfer", "small_scratch"),
-    (20_000, "large_transfer", "medium_scratch"), (499_999, "large_transfer", "medium_scratch"),
-    (500_000, "large_transfer", "large_scratch"), (10**8, "large_transfer", "large_scratch"),
-])
+@pytest.mark.parametrize(
+    ("pictures", "transfer", "scratch"),
+    [
+        (1, "small_transfer", "small_scratch"),
+        (1_999, "small_transfer", "small_scratch"),
+        (2_000, "medium_transfer", "small_scratch"),
+        (19_999, "medium_transfer", "small_scratch"),
+        (20_000, "large_transfer", "medium_scratch"),
+        (499_999, "large_transfer", "medium_scratch"),
+        (500_000, "large_transfer", "large_scratch"),
+        (10**8, "large_transfer", "large_scratch"),
+    ],
+)
 def test_a_recipe_is_picked_by_the_number_of_pictures(pictures: int, transfer: str, scratch: str):
     for from_nothing, name in ((False, transfer), (True, scratch)):
         picked, why = pick_recipe(pictures, objective="labels", from_nothing=from_nothing)
@@ -166,8 +184,9 @@ def test_ordinary_fine_tuning_stays_at_the_size_of_its_weights(name: str):
     assert recipe(name).image is None
 
 
-@pytest.mark.parametrize(("name", "model"), [
-    ("jft_pretrain", "Ti/16"), ("jft_pretrain", "R200x3"), ("imagenet21k_pretrain", "H/14")])
+@pytest.mark.parametrize(
+    ("name", "model"), [("jft_pretrain", "Ti/16"), ("jft_pretrain", "R200x3"), ("imagenet21k_pretrain", "H/14")]
+)
 def test_a_model_that_a_table_lacks_is_an_error_with_its_rows(name: str, model: str):
     with pytest.raises(ConfigError) as told:
         recipe(name, model)
@@ -199,7 +218,11 @@ def test_other_recipes_take_any_model(name: str):
 def test_the_learning_rate_is_judged_on_the_papers_shares():
     """B.1.1: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of ImageNet."""
     assert {name: recipe(f"{name}_transfer").lr_dev for name in ("pets", "flowers", "cifar", "imagenet")} == {
-        "pets": 0.1, "flowers": 0.1, "cifar": 0.02, "imagenet": 0.01}
+        "pets": 0.1,
+        "flowers": 0.1,
+        "cifar": 0.02,
+        "imagenet": 0.01,
+    }
 
 
 @pytest.mark.parametrize(("model", "width"), [("B/16", 768), ("L/16", 1024), ("R50+B/32", 768), ("R50x1", None)])

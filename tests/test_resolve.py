@@ -18,13 +18,17 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_photos(tmp_path_factory.mktemp("data") / "photos", 10)
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--set", "lr_candidates=[0.1, 0.2]"], "lr_candidates would change nothing here: it is for --lr auto"),
-    (["--set", "options.class_token=yes"], "class_token='yes' must be true or false"),
-    (["--set", "options.eps=abc"], "eps='abc' must be a number above 0"),
-])
-def test_settings_that_mean_nothing_are_told(words: list[str], message: str, photos: Path,
-                                             capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "lr_candidates=[0.1, 0.2]"], "lr_candidates would change nothing here: it is for --lr auto"),
+        (["--set", "options.class_token=yes"], "class_token='yes' must be true or false"),
+        (["--set", "options.eps=abc"], "eps='abc' must be a number above 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_told(
+    words: list[str], message: str, photos: Path, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit, match="2"):
         fit(photos, *TINY, *words)
     assert message in capsys.readouterr().err
@@ -53,13 +57,25 @@ def test_what_a_run_decided_for_itself_is_decided_anew_by_the_next(photos: Path,
     assert "epochs" not in changed
 
 
-def test_a_recipe_that_describes_a_fresh_model_starts_from_weights_too(photos: Path, tmp_path: Path,
-                                                                       capsys: pytest.CaptureFixture[str]):
+def test_a_recipe_that_describes_a_fresh_model_starts_from_weights_too(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """Its options are of the model that it would have made, not of the one that is there; dropout is told."""
     common = ("--steps", "2", "--batch", "6", "--image", "16", "--workers", "0", "--set", "schedule.warmup=0")
     main(["pretrain", str(photos), "--model", "mu/4", "--out", str(tmp_path / "pre"), *common])
     capsys.readouterr()
-    main(["pretrain", str(photos), "--recipe", "imagenet_pretrain", "--weights", str(tmp_path / "pre"),
-          "--out", str(tmp_path / "again"), *common])
+    main(
+        [
+            "pretrain",
+            str(photos),
+            "--recipe",
+            "imagenet_pretrain",
+            "--weights",
+            str(tmp_path / "pre"),
+            "--out",
+            str(tmp_path / "again"),
+            *common,
+        ]
+    )
     main(["fit", str(photos), "--weights", str(tmp_path / "again"), "--out", str(tmp_path / "fit"), *common])
     assert capsys.readouterr().out.count("dropout 0.1") == 2

@@ -21,8 +21,17 @@ from vitkit.train.folder import RunError, RunFolder
 
 COLOURS = {"ant": 0, "bee": 1, "cow": 2}  # each class is bright in another channel
 TINY = ("--weights", "none", "--model", "mu/4", "--image", "16", "--steps", "3", "--batch", "6", "--workers", "0")
-WHOLE = {"model.safetensors", "model.json", "config.toml", "metrics.jsonl", "run.json", "evaluation.json",
-         "report.html", "README.md", "checkpoints"}
+WHOLE = {
+    "model.safetensors",
+    "model.json",
+    "config.toml",
+    "metrics.jsonl",
+    "run.json",
+    "evaluation.json",
+    "report.html",
+    "README.md",
+    "checkpoints",
+}
 
 
 def picture(seed: int, channel: int) -> bytes:
@@ -149,10 +158,19 @@ def test_evaluating_on_the_same_folder_scores_only_what_was_held_out(
 def test_what_is_decided_is_said_before_training(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     fit(photos, *TINY, "--out", tmp_path / "run")
     said = capsys.readouterr().out
-    for words in ("why       small_scratch: 30 pictures", "warning   30 pictures are few to train from nothing",
-                  "data      photos: 24 to fit, 6 to score", "3 classes", "model     mu/4 at 16 px",
-                  "learning rate 0.001", "device    ", "plan      3 steps, batch 6", "score     ", "report    ",
-                  "next      vitkit evaluate"):
+    for words in (
+        "why       small_scratch: 30 pictures",
+        "warning   30 pictures are few to train from nothing",
+        "data      photos: 24 to fit, 6 to score",
+        "3 classes",
+        "model     mu/4 at 16 px",
+        "learning rate 0.001",
+        "device    ",
+        "plan      3 steps, batch 6",
+        "score     ",
+        "report    ",
+        "next      vitkit evaluate",
+    ):
         assert words in said
 
 
@@ -179,16 +197,22 @@ def test_train_val_and_test_folders_are_each_used_for_one_thing(tmp_path: Path):
 
 
 def test_a_column_of_labels_is_chosen_by_name(photos: Path):
-    rows = [f"{photos}/{name}/{index}.png,{name},{'small' if name != 'cow' else 'large'}"
-            for name in COLOURS for index in range(10)]
+    rows = [
+        f"{photos}/{name}/{index}.png,{name},{'small' if name != 'cow' else 'large'}"
+        for name in COLOURS
+        for index in range(10)
+    ]
     Path("list.csv").write_text("\n".join(["path,label,category", *rows]), encoding="utf-8")
     fit("list.csv", *TINY, "--label", "category", "--out", "run")
     assert vitkit.load("run").metadata.labels == ("large", "small")
 
 
 def test_several_labels_to_a_picture_are_learned_too(photos: Path):
-    rows = [f"{photos}/{name}/{index}.png,{tags}" for name, tags in (("ant", "six legs|wild"), ("bee", "six legs"),
-                                                                    ("cow", "")) for index in range(10)]
+    rows = [
+        f"{photos}/{name}/{index}.png,{tags}"
+        for name, tags in (("ant", "six legs|wild"), ("bee", "six legs"), ("cow", ""))
+        for index in range(10)
+    ]
     Path("list.csv").write_text("\n".join(["path,labels", *rows]), encoding="utf-8")
     fit("list.csv", *TINY, "--out", "run")
     assert vitkit.load("run").metadata.labels == ("six legs", "wild")
@@ -209,8 +233,24 @@ def test_pre_training_on_pictures_alone_leads_to_fitting(photos: Path):
     pictures.mkdir()
     for index in range(8):
         (pictures / f"{index}.png").write_bytes(picture(index, index % 3))
-    main(["pretrain", "flat", "--model", "mu/4", "--image", "16", "--steps", "2", "--batch", "4", "--workers", "0",
-          "--out", "pre"])
+    main(
+        [
+            "pretrain",
+            "flat",
+            "--model",
+            "mu/4",
+            "--image",
+            "16",
+            "--steps",
+            "2",
+            "--batch",
+            "4",
+            "--workers",
+            "0",
+            "--out",
+            "pre",
+        ]
+    )
     assert vitkit.load("pre").config.classes == 0
     assert {"model.safetensors", "report.html", "README.md"} <= {entry.name for entry in Path("pre").iterdir()}
     fit(photos, "--weights", "pre", "--steps", "2", "--workers", "0", "--out", "run")
@@ -373,7 +413,8 @@ def test_a_failed_start_leaves_an_empty_folder_empty(photos: Path):
 
 
 def test_weights_of_a_run_that_knows_the_pictures_to_score_are_warned_of(
-        photos: Path, capsys: pytest.CaptureFixture[str]):
+    photos: Path, capsys: pytest.CaptureFixture[str]
+):
     fit(photos, *TINY, "--out", "first")
     fit(photos, *TINY, "--weights", "first", "--out", "same", "--set", "seed=3")
     assert "has learned from these data" not in capsys.readouterr().out
@@ -402,8 +443,9 @@ def test_the_list_of_verbs_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_run_that_is_stopped_while_it_is_scored_can_be_resumed_at_once(photos: Path, tmp_path: Path,
-                                                                         monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_is_stopped_while_it_is_scored_can_be_resumed_at_once(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     run = tmp_path / "run"
     with monkeypatch.context() as stopped:
         stopped.setattr("vitkit.runs._score_and_report", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -414,9 +456,9 @@ def test_a_run_that_is_stopped_while_it_is_scored_can_be_resumed_at_once(photos:
     assert {path.name for path in run.iterdir()} >= WHOLE
 
 
-def test_a_run_that_cannot_even_be_recorded_leaves_nothing(photos: Path, tmp_path: Path,
-                                                           monkeypatch: pytest.MonkeyPatch,
-                                                           capsys: pytest.CaptureFixture[str]):
+def test_a_run_that_cannot_even_be_recorded_leaves_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def full(folder: RunFolder, **added: Any) -> None:
         raise RunError(f"{folder.path / 'run.json'} cannot be written: No space left on device.")
 
@@ -427,9 +469,9 @@ def test_a_run_that_cannot_even_be_recorded_leaves_nothing(photos: Path, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_what_stopped_a_run_is_told_even_if_its_cost_cannot_be_written(photos: Path, tmp_path: Path,
-                                                                       monkeypatch: pytest.MonkeyPatch,
-                                                                       capsys: pytest.CaptureFixture[str]):
+def test_what_stopped_a_run_is_told_even_if_its_cost_cannot_be_written(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     whole = RunFolder.add_to_record
 
     def full(folder: RunFolder, **added: Any) -> None:

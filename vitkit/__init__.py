@@ -1,11 +1,11 @@
 """vitkit: the Vision Transformer as real software.
 
-    model = vitkit.create("B/16", classes=37)              a model of the paper, untrained
-    model = vitkit.load("weights.npz", image=384)          weights of Google's, timm's, Hugging Face's or our own
-    vitkit.save(model, "out.npz", format="google")
-    see = vitkit.preprocess(model)                         what the model takes of a picture: see("cat.jpg")
-    run = vitkit.fit("photos/", epochs=5)                  a classifier of your pictures, as `vitkit fit` makes it
-    classifier = vitkit.Classifier("runs/pets")            a trained one, asked: classifier("cat.jpg").label
+model = vitkit.create("B/16", classes=37)              a model of the paper, untrained
+model = vitkit.load("weights.npz", image=384)          weights of Google's, timm's, Hugging Face's or our own
+vitkit.save(model, "out.npz", format="google")
+see = vitkit.preprocess(model)                         what the model takes of a picture: see("cat.jpg")
+run = vitkit.fit("photos/", epochs=5)                  a classifier of your pictures, as `vitkit fit` makes it
+classifier = vitkit.Classifier("runs/pets")            a trained one, asked: classifier("cat.jpg").label
 """
 
 from __future__ import annotations
@@ -26,8 +26,14 @@ __version__ = "0.1.0"
 __all__ = ["Classifier", "VitkitError", "create", "fit", "load", "preprocess", "save"]
 
 # torch takes seconds to import, so it waits until a name that needs it is used.
-_HOME = {"Classifier": "vitkit.serve.predict", "create": "vitkit.model.build", "fit": "vitkit.runs",
-         "load": "vitkit.weights.load", "preprocess": "vitkit.serve.preprocess", "save": "vitkit.weights.save"}
+_HOME = {
+    "Classifier": "vitkit.serve.predict",
+    "create": "vitkit.model.build",
+    "fit": "vitkit.runs",
+    "load": "vitkit.weights.load",
+    "preprocess": "vitkit.serve.preprocess",
+    "save": "vitkit.weights.save",
+}
 
 
 def __getattr__(name: str) -> Any:

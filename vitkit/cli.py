@@ -35,9 +35,20 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
-    "check": check, "fit": fit, "pretrain": pretrain, "resume": resume, "evaluate": evaluate, "probe": probe,
-    "inspect": inspect, "predict": predict, "export": export, "serve": serve, "shard": shard, "cost": cost,
-    "convert": convert, "bench": bench,
+    "check": check,
+    "fit": fit,
+    "pretrain": pretrain,
+    "resume": resume,
+    "evaluate": evaluate,
+    "probe": probe,
+    "inspect": inspect,
+    "predict": predict,
+    "export": export,
+    "serve": serve,
+    "shard": shard,
+    "cost": cost,
+    "convert": convert,
+    "bench": bench,
 }
 
 TOGETHER = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
@@ -58,8 +69,10 @@ def main(arguments: list[str] | None = None) -> None:
     if verb not in VERBS:
         _fail(f"vitkit: there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
     if verb not in TOGETHER and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
-        _fail(f"vitkit {verb}: several processes together are for {', '.join(TOGETHER)}.\n"
-              f"  try  vitkit {verb} …, without torchrun")
+        _fail(
+            f"vitkit {verb}: several processes together are for {', '.join(TOGETHER)}.\n"
+            f"  try  vitkit {verb} …, without torchrun"
+        )
     logging.basicConfig(format="note     %(message)s", level=logging.WARNING)
     warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are told as errors
     for stream in (sys.stdout, sys.stderr):  # names of files need not be text, and a message must not fail over them
@@ -97,12 +110,23 @@ def _forget_output() -> None:
 
 
 def _help() -> str:
-    lines = [textwrap.fill(_first_sentence(function.__doc__ or ""), 80, initial_indent=f"  {verb:<9} ",
-                           subsequent_indent=" " * 12) for verb, function in VERBS.items()]
-    return "\n".join([
-        "vitkit: the Vision Transformer as real software.", "", "usage: vitkit VERB …      vitkit VERB --help", "",
-        *lines, "", "  --version",
-    ])
+    lines = [
+        textwrap.fill(
+            _first_sentence(function.__doc__ or ""), 80, initial_indent=f"  {verb:<9} ", subsequent_indent=" " * 12
+        )
+        for verb, function in VERBS.items()
+    ]
+    return "\n".join(
+        [
+            "vitkit: the Vision Transformer as real software.",
+            "",
+            "usage: vitkit VERB …      vitkit VERB --help",
+            "",
+            *lines,
+            "",
+            "  --version",
+        ]
+    )
 
 
 def _first_sentence(text: str) -> str:

@@ -50,9 +50,9 @@ class Schedule:
     """Of the learning rate: a linear rise, then a decay to nothing, or none."""
 
     kind: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
-    warmup: float = 0       # steps, or a share of the run where it is under 1
+    warmup: float = 0  # steps, or a share of the run where it is under 1
     timescale: int = 10_000  # rsqrt: steps after which the rate has fallen to 1 / sqrt(2)
-    cooldown: int = 0       # the last steps, linearly to nothing; for rsqrt and constant, which do not end there
+    cooldown: int = 0  # the last steps, linearly to nothing; for rsqrt and constant, which do not end there
 
     def __post_init__(self) -> None:
         for name in ("warmup", "cooldown"):
@@ -64,33 +64,37 @@ class Schedule:
 class Augmentation:
     """What training does to its pictures; the defaults are the paper's random crop and flip."""
 
-    crop: Range | None = (0.05, 1.0)               # share of the area that a random crop keeps; false: all of it
-    aspect: Range = (3 / 4, 4 / 3)                 # its width / height
+    crop: Range | None = (0.05, 1.0)  # share of the area that a random crop keeps; false: all of it
+    aspect: Range = (3 / 4, 4 / 3)  # its width / height
     flip: bool = True
-    randaugment: tuple[int, float] | None = None   # operations and magnitude
-    erase: float = 0.0                             # share of pictures with a box painted over
+    randaugment: tuple[int, float] | None = None  # operations and magnitude
+    erase: float = 0.0  # share of pictures with a box painted over
     mixup: float = 0.0
     cutmix: float = 0.0
 
     def __post_init__(self) -> None:
         for name, pair, most in (("crop", self.crop, 1.0), ("aspect", self.aspect, float("inf"))):
             if pair is not None and not 0 < pair[0] <= pair[1] <= most:
-                raise ConfigError(f"augment.{name} = {list(pair)} is not a range", try_="[least, greatest], above 0"
-                                  + (" and up to 1" if most == 1 else ""))
+                raise ConfigError(
+                    f"augment.{name} = {list(pair)} is not a range",
+                    try_="[least, greatest], above 0" + (" and up to 1" if most == 1 else ""),
+                )
         for name in ("mixup", "cutmix"):
             _positive(f"augment.{name}", getattr(self, name), zero=True)
         if not 0 <= self.erase <= 1:
             raise ConfigError(f"augment.erase = {self.erase} is the share of pictures: 0 to 1")
         if self.randaugment is not None and not (self.randaugment[0] >= 1 and 0 <= self.randaugment[1] <= 30):
-            raise ConfigError(f"augment.randaugment = {list(self.randaugment)} is out of range",
-                              try_="[operations, magnitude] such as [2, 9]; magnitudes go from 0 to 30")
+            raise ConfigError(
+                f"augment.randaugment = {list(self.randaugment)} is out of range",
+                try_="[operations, magnitude] such as [2, 9]; magnitudes go from 0 to 30",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masked:
     """Masked patch prediction (B.1.2)."""
 
-    rate: float = 0.5                              # share of patches corrupted
+    rate: float = 0.5  # share of patches corrupted
     target: Literal["colour", "pixels"] = "colour"  # 3-bit mean colour as a class; or all pixels, L2
 
     def __post_init__(self) -> None:
@@ -103,56 +107,56 @@ class Fit:
     """One training run. `vitkit fit --set KEY=VALUE` and `--config FILE.toml` reach every field by its name."""
 
     data: str = ""
-    label: str | None = None                       # which column of a manifest or hf: set holds the classes
+    label: str | None = None  # which column of a manifest or hf: set holds the classes
     out: str = ""
     objective: Objective = "labels"
-    recipe: str = ""                               # whose settings these are
+    recipe: str = ""  # whose settings these are
     seed: int = 0
-    split_seed: int = 0                            # of what is set aside: the same pictures for every seed
+    split_seed: int = 0  # of what is set aside: the same pictures for every seed
 
-    model: str = ""                                # its name; else that of the weights
+    model: str = ""  # its name; else that of the weights
     options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, where training starts from nothing
-    weights: str = "default"                       # the variant's public ones; hf:…, a path, or none
-    image: tuple[int, int] | None = None           # height, width; else as the weights have it, 224 without any
-    channels: int | None = None                    # else as the weights have it, 3 without any
+    weights: str = "default"  # the variant's public ones; hf:…, a path, or none
+    image: tuple[int, int] | None = None  # height, width; else as the weights have it, 224 without any
+    channels: int | None = None  # else as the weights have it, 3 without any
     resize: Literal["crop", "squash", "letterbox"] | None = None  # how pictures are fitted; else as the weights do
-    dropout: float | None = None                   # else as the weights have it
+    dropout: float | None = None  # else as the weights have it
     stochastic_depth: float | None = None
-    freeze: int = 0                                # blocks that stay as they are, with all below; -1: all but the head
+    freeze: int = 0  # blocks that stay as they are, with all below; -1: all but the head
 
-    batch: int = 512                               # pictures per step, over all processes
-    micro: int | None = None                       # pictures per pass and process; the rest is accumulated
+    batch: int = 512  # pictures per step, over all processes
+    micro: int | None = None  # pictures per pass and process; the rest is accumulated
     steps: int | None = None
-    epochs: float | None = None                    # instead of steps
+    epochs: float | None = None  # instead of steps
     lr: float = 0.01
-    choose_lr: bool = False                        # take the best of lr_candidates on a dev split, as the paper does
+    choose_lr: bool = False  # take the best of lr_candidates on a dev split, as the paper does
     lr_candidates: tuple[float, ...] = ()
-    lr_dev: float = 0.1                            # share of the training pictures that they are judged on, without val
+    lr_dev: float = 0.1  # share of the training pictures that they are judged on, without val
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Schedule)
-    clip: float = 1.0                              # global norm of the gradient; 0: not clipped
-    layer_decay: float = 1.0                       # learning rate of a layer over that of the one above it
-    average: float = 0.0                           # Polyak averaging: decay per step, such as 0.9999; 0: none
+    clip: float = 1.0  # global norm of the gradient; 0: not clipped
+    layer_decay: float = 1.0  # learning rate of a layer over that of the one above it
+    average: float = 0.0  # Polyak averaging: decay per step, such as 0.9999; 0: none
     label_smoothing: float = 0.0
-    balance: float = 0.0                           # rare classes weigh (mean count / count) ** balance; 1: all the same
+    balance: float = 0.0  # rare classes weigh (mean count / count) ** balance; 1: all the same
     augment: Augmentation = field(default_factory=Augmentation)
     masked: Masked = field(default_factory=Masked)
 
-    test: float = 0.2                              # share set aside for scoring where the data have no test or val
-    dev: float = 0.0                               # share of the training pictures set aside for choosing, without val
-    score_every: int | None = None                 # steps between looks at the dev pictures; else 20 in the run
-    patience: int = 0                              # looks without improvement after which to stop; 0: never
-    save_every: int | None = None                  # steps between checkpoints; else 10 in the run
-    max_failed: float = 0.01                       # share of pictures that may be broken
+    test: float = 0.2  # share set aside for scoring where the data have no test or val
+    dev: float = 0.0  # share of the training pictures set aside for choosing, without val
+    score_every: int | None = None  # steps between looks at the dev pictures; else 20 in the run
+    patience: int = 0  # looks without improvement after which to stop; 0: never
+    save_every: int | None = None  # steps between checkpoints; else 10 in the run
+    max_failed: float = 0.01  # share of pictures that may be broken
 
-    device: str = "auto"                           # cuda, cuda:1, cpu, mps
+    device: str = "auto"  # cuda, cuda:1, cpu, mps
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    fp8: bool = False                              # multiply 8-bit numbers on the way forward: for L and larger
+    fp8: bool = False  # multiply 8-bit numbers on the way forward: for L and larger
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: Literal["auto", "yes", "no"] = "auto"
     recompute: Literal["auto", "yes", "no"] = "auto"  # go through blocks again on the way back, to keep less of them
     cuda_graph: Literal["auto", "yes", "no"] = "auto"  # launch a pass as one, not kernel by kernel
-    workers: int | None = None                     # processes that read pictures; else by cores
+    workers: int | None = None  # processes that read pictures; else by cores
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     def __post_init__(self) -> None:
@@ -172,8 +176,9 @@ class Fit:
             raise ConfigError(f"seed = {self.seed}: 0 or more is needed, of at most 18 digits")
         for name, purpose in (("test", "scoring"), ("lr_dev", "choosing a learning rate")):
             if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)} is the share set aside for {purpose}: above 0, "
-                                  "under 1")
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)} is the share set aside for {purpose}: above 0, under 1"
+                )
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay = {self.layer_decay} must be above 0 and at most 1")
         if self.freeze < -1:
@@ -182,8 +187,9 @@ class Fit:
 
     def _check_length(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            raise ConfigError(f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length",
-                              try_="one of them")
+            raise ConfigError(
+                f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length", try_="one of them"
+            )
         for name in ("steps", "epochs"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))

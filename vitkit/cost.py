@@ -81,13 +81,22 @@ def _vit(config: ViTConfig) -> Iterator[Part]:
 def _positions(config: ViTConfig) -> Part:
     D, T, (h, w) = config.width, config.tokens, config.grid
     count = config.depth if config.inject == "every" else 1
-    table = {"none": 0, "sincos": 0, "1d": T * D, "2d": (h + w) * D // 2 + D * config.class_token,
-             "relative": (2 * T - 1) * D}[config.positions]
+    table = {
+        "none": 0,
+        "sincos": 0,
+        "1d": T * D,
+        "2d": (h + w) * D // 2 + D * config.class_token,
+        "relative": (2 * T - 1) * D,
+    }[config.positions]
     if config.positions == "relative":
         # A learned bias rules flash attention out: scaled copies of q, k and v are kept, and the weights.
         kept = 3 * T * D + config.heads * T * T
-        return Part(count * table, config.depth * T * (2 * T - 1) * D, config.depth * kept,
-                    kernels=config.depth * (2 * T - 1) * D)
+        return Part(
+            count * table,
+            config.depth * T * (2 * T - 1) * D,
+            config.depth * kept,
+            kernels=config.depth * (2 * T - 1) * D,
+        )
     return Part(parameters=count * table)
 
 
@@ -100,10 +109,10 @@ def _blocks(config: ViTConfig, left: int) -> Iterator[Part]:
     D, M, T, H = config.width, config.mlp, config.tokens, config.heads
     for line in config.grid[::-1] if config.axial else (T,):
         yield _norm(D, T)
-        yield Part(4 * D * D + 4 * D, T * 4 * D * D, 4 * T * D + left * D, H * left)     # normed input, q k v, mixed
-        yield Part(macs=2 * T * line * D)                                                # QKᵀ and AV
+        yield Part(4 * D * D + 4 * D, T * 4 * D * D, 4 * T * D + left * D, H * left)  # normed input, q k v, mixed
+        yield Part(macs=2 * T * line * D)  # QKᵀ and AV
         yield _norm(D, left)
-        yield Part(2 * D * M + M + D, T * 2 * D * M, left * (D + 2 * M))                 # normed input, GELU in and out
+        yield Part(2 * D * M + M + D, T * 2 * D * M, left * (D + 2 * M))  # normed input, GELU in and out
 
 
 def _head(config: ViTConfig, left: int) -> Iterator[Part]:
@@ -140,7 +149,7 @@ def _conv_body(conv: ConvConfig, channels: int, image: tuple[int, int]) -> Itera
         yield _group_norm(conv.width, _area(half))
         yield Part(activations=conv.width * _area(half))  # ReLU's output; max-pooling keeps a padded copy of it
     size = _halve(half)
-    yield Part(activations=conv.width * _area(half), statistics=2 * conv.width * _area(size))    # 64-bit indices
+    yield Part(activations=conv.width * _area(half), statistics=2 * conv.width * _area(size))  # 64-bit indices
     inputs = conv.width
     for stage, units in enumerate(conv.layers):
         middle = conv.width * 2**stage
@@ -159,8 +168,11 @@ def _conv_body(conv: ConvConfig, channels: int, image: tuple[int, int]) -> Itera
 def _unit(conv: ConvConfig, inputs: int, middle: int, before: int, after: int, *, projected: bool) -> Iterator[Part]:
     """A bottleneck; `before` and `after` are the pixels on either side of its stride."""
     outputs = 4 * middle
-    normed = ((inputs, before), (middle, before), (middle, after)) if conv.preactivation else (
-        (middle, before), (middle, after), (outputs, after))
+    normed = (
+        ((inputs, before), (middle, before), (middle, after))
+        if conv.preactivation
+        else ((middle, before), (middle, after), (outputs, after))
+    )
     for channels, pixels in normed:
         yield _group_norm(channels, pixels)
     yield _conv(inputs, middle, 1, before, before)

@@ -43,7 +43,7 @@ def demo(out: Path | None, talk: TextIO) -> Path:
     _heading(talk, "done", f"in {duration(time.monotonic() - started)}")
     lines = {
         "accuracy": f"{evaluation.headline.value:.1%} of {evaluation.pictures:,} test pictures named rightly "
-                    f"(95 % interval {evaluation.headline.low:.1%} to {evaluation.headline.high:.1%})",
+        f"(95 % interval {evaluation.headline.low:.1%} to {evaluation.headline.high:.1%})",
         "report": f"{classifier / 'report.html'}: open it in a browser",
         "pictures": f"{sheet}: what the model saw",
         "next": f"vitkit evaluate {classifier} {NAME}",

@@ -50,7 +50,7 @@ class Interrupted(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """"; did you mean B/16 or B/32?": the known names nearest to a mistyped word, or nothing; case is forgiven."""
+    """ "; did you mean B/16 or B/32?": the known names nearest to a mistyped word, or nothing; case is forgiven."""
     by_lower = {name.lower(): name for name in known}
     close = [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)]
     return f"; did you mean {' or '.join(close)}?" if close else ""

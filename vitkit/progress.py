@@ -24,8 +24,13 @@ def _bar(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     from rich import progress as shows
     from rich.console import Console
 
-    columns = (shows.TextColumn(what), shows.BarColumn(), shows.MofNCompleteColumn(),
-               shows.TaskProgressColumn(show_speed=True), shows.TimeRemainingColumn())
+    columns = (
+        shows.TextColumn(what),
+        shows.BarColumn(),
+        shows.MofNCompleteColumn(),
+        shows.TaskProgressColumn(show_speed=True),
+        shows.TimeRemainingColumn(),
+    )
     with shows.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(what, total=total)
         for item in items:
@@ -40,5 +45,8 @@ def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         now = time.monotonic()
         if now - last >= SECONDS_BETWEEN_LINES:
             last, rate = now, done / (now - started)
-            print(f"{what}  {done:,} of {total:,}, {rate:,.3g}/s, {(total - done) / rate:,.0f} s left",
-                  file=sys.stderr, flush=True)
+            print(
+                f"{what}  {done:,} of {total:,}, {rate:,.3g}/s, {(total - done) / rate:,.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -23,9 +23,20 @@ RATES = (0.001, 0.003, 0.01, 0.03)  # Table 4's candidates for everything but Im
 # Pre-training: Table 3. Batch 4096, 10k steps of warm-up, Adam, 224 px; weight decay apart from the gradient.
 
 JFT = {  # model: (learning rate, epochs)
-    "B/32": (8e-4, 7), "B/16": (8e-4, 7), "L/32": (6e-4, 7), "L/16": (4e-4, 14), "H/14": (3e-4, 14),
-    "R50x1": (1e-3, 7), "R50x2": (1e-3, 7), "R101x1": (8e-4, 7), "R152x1": (6e-4, 7), "R152x2": (6e-4, 7),
-    "R50+B/32": (8e-4, 7), "R50+B/16": (8e-4, 7), "R50+L/32": (2e-4, 7), "R50+L/16": (4e-4, 14),
+    "B/32": (8e-4, 7),
+    "B/16": (8e-4, 7),
+    "L/32": (6e-4, 7),
+    "L/16": (4e-4, 14),
+    "H/14": (3e-4, 14),
+    "R50x1": (1e-3, 7),
+    "R50x2": (1e-3, 7),
+    "R101x1": (8e-4, 7),
+    "R152x1": (6e-4, 7),
+    "R152x2": (6e-4, 7),
+    "R50+B/32": (8e-4, 7),
+    "R50+B/16": (8e-4, 7),
+    "R50+L/32": (2e-4, 7),
+    "R50+L/16": (4e-4, 14),
 }
 IMAGENET21K = {"B/32": 90, "B/16": 90, "L/32": 90, "L/16": 90}  # model: epochs
 
@@ -57,8 +68,9 @@ def imagenet_pretrain(model: str = "B/16") -> Fit:
     fine-tuning at 384 px; ours: not run
     """
     config = _pretrain(model, 3e-3, epochs=300, decay=0.3)
-    return _with_hidden_layer(_with_dropout(replace(config, schedule=replace(config.schedule, kind="cosine"),
-                                                    clip=1.0)))
+    return _with_hidden_layer(
+        _with_dropout(replace(config, schedule=replace(config.schedule, kind="cosine"), clip=1.0))
+    )
 
 
 def augreg_pretrain(model: str = "S/16") -> Fit:
@@ -68,8 +80,14 @@ def augreg_pretrain(model: str = "S/16") -> Fit:
     0.1; theirs: see the paper's Figure 4; ours: not run
     """
     config = _pretrain(model, 1e-3, epochs=300, decay=0.1)
-    return replace(config, schedule=replace(config.schedule, kind="cosine"), dropout=0.1, stochastic_depth=0.1,
-                   clip=1.0, augment=Augmentation(randaugment=(2, 15), mixup=0.2))
+    return replace(
+        config,
+        schedule=replace(config.schedule, kind="cosine"),
+        dropout=0.1,
+        stochastic_depth=0.1,
+        clip=1.0,
+        augment=Augmentation(randaugment=(2, 15), mixup=0.2),
+    )
 
 
 def masked_patch_pretrain(model: str = "B/16") -> Fit:
@@ -78,13 +96,27 @@ def masked_patch_pretrain(model: str = "B/16") -> Fit:
     vitkit pretrain shards/ --recipe masked_patch_pretrain      paper: 79.9 on ImageNet after fine-tuning (B/16, JFT),
     2 points over training from nothing; returns flatten after 100k steps; ours: not run at this size
     """
-    return replace(_pretrain(model, 2e-4, steps=1_000_000, decay=0.1), objective="masked-patch", masked=Masked(),
-                   schedule=Schedule(kind="cosine", warmup=10_000))
+    return replace(
+        _pretrain(model, 2e-4, steps=1_000_000, decay=0.1),
+        objective="masked-patch",
+        masked=Masked(),
+        schedule=Schedule(kind="cosine", warmup=10_000),
+    )
 
 
 def _pretrain(model: str, rate: float, *, decay: float, epochs: float | None = None, steps: int | None = None) -> Fit:
-    return Fit(model=model, weights="none", image=(224, 224), batch=4096, lr=rate, epochs=epochs, steps=steps, clip=0.0,
-               optimizer=AdamW(weight_decay=decay), schedule=Schedule(kind="linear", warmup=10_000))
+    return Fit(
+        model=model,
+        weights="none",
+        image=(224, 224),
+        batch=4096,
+        lr=rate,
+        epochs=epochs,
+        steps=steps,
+        clip=0.0,
+        optimizer=AdamW(weight_decay=decay),
+        schedule=Schedule(kind="linear", warmup=10_000),
+    )
 
 
 def _with_hidden_layer(config: Fit) -> Fit:
@@ -99,14 +131,20 @@ def _with_dropout(config: Fit) -> Fit:
 
 # Fine-tuning: Table 4. SGD with momentum 0.9, batch 512, cosine, no weight decay, clipped at 1, 384 px.
 
+
 def imagenet_transfer(model: str = "B/16") -> Fit:
     """Table 4: 20,000 steps, learning rate of {0.003, 0.01, 0.03, 0.06}; Polyak averaging as for Table 2.
 
     vitkit fit imagenet/ --recipe imagenet_transfer --lr auto      paper, without averaging (--set average=0, Table 5):
     83.97 (B/16, ImageNet-21k), 85.15 (L/16)
     """
-    return replace(_transfer(model, steps=20_000, warmup=500), lr=0.03, lr_candidates=(0.003, 0.01, 0.03, 0.06),
-                   lr_dev=0.01, average=0.9999)
+    return replace(
+        _transfer(model, steps=20_000, warmup=500),
+        lr=0.03,
+        lr_candidates=(0.003, 0.01, 0.03, 0.06),
+        lr_dev=0.01,
+        average=0.9999,
+    )
 
 
 def cifar_transfer(model: str = "B/16") -> Fit:
@@ -145,12 +183,22 @@ def vtab_transfer(model: str = "B/16") -> Fit:
 def _transfer(model: str, *, steps: int, warmup: int) -> Fit:
     built = configure(model)
     side = 384 // built.stride * built.stride if isinstance(built, ViTConfig) else 384  # H/14: 378
-    return Fit(model=model, image=(side, side), batch=512, steps=steps, lr=0.01, lr_candidates=RATES,
-               optimizer=SGD(momentum=0.9), schedule=Schedule(kind="cosine", warmup=warmup), clip=1.0)
+    return Fit(
+        model=model,
+        image=(side, side),
+        batch=512,
+        steps=steps,
+        lr=0.01,
+        lr_candidates=RATES,
+        optimizer=SGD(momentum=0.9),
+        schedule=Schedule(kind="cosine", warmup=warmup),
+        clip=1.0,
+    )
 
 
 # For ordinary sizes of data: as Table 4, but with batches and lengths that fit the pictures there are, and at the size
 # that the weights were trained at.
+
 
 def small_transfer(model: str = "Ti/16") -> Fit:
     """Up to 2,000 pictures: 30 epochs in batches of 32.
@@ -178,9 +226,17 @@ def large_transfer(model: str = "Ti/16") -> Fit:
 
 
 def _ordinary(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
-    return Fit(model=model, batch=batch, epochs=epochs, lr=lr, optimizer=SGD(momentum=0.9), clip=1.0,
-               lr_candidates=(lr / 3, lr, lr * 3), schedule=Schedule(kind="cosine", warmup=0.1),
-               augment=Augmentation(crop=(0.25, 1.0)))
+    return Fit(
+        model=model,
+        batch=batch,
+        epochs=epochs,
+        lr=lr,
+        optimizer=SGD(momentum=0.9),
+        clip=1.0,
+        lr_candidates=(lr / 3, lr, lr * 3),
+        schedule=Schedule(kind="cosine", warmup=0.1),
+        augment=Augmentation(crop=(0.25, 1.0)),
+    )
 
 
 def small_scratch(model: str = "Ti/16") -> Fit:
@@ -205,15 +261,29 @@ def large_scratch(model: str = "S/16") -> Fit:
     vitkit fit imagenet/ --weights none --model S/16      theirs: 76.5 (S/16 with --set options.pool=gap
     options.positions=sincos); ours: not run
     """
-    return replace(_scratch(model, batch=1024, epochs=90), schedule=Schedule(kind="cosine", warmup=10_000),
-                   label_smoothing=0.0, augment=Augmentation(randaugment=(2, 10), mixup=0.2))
+    return replace(
+        _scratch(model, batch=1024, epochs=90),
+        schedule=Schedule(kind="cosine", warmup=10_000),
+        label_smoothing=0.0,
+        augment=Augmentation(randaugment=(2, 10), mixup=0.2),
+    )
 
 
 def _scratch(model: str, *, batch: int, epochs: float) -> Fit:
-    return Fit(model=model, weights="none", image=(224, 224), batch=batch, epochs=epochs, lr=1e-3,
-               lr_candidates=(3e-4, 1e-3, 3e-3),
-               optimizer=AdamW(weight_decay=0.1), clip=1.0, schedule=Schedule(kind="cosine", warmup=0.1),
-               augment=Augmentation(crop=(0.2, 1.0), randaugment=(2, 9), mixup=0.2), label_smoothing=0.1)
+    return Fit(
+        model=model,
+        weights="none",
+        image=(224, 224),
+        batch=batch,
+        epochs=epochs,
+        lr=1e-3,
+        lr_candidates=(3e-4, 1e-3, 3e-3),
+        optimizer=AdamW(weight_decay=0.1),
+        clip=1.0,
+        schedule=Schedule(kind="cosine", warmup=0.1),
+        augment=Augmentation(crop=(0.2, 1.0), randaugment=(2, 9), mixup=0.2),
+        label_smoothing=0.1,
+    )
 
 
 def small_masked_patch(model: str = "Ti/16") -> Fit:
@@ -221,9 +291,17 @@ def small_masked_patch(model: str = "Ti/16") -> Fit:
 
     vitkit pretrain photos/ --objective masked-patch
     """
-    return replace(masked_patch_pretrain(model), batch=256, steps=None, epochs=100, lr=1e-3, clip=1.0,
-                   optimizer=AdamW(weight_decay=0.05), schedule=Schedule(kind="cosine", warmup=0.1),
-                   augment=Augmentation(crop=(0.25, 1.0)))
+    return replace(
+        masked_patch_pretrain(model),
+        batch=256,
+        steps=None,
+        epochs=100,
+        lr=1e-3,
+        clip=1.0,
+        optimizer=AdamW(weight_decay=0.05),
+        schedule=Schedule(kind="cosine", warmup=0.1),
+        augment=Augmentation(crop=(0.25, 1.0)),
+    )
 
 
 # The demo's: a small model on 28 x 28 grey pictures, in seconds on two cores.
@@ -236,9 +314,20 @@ def demo_pretrain(model: str = "mu/7") -> Fit:
 
     vitkit pretrain fashion --recipe demo_pretrain
     """
-    return Fit(model=model, options=DEMO, weights="none", image=(28, 28), channels=1, objective="masked-patch",
-               batch=64, epochs=5, lr=2e-3, optimizer=AdamW(weight_decay=0.05),
-               schedule=Schedule(kind="cosine", warmup=0.1), augment=Augmentation(crop=None))
+    return Fit(
+        model=model,
+        options=DEMO,
+        weights="none",
+        image=(28, 28),
+        channels=1,
+        objective="masked-patch",
+        batch=64,
+        epochs=5,
+        lr=2e-3,
+        optimizer=AdamW(weight_decay=0.05),
+        schedule=Schedule(kind="cosine", warmup=0.1),
+        augment=Augmentation(crop=None),
+    )
 
 
 def demo_fit(model: str = "mu/7") -> Fit:
@@ -246,22 +335,51 @@ def demo_fit(model: str = "mu/7") -> Fit:
 
     vitkit fit fashion --recipe demo_fit --weights runs/demo/pretrained
     """
-    return Fit(model=model, image=(28, 28), channels=1, batch=64, epochs=15, lr=3e-3, optimizer=AdamW(weight_decay=0.1),
-               schedule=Schedule(kind="cosine", warmup=0.1), label_smoothing=0.1, augment=Augmentation(crop=None))
+    return Fit(
+        model=model,
+        image=(28, 28),
+        channels=1,
+        batch=64,
+        epochs=15,
+        lr=3e-3,
+        optimizer=AdamW(weight_decay=0.1),
+        schedule=Schedule(kind="cosine", warmup=0.1),
+        label_smoothing=0.1,
+        augment=Augmentation(crop=None),
+    )
 
 
-RECIPES: dict[str, Callable[..., Fit]] = {function.__name__: function for function in (
-    jft_pretrain, imagenet21k_pretrain, imagenet_pretrain, augreg_pretrain, masked_patch_pretrain,
-    imagenet_transfer, cifar_transfer, pets_transfer, flowers_transfer, vtab_transfer,
-    small_transfer, medium_transfer, large_transfer, small_scratch, medium_scratch, large_scratch, small_masked_patch,
-    demo_pretrain, demo_fit,
-)}
+RECIPES: dict[str, Callable[..., Fit]] = {
+    function.__name__: function
+    for function in (
+        jft_pretrain,
+        imagenet21k_pretrain,
+        imagenet_pretrain,
+        augreg_pretrain,
+        masked_patch_pretrain,
+        imagenet_transfer,
+        cifar_transfer,
+        pets_transfer,
+        flowers_transfer,
+        vtab_transfer,
+        small_transfer,
+        medium_transfer,
+        large_transfer,
+        small_scratch,
+        medium_scratch,
+        large_scratch,
+        small_masked_patch,
+        demo_pretrain,
+        demo_fit,
+    )
+}
 
 
 def recipe(name: str, model: str | None = None) -> Fit:
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}",
-                          recipes=textwrap.wrap(", ".join(RECIPES), 100))
+        raise ConfigError(
+            f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}", recipes=textwrap.wrap(", ".join(RECIPES), 100)
+        )
     chosen = RECIPES[name](model) if model else RECIPES[name]()
     return replace(chosen, recipe=name)
 
@@ -279,6 +397,7 @@ def pick_recipe(pictures: int, *, objective: str, from_nothing: bool) -> tuple[s
 
 def _row(table: dict[str, Row], model: str, data: str) -> Row:
     if model not in table:
-        raise ConfigError(f"Table 3 has no row for {model} on {data}{did_you_mean(model, table)}",
-                          rows=", ".join(table))
+        raise ConfigError(
+            f"Table 3 has no row for {model} on {data}{did_you_mean(model, table)}", rows=", ".join(table)
+        )
     return table[model]

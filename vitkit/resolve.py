@@ -28,8 +28,11 @@ def resolve(over: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> t
     named = over.get("recipe", "")
     nothing = over.get("weights", "default") == "none"
     pictures = len(data.splits[fitting_split(data)])
-    name, reason = (named, "as asked") if named else pick_recipe(
-        pictures, objective=over.get("objective", "labels"), from_nothing=nothing)
+    name, reason = (
+        (named, "as asked")
+        if named
+        else pick_recipe(pictures, objective=over.get("objective", "labels"), from_nothing=nothing)
+    )
     chosen = settings.to_tables(recipe(name, over.get("model") or None))
     if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
         chosen["model"] = ""  # the weights say which

@@ -100,24 +100,35 @@ def _begin(resolved: Callable[[], tuple[Fit, Data, str]], device: str, talk: Tex
 
 def _begin_record(config: Fit, data: Data, folder: RunFolder, reason: str, command: str) -> None:
     folder.write_config(config)
-    folder.add_to_record(command=command, started=_now(), recipe_reason=reason, data=_describe(data),
-                         asked=settings.to_tables(config), settings=settings.to_tables(config), versions=_versions(),
-                         machine=describe_machine())
+    folder.add_to_record(
+        command=command,
+        started=_now(),
+        recipe_reason=reason,
+        data=_describe(data),
+        asked=settings.to_tables(config),
+        settings=settings.to_tables(config),
+        versions=_versions(),
+        machine=describe_machine(),
+    )
 
 
 def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int | None = None) -> Path:
     """A run that was stopped goes on from its last checkpoint, exactly as it would have."""
     config = RunFolder(path).config() if (path / "config.toml").is_file() else Fit()
-    config = replace(config, device=device or config.device, workers=config.workers if workers is None else workers,
-                     out=str(path))
+    config = replace(
+        config, device=device or config.device, workers=config.workers if workers is None else workers, out=str(path)
+    )
     with contextlib.ExitStack() as held:
         with joined(pick_device(config.device)) as processes:
             say = _teller(processes, talk)
             folder = processes.alone(lambda: RunFolder.open(path)) or RunFolder(path)
             held.callback(folder.close)
             if "finished" in folder.record() and all((path / name).is_file() for name in (MODEL, REPORT, CARD)):
-                raise RunError(f"{path} is finished; there is nothing to resume.",
-                               report=str(path / "report.html"), more=f"vitkit fit DATA --weights {path}")
+                raise RunError(
+                    f"{path} is finished; there is nothing to resume.",
+                    report=str(path / "report.html"),
+                    more=f"vitkit fit DATA --weights {path}",
+                )
             data = open_data(config.data, label=config.label)
             _check_data(data, folder)
             try:
@@ -164,9 +175,11 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
         with contextlib.suppress(VitkitError):  # on a disk that is full, what stopped the run is the news
             add_up()
         if processes.ranks > 1 and lost_peer(error):
-            raise RunError("another process of this run has ended, and this one cannot go on without it.",
-                           found="".join(str(error).splitlines()[:1]),
-                           then=f"vitkit resume {shlex.quote(str(folder.path))}, started in the same way") from error
+            raise RunError(
+                "another process of this run has ended, and this one cannot go on without it.",
+                found="".join(str(error).splitlines()[:1]),
+                then=f"vitkit resume {shlex.quote(str(folder.path))}, started in the same way",
+            ) from error
         raise
     add_up()
     return division
@@ -175,8 +188,11 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
 def _warn(config: Fit, data: Data, note: Say) -> None:
     pictures = len(data.splits[fitting_split(data)])
     if config.weights == "none" and config.objective == "labels" and pictures < FEW:
-        note("warning", f"{pictures:,} pictures are few to train from nothing. Ti/16 came to 11.8 % so on the 3,680 of "
-                        "Pets, and to 91.4 % from trained weights: --weights hf:… or PATH")
+        note(
+            "warning",
+            f"{pictures:,} pictures are few to train from nothing. Ti/16 came to 11.8 % so on the 3,680 of "
+            "Pets, and to 91.4 % from trained weights: --weights hf:… or PATH",
+        )
     if config.objective == "labels" and (seen := _seen_before(config, data)):
         note("warning", seen)
 
@@ -198,8 +214,9 @@ def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say:
     try:
         _score_and_report(config, data, division, folder, say)
     except KeyboardInterrupt:
-        raise Interrupted(f"trained, but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes it",
-                          130) from None
+        raise Interrupted(
+            f"trained, but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes it", 130
+        ) from None
 
 
 def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
@@ -208,8 +225,15 @@ def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFo
     if division.test is not None:
         scored = replace(data, splits={division.scored: division.test})
         # broken pictures are told in the report: hours of training are not lost over them
-        evaluation = evaluate(model, scored, division.scored, device=device, max_failed=1.0,
-                              workers=pick_readers(config.workers, device, 1), watch=progress)
+        evaluation = evaluate(
+            model,
+            scored,
+            division.scored,
+            device=device,
+            max_failed=1.0,
+            workers=pick_readers(config.workers, device, 1),
+            watch=progress,
+        )
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
         unseen = "" if _seen_before(config, data) else " that training has not seen"
         say("score", _score(evaluation) + unseen)
@@ -217,8 +241,10 @@ def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFo
     shown = division.fit if division.test is None else division.test
     report = write_report(folder.path, shown, looks(model, shown))
     write_card(folder.path)
-    say("took", f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and "
-                "to report")
+    say(
+        "took",
+        f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and to report",
+    )
     say("report", str(report))
     here = shlex.quote(str(folder.path))
     say("next", f"vitkit evaluate {here} DATA" if division.test is not None else f"vitkit fit DATA --weights {here}")
@@ -228,15 +254,19 @@ def _score(evaluation: Evaluation) -> str:
     best = evaluation.headline
     name = "mean average precision" if evaluation.multilabel else "top-1"
     macro = f"; macro-F1 {evaluation.macro_f1.value:.1%}" if evaluation.macro_f1 else ""
-    return (f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}){macro} on "
-            f"{counted(evaluation.pictures, 'picture')}")
+    return (
+        f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}){macro} on "
+        f"{counted(evaluation.pictures, 'picture')}"
+    )
 
 
 def _check_data(data: Data, folder: RunFolder) -> None:
     began = folder.record().get("data", {}).get("fingerprint")
     if began is not None and began != fingerprint(data, fitting_split(data)):
-        raise RunError(f"{data.name} is not what {folder.path} was begun with: pictures or classes have changed.",
-                       try_="bring the data back as they were, or start a new run")
+        raise RunError(
+            f"{data.name} is not what {folder.path} was begun with: pictures or classes have changed.",
+            try_="bring the data back as they were, or start a new run",
+        )
 
 
 def _teller(processes: Processes, talk: TextIO) -> Say:
@@ -249,18 +279,27 @@ def _teller(processes: Processes, talk: TextIO) -> Say:
 
 def _describe(data: Data) -> dict[str, Any]:
     return {
-        "name": data.name, "kind": data.kind, "classes": len(data.classes), "notes": list(data.notes),
+        "name": data.name,
+        "kind": data.kind,
+        "classes": len(data.classes),
+        "notes": list(data.notes),
         "pictures": {name: len(split) for name, split in data.splits.items()},
         "fingerprint": fingerprint(data, fitting_split(data)),
-        "counts": {name: dict(zip(data.classes, split.per_class(len(data.classes)).tolist(), strict=True))
-                   for name, split in data.splits.items() if data.classes},
+        "counts": {
+            name: dict(zip(data.classes, split.per_class(len(data.classes)).tolist(), strict=True))
+            for name, split in data.splits.items()
+            if data.classes
+        },
     }
 
 
 def _versions() -> dict[str, str]:
     packages = ("torch", "numpy", "pillow", "simplejpeg", "safetensors")
-    return {"vitkit": vitkit.__version__, "python": platform.python_version(),
-            **{package: version(package) for package in packages}}
+    return {
+        "vitkit": vitkit.__version__,
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+    }
 
 
 def _name(config: Fit) -> Path:

@@ -116,11 +116,13 @@ def write(config: Fit) -> str:
 
 
 def differences(before: Fit, after: Fit, ignore: Iterable[str] = ()) -> list[str]:
-    """"schedule.warmup: 100 → 50", a line for every setting that differs."""
+    """ "schedule.warmup: 100 → 50", a line for every setting that differs."""
     one, other = (_flat(to_tables(config)) for config in (before, after))
-    return [f"{key}: {one.get(key, 'not set')} → {other.get(key, 'not set')}"
-            for key in sorted(one.keys() | other.keys())
-            if key.split(".")[0] not in ignore and one.get(key) != other.get(key)]
+    return [
+        f"{key}: {one.get(key, 'not set')} → {other.get(key, 'not set')}"
+        for key in sorted(one.keys() | other.keys())
+        if key.split(".")[0] not in ignore and one.get(key) != other.get(key)
+    ]
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -172,8 +174,10 @@ def _dataclass(kind: type, tables: Any, where: str) -> Any:
     hints = get_type_hints(kind)
     for name in tables:
         if name not in hints:
-            raise ConfigError(f"there is no setting {_path(where, name)}{_nearest(name, hints, where)}",
-                              settings=textwrap.wrap(", ".join(hints), 100))
+            raise ConfigError(
+                f"there is no setting {_path(where, name)}{_nearest(name, hints, where)}",
+                settings=textwrap.wrap(", ".join(hints), 100),
+            )
     return kind(**{name: _typed(hints[name], value, _path(where, name)) for name, value in tables.items()})
 
 
@@ -185,15 +189,19 @@ def _nearest(name: str, known: Iterable[str], where: str) -> str:
 
 _INSIDE = {
     "optimizer": {name for kind in OPTIMIZERS.values() for name in get_type_hints(kind)},
-    "schedule": get_type_hints(Schedule), "augment": get_type_hints(Augmentation), "masked": get_type_hints(Masked),
+    "schedule": get_type_hints(Schedule),
+    "augment": get_type_hints(Augmentation),
+    "masked": get_type_hints(Masked),
 }
 
 
 def _optimizer(tables: Any) -> Any:
     if not isinstance(tables, Mapping) or tables.get("kind", "sgd") not in OPTIMIZERS:
-        raise ConfigError(f"optimizer = {tables!r} is not known",
-                          try_='[optimizer] kind = "adamw", or --set optimizer.kind=adamw',
-                          kinds=", ".join(OPTIMIZERS))
+        raise ConfigError(
+            f"optimizer = {tables!r} is not known",
+            try_='[optimizer] kind = "adamw", or --set optimizer.kind=adamw',
+            kinds=", ".join(OPTIMIZERS),
+        )
     rest = {name: value for name, value in tables.items() if name != "kind"}
     return _dataclass(OPTIMIZERS[tables.get("kind", "sgd")], rest, "optimizer")
 
@@ -211,8 +219,10 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value in arguments:
             return value
-        raise ConfigError(f"{where} = {value!r} is not known{did_you_mean(str(value), map(str, arguments))}",
-                          choose_from=", ".join(map(str, arguments)))
+        raise ConfigError(
+            f"{where} = {value!r} is not known{did_you_mean(str(value), map(str, arguments))}",
+            choose_from=", ".join(map(str, arguments)),
+        )
     if origin is tuple:
         return _tuple(arguments, value, where)
     if origin is Mapping and isinstance(value, Mapping):

@@ -33,15 +33,38 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """As on a machine without tyro."""
     path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    script = ("import sys, runpy; sys.modules['tyro'] = None; sys.path.insert(0, 'benchmarks'); "
-              "runpy.run_path('benchmarks/gpu.py', run_name='__main__')")
-    return subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=300, cwd=ROOT,
-                          stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
+    script = (
+        "import sys, runpy; sys.modules['tyro'] = None; sys.path.insert(0, 'benchmarks'); "
+        "runpy.run_path('benchmarks/gpu.py', run_name='__main__')"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script, *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+    )
 
 
 def test_the_whole_of_it_in_small(tmp_path: Path):
-    told = run("--device", "cpu", "--cases", "tiny", "--ways", "eager", "--steps", "4", "--peers", "transformers",
-               "--json", str(tmp_path / "found.json"), "--page", str(tmp_path / "page.md"))
+    told = run(
+        "--device",
+        "cpu",
+        "--cases",
+        "tiny",
+        "--ways",
+        "eager",
+        "--steps",
+        "4",
+        "--peers",
+        "transformers",
+        "--json",
+        str(tmp_path / "found.json"),
+        "--page",
+        str(tmp_path / "page.md"),
+    )
     assert told.returncode == 0, told.stderr
     result = json.loads((tmp_path / "found.json").read_text())
     assert [case["case"] for case in result["cases"]] == ["tiny-train", "tiny-infer", "tiny-latency"]
@@ -91,6 +114,7 @@ def test_a_peer_learns_and_answers(gpu: ModuleType):
 
 # Somebody fails
 
+
 def contender(gpu: ModuleType, name: str, work: Any) -> Any:
     return gpu.Contender(name, "eager", False, lambda: torch.nn.Identity(), lambda model: work)
 
@@ -113,8 +137,9 @@ def test_who_fails_is_a_row_that_says_why(gpu: ModuleType):
     def breaks_later() -> None:
         next(later)
 
-    rows = measured(gpu, contender(gpu, "broken", broken), contender(gpu, "fine", nothing),
-                    contender(gpu, "late", breaks_later))
+    rows = measured(
+        gpu, contender(gpu, "broken", broken), contender(gpu, "fine", nothing), contender(gpu, "late", breaks_later)
+    )
     assert [row["library"] for row in rows] == ["broken", "fine", "late"]
     assert rows[0]["failed"] == "TypeError: unexpected argument | 'x'"
     assert rows[1]["steps"] == 4
@@ -147,12 +172,36 @@ def test_who_does_not_fit_beside_the_others_comes_after_them(gpu: ModuleType):
 def test_a_page_of_two_runs_takes_a_case_from_the_later(gpu: ModuleType):
     def result(*cases: tuple[str, float]) -> dict[str, Any]:
         figures = {"milliseconds": 1.0, "share_of_ceiling": 0.5, "peak_bytes": 2**31, "compile_seconds": 30.4}
-        return {"about": gpu.about(CPU, {"timm": "1.0"}, Ceiling("bf16", 8192, 7e14), "tanh"), "cases": [
-            {"case": name, "what": "training", "model": "B/16", "image": 224, "batch": 256, "rows": [
-                {"library": "vitkit", "how": "compiled", **figures, "pictures_per_second": rate},
-                {"library": "timm", "how": "compiled", **figures, "pictures_per_second": 1000.0, "peak_bytes": 2**32},
-                {"library": "timm", "how": "eager", **figures, "pictures_per_second": 900.0, "peak_bytes": 2**33}]}
-            for name, rate in cases]}
+        return {
+            "about": gpu.about(CPU, {"timm": "1.0"}, Ceiling("bf16", 8192, 7e14), "tanh"),
+            "cases": [
+                {
+                    "case": name,
+                    "what": "training",
+                    "model": "B/16",
+                    "image": 224,
+                    "batch": 256,
+                    "rows": [
+                        {"library": "vitkit", "how": "compiled", **figures, "pictures_per_second": rate},
+                        {
+                            "library": "timm",
+                            "how": "compiled",
+                            **figures,
+                            "pictures_per_second": 1000.0,
+                            "peak_bytes": 2**32,
+                        },
+                        {
+                            "library": "timm",
+                            "how": "eager",
+                            **figures,
+                            "pictures_per_second": 900.0,
+                            "peak_bytes": 2**33,
+                        },
+                    ],
+                }
+                for name, rate in cases
+            ],
+        }
 
     table = gpu.page([result(("a", 1111.0), ("b", 1222.0)), result(("a", 1333.0))])
     assert "1,111" not in table

@@ -45,8 +45,12 @@ def test_a_step_of_training_does_not_wait_for_the_device(before: int):
 
 def test_peak_memory_is_that_of_the_work_alone():
     elsewhere = torch.empty(2**30, dtype=torch.uint8, device=GPU)
-    ready = prepare(lambda: torch.empty(2**29, dtype=torch.uint8, device=GPU),
-                    lambda _: lambda: torch.empty(2**28, dtype=torch.uint8, device=GPU), GPU, warmups=2)
+    ready = prepare(
+        lambda: torch.empty(2**29, dtype=torch.uint8, device=GPU),
+        lambda _: lambda: torch.empty(2**28, dtype=torch.uint8, device=GPU),
+        GPU,
+        warmups=2,
+    )
     assert ready.peak_bytes is not None
     assert 2**28 <= ready.peak_bytes < 2**28 + 2**22
     del elsewhere

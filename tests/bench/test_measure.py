@@ -53,9 +53,18 @@ def test_figures_follow_from_the_median():
 
 
 def test_operations_are_those_that_torch_counts_in_transformers():
-    theirs = ViTForImageClassification(ViTConfig(
-        image_size=32, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
-        num_labels=1000, attn_implementation="eager"))
+    theirs = ViTForImageClassification(
+        ViTConfig(
+            image_size=32,
+            patch_size=4,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=128,
+            num_labels=1000,
+            attn_implementation="eager",
+        )
+    )
     with FlopCounterMode(display=False) as counted:
         theirs(torch.rand(1, 3, 32, 32))
     assert flops(TOY, "inference") == counted.get_total_flops()
@@ -96,19 +105,33 @@ def test_a_product_of_side_n_is_2_n_cubed_operations(monkeypatch: pytest.MonkeyP
 
 # What is measured unless said
 
-@pytest.mark.parametrize(("precision", "whats"), [("auto", {"training", "inference", "latency"}),
-                                                  ("bf16", {"training", "inference", "latency"})])
+
+@pytest.mark.parametrize(
+    ("precision", "whats"),
+    [("auto", {"training", "inference", "latency"}), ("bf16", {"training", "inference", "latency"})],
+)
 def test_all_of_it_is_measured_unless_said(precision: str, whats: set[str]):
     rows = plan(untrained("mu/4", image=32), CPU, what=(), precision=precision, batch=None, compiled=False)
     assert {row.what for row in rows} == whats
     assert all(row.batch == 1 for row in rows if row.what == "latency")
 
 
-@pytest.mark.parametrize(("name", "rows"), [
-    ("mu/4", [("training", "bf16", True), ("inference", "bf16", False), ("inference", "fp8", False),
-              ("latency", "bf16", False), ("latency", "fp8", False)]),
-    ("R50x1", [("training", "bf16", True), ("inference", "bf16", True), ("latency", "bf16", True)]),
-])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        (
+            "mu/4",
+            [
+                ("training", "bf16", True),
+                ("inference", "bf16", False),
+                ("inference", "fp8", False),
+                ("latency", "bf16", False),
+                ("latency", "fp8", False),
+            ],
+        ),
+        ("R50x1", [("training", "bf16", True), ("inference", "bf16", True), ("latency", "bf16", True)]),
+    ],
+)
 def test_a_new_gpu_is_asked_for_all_its_narrow_numbers(name: str, rows: list[Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measuring, "numbers_here", lambda device: ("fp32", "bf16", "fp8"))
     monkeypatch.setattr(measuring, "pick_precision", lambda asked, device: "bf16")
@@ -135,6 +158,7 @@ def test_a_small_gpu_gets_a_small_batch(monkeypatch: pytest.MonkeyPatch):
 
 
 # What does not fit
+
 
 def test_too_much_for_a_cpu_is_known_before_it_is_asked_for():
     with pytest.raises(BenchError, match="training with 1,000,000 pictures at a time does not fit") as told:

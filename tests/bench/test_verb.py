@@ -15,8 +15,9 @@ from vitkit.cli import main
 def test_figures_as_json():
     """mu/4 at 32 px: 64 patches of 48 numbers and a class token, width 32, MLP 128, two layers, 1,000 classes."""
     words = ["bench", "mu/4", "--image", "32", "--device", "cpu", "--batch", "4", "--json"]
-    told = subprocess.run([sys.executable, "-m", "vitkit", *words], capture_output=True, text=True, timeout=120,
-                          stdin=subprocess.DEVNULL)
+    told = subprocess.run(
+        [sys.executable, "-m", "vitkit", *words], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
     assert told.returncode == 0, told.stderr
     content = json.loads(told.stdout)
     layer = 65 * 4 * 32**2 + 2 * 65**2 * 32 + 65 * 2 * 32 * 128
@@ -44,26 +45,40 @@ def test_figures_for_people(capsys: pytest.CaptureFixture[str]):
 
 
 def test_weights_of_ones_own(fixtures: Path, capsys: pytest.CaptureFixture[str]):
-    main(["bench", str(fixtures / "google_token_weights.npz"), "--device", "cpu", "--precision", "fp32", "--batch", "2",
-          "--json"])
+    main(
+        [
+            "bench",
+            str(fixtures / "google_token_weights.npz"),
+            "--device",
+            "cpu",
+            "--precision",
+            "fp32",
+            "--batch",
+            "2",
+            "--json",
+        ]
+    )
     content = json.loads(capsys.readouterr().out)
     assert content["image"] == [32, 32]
     assert content["classes"] == 10
     assert len(content["rows"]) == 3
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["B/17x"], "there is no model 'B/17x'; did you mean B/16"),
-    (["B/16", "--image", "250"], "250 x 250 image cannot be cut into 16-pixel patches"),
-    (["mu/4", "--image", "32", "--batch", "0"], "--batch 0: 1 or more"),
-    (["mu/4", "--image", "32", "--batch", "100000000"], "does not fit into"),
-    (["mu/4", "--image", "32", "--device", "gpu"], "device = 'gpu' is not known"),
-    (["mu/4", "--image", "32", "--device", "cuda:99"], "device = cuda"),
-    (["mu/4", "--image", "32", "--precision", "fp8", "--what", "training"], "fp8 is for inference"),
-    (["mu/4", "--image", "32", "--precision", "fp8"], "cpu does not multiply fp8"),
-    (["mu/4", "--what", "speed"], "training"),
-    (["no/such/run"], "there is no model"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["B/17x"], "there is no model 'B/17x'; did you mean B/16"),
+        (["B/16", "--image", "250"], "250 x 250 image cannot be cut into 16-pixel patches"),
+        (["mu/4", "--image", "32", "--batch", "0"], "--batch 0: 1 or more"),
+        (["mu/4", "--image", "32", "--batch", "100000000"], "does not fit into"),
+        (["mu/4", "--image", "32", "--device", "gpu"], "device = 'gpu' is not known"),
+        (["mu/4", "--image", "32", "--device", "cuda:99"], "device = cuda"),
+        (["mu/4", "--image", "32", "--precision", "fp8", "--what", "training"], "fp8 is for inference"),
+        (["mu/4", "--image", "32", "--precision", "fp8"], "cpu does not multiply fp8"),
+        (["mu/4", "--what", "speed"], "training"),
+        (["no/such/run"], "there is no model"),
+    ],
+)
 def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:
         main(["bench", "--device", "cpu", *words] if "--device" not in words else ["bench", *words])

@@ -9,8 +9,9 @@ from torch.testing import assert_close
 from tests.model.kinds import images_for, make
 from vitkit.compute.compiled import Compiled
 
-GPU = pytest.param("inductor", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
-                                                                          reason="needs a CUDA device")])
+GPU = pytest.param(
+    "inductor", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", GPU])

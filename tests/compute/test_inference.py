@@ -14,8 +14,11 @@ from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
 from vitkit.serve import int8
 
-PLAIN = [kind for kind in KINDS if not any(word in kind for word in (
-    "every", "shared", "relative", "post-norm", "axial", "ResNet"))]
+PLAIN = [
+    kind
+    for kind in KINDS
+    if not any(word in kind for word in ("every", "shared", "relative", "post-norm", "axial", "ResNet"))
+]
 
 
 def test_the_papers_encoder_is_laid_out_anew_and_others_are_not():

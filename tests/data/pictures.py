@@ -29,8 +29,13 @@ def oriented(format: str, orientation: int, **options: Any) -> bytes:
     """The scene as a camera stores it when held so that Exif says `orientation`: upright after undoing it."""
     # where each orientation puts the upright picture's pixels in the file, by Exif's definition
     stored = {
-        1: lambda p: p, 2: lambda p: p[:, ::-1], 3: lambda p: p[::-1, ::-1], 4: lambda p: p[::-1],
-        5: lambda p: p.swapaxes(0, 1), 6: lambda p: np.rot90(p, 1), 7: lambda p: p[::-1, ::-1].swapaxes(0, 1),
+        1: lambda p: p,
+        2: lambda p: p[:, ::-1],
+        3: lambda p: p[::-1, ::-1],
+        4: lambda p: p[::-1],
+        5: lambda p: p.swapaxes(0, 1),
+        6: lambda p: np.rot90(p, 1),
+        7: lambda p: p[::-1, ::-1].swapaxes(0, 1),
         8: lambda p: np.rot90(p, -1),
     }[orientation](scene())
     exif = Image.Exif()
@@ -40,6 +45,7 @@ def oriented(format: str, orientation: int, **options: Any) -> bytes:
 
 def png_with_header(width: int, height: int, body: bytes = b"") -> bytes:
     """A PNG that claims any size, whatever it holds."""
+
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
@@ -51,7 +57,7 @@ def bombs() -> dict[str, bytes]:
     """60,000 x 60,000 pixels that fit in a few bytes."""
     jpeg = bytearray(encode(scene(), "JPEG"))
     frame = jpeg.index(b"\xff\xc0")
-    jpeg[frame + 5:frame + 9] = struct.pack(">HH", 60_000, 60_000)
+    jpeg[frame + 5 : frame + 9] = struct.pack(">HH", 60_000, 60_000)
     gif = bytearray(encode(Image.fromarray(scene()).quantize(), "GIF"))
     gif[6:10] = struct.pack("<HH", 60_000, 60_000)
     npy = io.BytesIO()

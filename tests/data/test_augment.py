@@ -28,9 +28,11 @@ def smooth(count: int, channels: int, size: tuple[int, int]) -> torch.Tensor:
 
 # Crop and flip
 
+
 @given(size=sizes, area=areas, seed=st.integers(0, 2**40))
-def test_boxes_lie_inside_the_picture_and_have_the_area_asked_for(size: tuple[int, int], area: tuple[float, float],
-                                                                  seed: int):
+def test_boxes_lie_inside_the_picture_and_have_the_area_asked_for(
+    size: tuple[int, int], area: tuple[float, float], seed: int
+):
     draws = uniform(seed, 0, torch.arange(50), "crop", 4)
     left, top, right, bottom = draw_boxes(draws, size, area=area, aspect=(3 / 4, 4 / 3)).T
     assert min(left.min(), top.min()) >= 0
@@ -62,7 +64,8 @@ def test_cropping_and_flipping_are_pillows_transform(size: tuple[int, int], seed
     for picture, (left, top, right, bottom), flip, result in zip(images, boxes.tolist(), flipped, ours, strict=True):
         for channel in range(channels):
             theirs = Image.fromarray(picture[channel].numpy()).transform(
-                (width, height), Image.Transform.EXTENT, (left, top, right, bottom), Image.Resampling.BILINEAR)
+                (width, height), Image.Transform.EXTENT, (left, top, right, bottom), Image.Resampling.BILINEAR
+            )
             expected = np.asarray(theirs)[:, ::-1] if flip else np.asarray(theirs)
             np.testing.assert_allclose(result[channel], expected, atol=1e-4)
 
@@ -77,6 +80,7 @@ def test_flipping_alone_is_exact_and_as_frequent_as_asked():
 
 # Erasing
 
+
 def test_erasing_paints_one_box_of_one_colour_on_the_share_asked_for():
     images = torch.full((2_000, 3, 32, 32), 2.0)  # no colour that erasing could paint
     erased = erase(images, torch.arange(2_000), 0.25, seed=5, epoch=0)
@@ -88,7 +92,7 @@ def test_erasing_paints_one_box_of_one_colour_on_the_share_asked_for():
     assert 0.01 < shares.min() <= shares.max() < 0.37  # 0.02 to 1/3, give or take whole pixels
     for picture, mask in zip(erased[touched][:50], painted[touched][:50, 0], strict=True):
         rows, columns = mask.any(1), mask.any(0)
-        assert torch.equal(mask, rows[:, None] & columns)              # a rectangle
+        assert torch.equal(mask, rows[:, None] & columns)  # a rectangle
         assert all(len(channel[mask].unique()) == 1 for channel in picture)
 
 
@@ -99,6 +103,7 @@ def test_the_pixels_inside_a_box_are_those_whose_centre_is():
 
 
 # Mixing
+
 
 @given(count=st.integers(1, 5), size=sizes, alpha=st.floats(0.05, 4), step=st.integers(0, 10**6))
 def test_mixup_is_a_convex_combination_with_the_neighbour(count: int, size: tuple[int, int], alpha: float, step: int):
@@ -112,8 +117,9 @@ def test_mixup_is_a_convex_combination_with_the_neighbour(count: int, size: tupl
 
 
 @given(count=st.integers(2, 5), size=sizes, alpha=st.floats(0.05, 4), step=st.integers(0, 10**6))
-def test_cutmix_targets_are_the_pixels_that_each_picture_keeps(count: int, size: tuple[int, int], alpha: float,
-                                                               step: int):
+def test_cutmix_targets_are_the_pixels_that_each_picture_keeps(
+    count: int, size: tuple[int, int], alpha: float, step: int
+):
     images = torch.arange(count).float().view(-1, 1, 1, 1).expand(count, 2, *size)  # a picture's pixels are its number
     mixed, shares = mix(images, torch.eye(count), Augment(cutmix=alpha), seed=1, step=step, rank=3)
     for picture in range(count):
@@ -137,16 +143,22 @@ def test_mixing_follows_the_beta_distribution_and_alternates_where_both_are_aske
 
 def test_mixing_depends_on_seed_step_and_rank_alone():
     images, targets = torch.rand(4, 3, 8, 8), torch.eye(4)
-    first, again, *others = (mix(images, targets, EVERYTHING, seed=seed, step=step, rank=rank)[0]
-                             for seed, step, rank in [(1, 2, 3), (1, 2, 3), (1, 3, 2), (2, 2, 3), (1, 2, 4)])
+    first, again, *others = (
+        mix(images, targets, EVERYTHING, seed=seed, step=step, rank=rank)[0]
+        for seed, step, rank in [(1, 2, 3), (1, 2, 3), (1, 3, 2), (2, 2, 3), (1, 2, 4)]
+    )
     assert torch.equal(first, again)
     assert not any(torch.equal(first, other) for other in others)
 
 
 # The chain
 
-@given(pictures=st.lists(st.integers(0, 10**9), min_size=1, max_size=6, unique=True),
-       channels=st.sampled_from([1, 3, 4]), epoch=st.integers(0, 99))
+
+@given(
+    pictures=st.lists(st.integers(0, 10**9), min_size=1, max_size=6, unique=True),
+    channels=st.sampled_from([1, 3, 4]),
+    epoch=st.integers(0, 99),
+)
 def test_a_picture_is_augmented_the_same_in_any_batch_and_place(pictures: list[int], channels: int, epoch: int):
     indices = torch.tensor(pictures)
     images = torch.rand(len(pictures), channels, 16, 12)
@@ -154,14 +166,16 @@ def test_a_picture_is_augmented_the_same_in_any_batch_and_place(pictures: list[i
     backwards = augment(images.flip(0), indices.flip(0), EVERYTHING, seed=9, epoch=torch.full_like(indices, epoch))
     assert torch.allclose(together, backwards.flip(0), atol=1e-6)
     for place in range(len(pictures)):
-        alone = augment(images[place:place + 1], indices[place:place + 1], EVERYTHING, seed=9, epoch=epoch)
+        alone = augment(images[place : place + 1], indices[place : place + 1], EVERYTHING, seed=9, epoch=epoch)
         assert torch.allclose(alone[0], together[place], atol=1e-6)
 
 
 def test_another_epoch_seed_or_picture_is_augmented_otherwise():
     images = torch.rand(1, 3, 16, 16).expand(8, 3, 16, 16)
-    base, *others = (augment(images, torch.arange(8) + first, EVERYTHING, seed=seed, epoch=epoch)
-                     for seed, epoch, first in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 100)])
+    base, *others = (
+        augment(images, torch.arange(8) + first, EVERYTHING, seed=seed, epoch=epoch)
+        for seed, epoch, first in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 100)]
+    )
     for other in others:
         assert not any(torch.equal(one, two) for one, two in zip(base, other, strict=True))
     assert len({picture.sum().item() for picture in base}) == 8
@@ -181,8 +195,9 @@ def test_results_are_floats_between_0_and_1_and_the_input_is_left_alone(how: Aug
 
 def test_bytes_are_scaled_first():
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8)
-    from_bytes, from_floats = (augment(batch, torch.arange(8), EVERYTHING, seed=0, epoch=0)
-                               for batch in (images, images.float() / 255))
+    from_bytes, from_floats = (
+        augment(batch, torch.arange(8), EVERYTHING, seed=0, epoch=0) for batch in (images, images.float() / 255)
+    )
     assert torch.equal(from_bytes, from_floats)
 
 
@@ -217,11 +232,21 @@ def test_a_gpu_is_never_waited_for_and_gives_the_same_pictures():
 
 # What people get wrong
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"crop": (0.5, 1.5)}, "crop=.* up to 1"), ({"crop": (0.0, 1.0)}, "crop"), ({"aspect": (2.0, 1.0)}, "aspect"),
-    ({"flip": 2.0}, "share of the pictures"), ({"erase": -0.1}, "erase"), ({"mixup": -1.0}, "Beta"),
-    ({"cutmix": float("nan")}, "Beta"), ({"randaugment": (0, 9)}, "such as"), ({"randaugment": (2, 31)}, "0 to 30"),
-])
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"crop": (0.5, 1.5)}, "crop=.* up to 1"),
+        ({"crop": (0.0, 1.0)}, "crop"),
+        ({"aspect": (2.0, 1.0)}, "aspect"),
+        ({"flip": 2.0}, "share of the pictures"),
+        ({"erase": -0.1}, "erase"),
+        ({"mixup": -1.0}, "Beta"),
+        ({"cutmix": float("nan")}, "Beta"),
+        ({"randaugment": (0, 9)}, "such as"),
+        ({"randaugment": (2, 31)}, "0 to 30"),
+    ],
+)
 def test_settings_out_of_range_are_refused(settings: dict, message: str):
     with pytest.raises(ConfigError, match=f"(?s){message}"):
         Augment(**settings)
@@ -240,8 +265,15 @@ def test_inputs_of_the_wrong_kind_are_refused():
 def test_presets_are_augregs_table():
     """big_vision's vit_i21k.py, RANDAUG_DEF and MIXUP_DEF."""
     table = {name: (how.randaugment, how.mixup) for name, how in AUGREG.items()}
-    assert table == {"none": (None, 0), "light1": ((2, 0), 0), "light2": ((2, 10), 0.2), "medium1": ((2, 15), 0.2),
-                     "medium2": ((2, 15), 0.5), "strong1": ((2, 20), 0.5), "strong2": ((2, 20), 0.8)}
+    assert table == {
+        "none": (None, 0),
+        "light1": ((2, 0), 0),
+        "light2": ((2, 10), 0.2),
+        "medium1": ((2, 15), 0.2),
+        "medium2": ((2, 15), 0.5),
+        "strong1": ((2, 20), 0.5),
+        "strong2": ((2, 20), 0.8),
+    }
     assert preset("strong1") is AUGREG["strong1"]
     with pytest.raises(ConfigError, match="did you mean medium1"):
         preset("medum1")

@@ -74,8 +74,12 @@ def test_pictures_that_are_slow_to_read_are_told(photos: Path):
 
 
 def test_bad_files_are_named_with_their_reasons(photos: Path):
-    for name, content in {"empty.jpg": b"", "text.jpg": b"hello", "half.jpg": encode(view(1), "JPEG")[:300],
-                          "bomb.png": bombs()["png"]}.items():
+    for name, content in {
+        "empty.jpg": b"",
+        "text.jpg": b"hello",
+        "half.jpg": encode(view(1), "JPEG")[:300],
+        "bomb.png": bombs()["png"],
+    }.items():
         (photos / "train" / "cat" / name).write_bytes(content)
     (photos / "train" / "cat" / "png.jpg").write_bytes(encode(view(999), "PNG"))
     report = look(photos)
@@ -98,7 +102,9 @@ def test_leaks_between_splits_are_found_in_any_coat(photos: Path):
     (photos / "test" / "dog" / "near.jpg").write_bytes(encode(smaller, "JPEG", quality=80))
     report = look(photos)
     assert {(Path(one).name, Path(other).name, how) for one, other, how in report.leaks} == {
-        ("same.png", "same.bmp", "identical"), ("near.png", "near.jpg", "nearly identical")}
+        ("same.png", "same.bmp", "identical"),
+        ("near.png", "near.jpg", "nearly identical"),
+    }
     assert any("stand in two splits" in problem for problem in report.problems)
 
 
@@ -221,8 +227,9 @@ def test_a_picture_that_failed_is_tried_again(photos: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("change", "code"), [("nothing", 0), ("a bad file", 1), ("no folder", 2)])
-def test_the_exit_code_says_how_it_stands(photos: Path, change: str, code: int, monkeypatch: pytest.MonkeyPatch,
-                                          capsys: pytest.CaptureFixture[str]):
+def test_the_exit_code_says_how_it_stands(
+    photos: Path, change: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
     if change == "a bad file":
         (photos / "train" / "cat" / "bad.jpg").write_bytes(b"bad")
@@ -241,8 +248,9 @@ def test_the_exit_code_says_how_it_stands(photos: Path, change: str, code: int, 
         assert (report["verdict"] == "fine") == (code == 0)
 
 
-def test_the_sheet_never_joins_the_data_and_never_costs_the_report(photos: Path, monkeypatch: pytest.MonkeyPatch,
-                                                                   capsys: pytest.CaptureFixture[str]):
+def test_the_sheet_never_joins_the_data_and_never_costs_the_report(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
     monkeypatch.chdir(photos)
     main(["check", "."])
@@ -261,8 +269,9 @@ def test_a_sheet_has_an_ending_that_it_is_known_by_again(photos: Path, capsys: p
     assert "one that ends in .png or .jpg" in capsys.readouterr().err
 
 
-def test_the_report_outlives_a_picture_that_pillow_refuses(photos: Path, monkeypatch: pytest.MonkeyPatch,
-                                                           capsys: pytest.CaptureFixture[str]):
+def test_the_report_outlives_a_picture_that_pillow_refuses(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.chdir(photos.parent)
     Path("check.png").write_bytes(bombs()["png"])
     main(["check", "photos"])
@@ -270,9 +279,9 @@ def test_the_report_outlives_a_picture_that_pillow_refuses(photos: Path, monkeyp
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg"])
-def test_a_sheet_takes_the_place_of_a_sheet_and_of_nothing_else(ending: str, photos: Path,
-                                                                monkeypatch: pytest.MonkeyPatch,
-                                                                capsys: pytest.CaptureFixture[str]):
+def test_a_sheet_takes_the_place_of_a_sheet_and_of_nothing_else(
+    ending: str, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.chdir(photos.parent)
     mine, theirs = Path(f"mine.{ending}"), Path(f"sheet.{ending}")
     mine.write_bytes(encode(view(1), {"png": "PNG", "jpg": "JPEG"}[ending]))
@@ -289,8 +298,9 @@ def test_a_sheet_takes_the_place_of_a_sheet_and_of_nothing_else(ending: str, pho
         assert f"sheet      {theirs}\n" in capsys.readouterr().out
 
 
-def test_the_report_reads_well_and_the_sheet_shows_each_class(photos: Path, monkeypatch: pytest.MonkeyPatch,
-                                                              capsys: pytest.CaptureFixture[str]):
+def test_the_report_reads_well_and_the_sheet_shows_each_class(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
     sheet = photos.parent / "sheet.png"
     main(["check", str(photos), "--sheet", str(sheet), "--image", "32", "48", "--resize", "letterbox"])

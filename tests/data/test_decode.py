@@ -33,8 +33,18 @@ def test_lossless_formats_come_out_as_they_went_in(format: str):
     np.testing.assert_array_equal(decode(encode(source, format, **options)), pixels)
 
 
-@pytest.mark.parametrize("options", [{"quality": 95}, {"progressive": True}, {"subsampling": 0}, {"quality": 5},
-                                     {"optimize": True}, {"restart_marker_rows": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quality": 95},
+        {"progressive": True},
+        {"subsampling": 0},
+        {"quality": 5},
+        {"optimize": True},
+        {"restart_marker_rows": 1},
+    ],
+    ids=str,
+)
 def test_jpegs_equal_pillows(options: dict):
     content = encode(scene(), "JPEG", **options)
     np.testing.assert_array_equal(decode(content), np.asarray(Image.open(io.BytesIO(content))))
@@ -169,12 +179,19 @@ def test_bands_of_tiffs_are_read():
         np.testing.assert_array_equal(decode(file.getvalue(), channels=5), bands)
 
 
-@pytest.mark.parametrize(("array", "message"), [
-    (np.full((4, 4), 9, np.int16), "int16 values, whose range nothing tells"), (np.full((4, 4), 7, np.int64), "int64"),
-    (np.full((4, 4), 1.5, np.float32), "floats must lie in 0 to 1"), (np.full((4, 4), np.nan), "floats must lie"),
-    (np.zeros((2, 3, 4, 5), np.uint8), "shape"), (np.zeros((0, 4), np.uint8), "shape"),
-    (np.zeros((4, 4), np.complex64), "complex64"), (np.array(["a"]), "shape"),
-])
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.full((4, 4), 9, np.int16), "int16 values, whose range nothing tells"),
+        (np.full((4, 4), 7, np.int64), "int64"),
+        (np.full((4, 4), 1.5, np.float32), "floats must lie in 0 to 1"),
+        (np.full((4, 4), np.nan), "floats must lie"),
+        (np.zeros((2, 3, 4, 5), np.uint8), "shape"),
+        (np.zeros((0, 4), np.uint8), "shape"),
+        (np.zeros((4, 4), np.complex64), "complex64"),
+        (np.array(["a"]), "shape"),
+    ],
+)
 def test_arrays_whose_scale_cannot_be_told_are_refused(array: np.ndarray, message: str):
     with pytest.raises(DecodeError, match=message):
         decode(npy(array))
@@ -199,13 +216,23 @@ def test_heic_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyP
         decode((FIXTURES / "scene.heic").read_bytes())
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "empty file"), (b"not a picture at all", "not a picture"),
-    (encode(scene(), "JPEG")[:400], "truncated|Truncated"), (encode(scene(), "PNG")[:300], "truncated|broken|damaged"),
-    (encode(scene(), "JPEG")[:-2], "truncated"), (b"\xff\xd8\xff\xe0", None), (png_with_header(40, 24), None),
-    (encode(scene(), "GIF")[:200], None), (encode(scene(), "WEBP")[:100], None), (encode(scene(), "TIFF")[:500], None),
-    (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a picture"),
-], ids=range(11))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty file"),
+        (b"not a picture at all", "not a picture"),
+        (encode(scene(), "JPEG")[:400], "truncated|Truncated"),
+        (encode(scene(), "PNG")[:300], "truncated|broken|damaged"),
+        (encode(scene(), "JPEG")[:-2], "truncated"),
+        (b"\xff\xd8\xff\xe0", None),
+        (png_with_header(40, 24), None),
+        (encode(scene(), "GIF")[:200], None),
+        (encode(scene(), "WEBP")[:100], None),
+        (encode(scene(), "TIFF")[:500], None),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a picture"),
+    ],
+    ids=range(11),
+)
 def test_what_is_not_whole_is_an_error_with_a_reason(content: bytes, message: str | None):
     with pytest.raises(DecodeError, match=message):
         decode(content)
@@ -227,8 +254,9 @@ def test_a_bomb_is_refused_before_memory_is_spent(kind: str):
 def test_many_bands_count_like_many_pixels():
     tifffile = pytest.importorskip("tifffile")
     file = io.BytesIO()
-    tifffile.imwrite(file, np.zeros((100, 100, 50), np.uint8), compression="zlib", photometric="minisblack",
-                     planarconfig="contig")
+    tifffile.imwrite(
+        file, np.zeros((100, 100, 50), np.uint8), compression="zlib", photometric="minisblack", planarconfig="contig"
+    )
     assert decode(file.getvalue(), channels=50, pixel_limit=10_000).shape == (100, 100, 50)
     with pytest.raises(DecodeError, match="100 x 100 x 50 values, over the limit of 10,000 pixels"):
         decode(file.getvalue(), channels=3, pixel_limit=10_000)
@@ -239,8 +267,15 @@ def test_a_piece_of_a_tiff_that_unpacks_to_more_than_its_place_is_refused():
     for unpacked, whole in ((100 * 100 * 5, True), (50_000_000, False)):
         file = io.BytesIO()
         with tifffile.TiffWriter(file) as writer:
-            writer.write(iter([zlib.compress(bytes(unpacked))]), shape=(100, 100, 5), dtype="uint8", rowsperstrip=100,
-                         compression="zlib", photometric="minisblack", planarconfig="contig")
+            writer.write(
+                iter([zlib.compress(bytes(unpacked))]),
+                shape=(100, 100, 5),
+                dtype="uint8",
+                rowsperstrip=100,
+                compression="zlib",
+                photometric="minisblack",
+                planarconfig="contig",
+            )
         if whole:
             assert decode(file.getvalue(), channels=5).shape == (100, 100, 5)
         else:
@@ -277,11 +312,22 @@ def test_one_pixel_wide_pictures_decode():
         np.testing.assert_array_equal(decode(encode(scene(*size), "PNG")), scene(*size))
 
 
-SEEDS = [encode(scene(), "JPEG"), oriented("JPEG", 6), encode(Image.fromarray(scene()).convert("CMYK"), "JPEG"),
-         encode(scene(), "JPEG", progressive=True), encode(scene(), "PNG"),
-         encode(Image.fromarray(scene()).quantize(16), "PNG"), encode(scene(), "GIF"), encode(scene(), "WEBP"),
-         encode(scene(), "TIFF", compression="tiff_lzw"), encode(scene(), "BMP"), encode(scene(), "JPEG2000"),
-         encode(np.zeros((9, 9), np.uint16), "TIFF"), npy(scene()), encode(scene(), "ICO", sizes=[(16, 16)])]
+SEEDS = [
+    encode(scene(), "JPEG"),
+    oriented("JPEG", 6),
+    encode(Image.fromarray(scene()).convert("CMYK"), "JPEG"),
+    encode(scene(), "JPEG", progressive=True),
+    encode(scene(), "PNG"),
+    encode(Image.fromarray(scene()).quantize(16), "PNG"),
+    encode(scene(), "GIF"),
+    encode(scene(), "WEBP"),
+    encode(scene(), "TIFF", compression="tiff_lzw"),
+    encode(scene(), "BMP"),
+    encode(scene(), "JPEG2000"),
+    encode(np.zeros((9, 9), np.uint16), "TIFF"),
+    npy(scene()),
+    encode(scene(), "ICO", sizes=[(16, 16)]),
+]
 
 
 def mutate(seed: int) -> bytes:
@@ -294,12 +340,12 @@ def mutate(seed: int) -> bytes:
         if kind == 0:
             content[where] = rng.integers(256)
         elif kind == 1:
-            del content[where:where + int(rng.integers(1, 200))]
+            del content[where : where + int(rng.integers(1, 200))]
         elif kind == 2:
-            content[where:where] = content[where:where + int(rng.integers(1, 200))]
+            content[where:where] = content[where : where + int(rng.integers(1, 200))]
         else:
             other = SEEDS[rng.integers(len(SEEDS))]
-            content[where:where + 20] = other[where:where + 20]
+            content[where : where + 20] = other[where : where + 20]
         if not content:
             return b""
     return bytes(content)

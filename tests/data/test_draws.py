@@ -10,7 +10,7 @@ from scipy import stats
 from vitkit.data.draws import scramble, uniform
 from vitkit.errors import ConfigError
 
-words = st.integers(-2**63, 2**64 - 1)
+words = st.integers(-(2**63), 2**64 - 1)
 indices = st.lists(st.integers(0, 2**62), min_size=1, max_size=20)
 
 
@@ -31,14 +31,17 @@ def test_every_one_of_the_24_bits_is_a_fair_coin():
     assert min(stats.binomtest(count, 20_000).pvalue for count in ones) > 1e-4
 
 
-@pytest.mark.parametrize("other", [
-    uniform(7, 1, torch.arange(20_000), "flip", 1),         # the next epoch
-    uniform(8, 0, torch.arange(20_000), "flip", 1),         # the next seed
-    uniform(7, 0, torch.arange(20_000), "crop", 1),         # another use
-    uniform(7, 0, torch.arange(1, 20_001), "flip", 1),      # the next picture
-    uniform(7, 0, torch.arange(20_000), "flip", 2)[:, 1:],  # the next number
-    uniform(0, 7, torch.arange(20_000), "flip", 1),         # seed and epoch exchanged
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        uniform(7, 1, torch.arange(20_000), "flip", 1),  # the next epoch
+        uniform(8, 0, torch.arange(20_000), "flip", 1),  # the next seed
+        uniform(7, 0, torch.arange(20_000), "crop", 1),  # another use
+        uniform(7, 0, torch.arange(1, 20_001), "flip", 1),  # the next picture
+        uniform(7, 0, torch.arange(20_000), "flip", 2)[:, 1:],  # the next number
+        uniform(0, 7, torch.arange(20_000), "flip", 1),  # seed and epoch exchanged
+    ],
+)
 def test_neighbouring_keys_give_independent_numbers(other: np.ndarray):
     base = uniform(7, 0, torch.arange(20_000), "flip", 1)
     pairs = np.histogram2d(base[:, 0], other[:, 0], bins=8, range=[(0, 1)] * 2)[0]
@@ -46,8 +49,9 @@ def test_neighbouring_keys_give_independent_numbers(other: np.ndarray):
 
 
 @given(seed=words, epoch=st.integers(0, 10**6), pictures=indices, count=st.integers(1, 9), more=st.integers(0, 5))
-def test_a_picture_gets_the_same_numbers_in_any_batch(seed: int, epoch: int, pictures: list[int], count: int,
-                                                      more: int):
+def test_a_picture_gets_the_same_numbers_in_any_batch(
+    seed: int, epoch: int, pictures: list[int], count: int, more: int
+):
     batch = uniform(seed, epoch, torch.tensor(pictures), "x", count)
     for place, picture in enumerate(pictures):
         alone = uniform(seed, epoch, torch.tensor([picture]), "x", count + more)
@@ -62,6 +66,7 @@ def test_a_batch_over_the_end_of_an_epoch_draws_for_each_picture_in_its_own():
 
 def test_the_mixing_function_is_splitmix64():
     """Against whole numbers of any length, the definition by Steele, Lea and Flood."""
+
     def splitmix(z: int) -> int:
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
@@ -75,7 +80,9 @@ def test_the_mixing_function_is_splitmix64():
 def test_the_numbers_of_a_seed_stay_what_they_are():
     """A resumed run on another machine or a later version draws what it would have drawn: frozen on 2026-11-15."""
     assert uniform(42, 7, [0, 123_456_789], "flip", 2).tolist() == [
-        [0.3190001845359802, 0.6009976267814636], [0.4200431704521179, 0.9181197881698608]]
+        [0.3190001845359802, 0.6009976267814636],
+        [0.4200431704521179, 0.9181197881698608],
+    ]
 
 
 def test_indices_must_be_whole_numbers():

@@ -59,12 +59,13 @@ def test_every_epoch_shows_every_picture_once(pictures: int, batch: int, seed: i
     for epoch in range(3):
         assert sorted(index for e, index in samples if e == epoch) == list(range(pictures))
     steps = [pair for step in range(3 * pictures // batch + 1) for pair in order.step(step, batch)]
-    assert steps[:3 * pictures] == samples
+    assert steps[: 3 * pictures] == samples
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = [tuple(Order(100, seed)(100 * epoch + place)[1] for place in range(100))
-              for seed in (0, 1) for epoch in (0, 1)]
+    orders = [
+        tuple(Order(100, seed)(100 * epoch + place)[1] for place in range(100)) for seed in (0, 1) for epoch in (0, 1)
+    ]
     assert len(set(orders)) == 4
 
 
@@ -118,8 +119,9 @@ def test_evaluation_sees_every_picture_once_and_in_order(photos: Data):
     assert [len(batch.images) for batch in batches] == [8, 8, 8, 6]
     expected = EXACT(decode(photos.splits["all"].read(17)))
     assert torch.equal(torch.cat([batch.images for batch in batches])[17], expected)
-    shares = [torch.cat([batch.indices for batch in evaluation_batches(reader, 4, rank=rank, ranks=4)])
-              for rank in range(4)]
+    shares = [
+        torch.cat([batch.indices for batch in evaluation_batches(reader, 4, rank=rank, ranks=4)]) for rank in range(4)
+    ]
     assert sorted(torch.cat(shares).tolist()) == list(range(30))
 
 

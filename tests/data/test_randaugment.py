@@ -38,8 +38,11 @@ def shades(images: torch.Tensor) -> np.ndarray:
 
 def change(name: str, images: torch.Tensor, magnitude: float) -> torch.Tensor:
     """The same operation for every picture."""
-    plan = Drawn(kinds=np.full((1, len(images)), OPERATIONS.index(name)), signs=np.ones((1, len(images))),
-                 centres=np.full((1, len(images), 2), 0.5))
+    plan = Drawn(
+        kinds=np.full((1, len(images)), OPERATIONS.index(name)),
+        signs=np.ones((1, len(images))),
+        centres=np.full((1, len(images), 2), 0.5),
+    )
     return recolour(images.clone(), plan, magnitude)
 
 
@@ -51,8 +54,11 @@ PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "AutoContrast": lambda picture, _: ImageOps.autocontrast(picture),
     "Equalize": lambda picture, _: ImageOps.equalize(picture),
     "Invert": lambda picture, _: ImageOps.invert(picture),
-    "Posterize": lambda picture, m: (ImageOps.posterize(picture, min(int(m * 0.4), 8)) if m >= 2.5  # it refuses 0 bits
-                                     else Image.new("RGB", picture.size)),
+    "Posterize": lambda picture, m: (
+        ImageOps.posterize(picture, min(int(m * 0.4), 8))
+        if m >= 2.5  # it refuses 0 bits
+        else Image.new("RGB", picture.size)
+    ),
     "Solarize": lambda picture, m: ImageOps.solarize(picture, int(m * 25.6)),
     "Color": lambda picture, m: ImageEnhance.Color(picture).enhance(factor(m)),
     "Contrast": lambda picture, m: ImageEnhance.Contrast(picture).enhance(factor(m)),
@@ -105,15 +111,21 @@ def test_pictures_of_any_channel_count_are_treated_channel_by_channel(name: str,
 def drawn(*names: str, sign: float = 1.0, centre: tuple[float, float] = (0.5, 0.5)) -> Drawn:
     """One picture with these operations."""
     count = len(names)
-    return Drawn(kinds=np.array([[OPERATIONS.index(name)] for name in names]), signs=np.full((count, 1), sign),
-                 centres=np.tile(centre, (count, 1, 1)))
+    return Drawn(
+        kinds=np.array([[OPERATIONS.index(name)] for name in names]),
+        signs=np.full((count, 1), sign),
+        centres=np.tile(centre, (count, 1, 1)),
+    )
 
 
 def coefficients(name: str, strength: float, width: int, height: int) -> tuple[float, ...]:
     """Of PIL.Image.transform, written out as in the Pillow versions of RandAugment."""
-    return {"ShearX": (1, 0.3 * strength, 0, 0, 1, 0), "ShearY": (1, 0, 0, 0.3 * strength, 1, 0),
-            "TranslateX": (1, 0, strength * 100 * width / 224, 0, 1, 0),
-            "TranslateY": (1, 0, 0, 0, 1, strength * 100 * height / 224)}[name]
+    return {
+        "ShearX": (1, 0.3 * strength, 0, 0, 1, 0),
+        "ShearY": (1, 0, 0, 0.3 * strength, 1, 0),
+        "TranslateX": (1, 0, strength * 100 * width / 224, 0, 1, 0),
+        "TranslateY": (1, 0, 0, 0, 1, strength * 100 * height / 224),
+    }[name]
 
 
 @pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"])
@@ -128,8 +140,13 @@ def test_movements_are_pillows_with_grey_outside(name: str, size: tuple[int, int
     if name == "Rotate":
         theirs = picture.rotate(30 * strength, bilinear, fillcolor=(128,) * 3)
     else:
-        theirs = picture.transform(picture.size, Image.Transform.AFFINE, coefficients(name, strength, width, height),
-                                   bilinear, fillcolor=(128,) * 3)
+        theirs = picture.transform(
+            picture.size,
+            Image.Transform.AFFINE,
+            coefficients(name, strength, width, height),
+            bilinear,
+            fillcolor=(128,) * 3,
+        )
     assert np.abs(ours - np.asarray(theirs)).max() < 1.01  # Pillow rounds down
 
 
@@ -147,15 +164,16 @@ def test_two_movements_are_sampled_as_one_after_the_other():
 
 
 @given(size=sizes, centre=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)), magnitude=st.sampled_from([0, 9, 20]))
-def test_cutout_is_a_grey_square_clipped_at_the_border(size: tuple[int, int], centre: tuple[float, float],
-                                                       magnitude: int):
+def test_cutout_is_a_grey_square_clipped_at_the_border(
+    size: tuple[int, int], centre: tuple[float, float], magnitude: int
+):
     height, width = size
     plan, frame = drawn("Cutout", centre=centre), np.array([[0.0, 0.0, width, height]])
     image = sample(torch.zeros(1, 3, *size), movement(plan, magnitude, size), frame, holes(plan, magnitude, size))
     x, y = int(centre[0] * width), int(centre[1] * height)
     reach = int(magnitude / 10 * 40 * min(size) / 224)
     expected = np.zeros(size)
-    expected[max(y - reach, 0):y + reach, max(x - reach, 0):x + reach] = 0.5
+    expected[max(y - reach, 0) : y + reach, max(x - reach, 0) : x + reach] = 0.5
     assert np.array_equal(image[0, 1], expected)
 
 
@@ -163,8 +181,11 @@ def test_a_batch_applies_to_each_picture_its_own_operations_in_their_order():
     """All 81 pairs at once, against each picture alone through Pillow's pair of functions."""
     pairs = [(first, second) for first in PILLOW for second in PILLOW]
     pictures = [photo(16, 12, seed) for seed in range(len(pairs))]
-    plan = Drawn(kinds=np.array([[OPERATIONS.index(name) for name in pair] for pair in pairs]).T,
-                 signs=np.ones((2, len(pairs))), centres=np.zeros((2, len(pairs), 2)))
+    plan = Drawn(
+        kinds=np.array([[OPERATIONS.index(name) for name in pair] for pair in pairs]).T,
+        signs=np.ones((2, len(pairs))),
+        centres=np.zeros((2, len(pairs), 2)),
+    )
     changed = shades(recolour(batch(*pictures), plan, 9))
     for (first, second), picture, ours in zip(pairs, pictures, changed, strict=True):
         theirs = np.asarray(PILLOW[second](PILLOW[first](Image.fromarray(picture), 9), 9)).astype(float)

@@ -125,9 +125,15 @@ except VitkitError as error:
 
 def reading_after(command: str, *shell: str) -> tuple[str, str]:
     """What a process says, and what it complains of, that is started and reads as a container or a cluster might."""
-    done = subprocess.run([*shell, "sh", "-c", f'{command} && exec "$0" -c "$1"', sys.executable, READ], text=True,
-                          capture_output=True, timeout=60, stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[2],
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [*shell, "sh", "-c", f'{command} && exec "$0" -c "$1"', sys.executable, READ],
+        text=True,
+        capture_output=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

@@ -36,12 +36,17 @@ def with_pillow(pixels: np.ndarray, image: tuple[int, int], how: Preprocessing) 
     planes = [Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(pixels.shape[2])]
     resized = np.stack([np.asarray(plane.resize((grown[1], grown[0]), FILTERS[how.interpolation])) for plane in planes])
     top, left = (grown[0] - image[0]) // 2, (grown[1] - image[1]) // 2
-    return resized[:, top:top + image[0], left:left + image[1]].clip(0, 255)
+    return resized[:, top : top + image[0], left : left + image[1]].clip(0, 255)
 
 
-@given(height=sides, width=sides, image=st.tuples(st.integers(1, 40), st.integers(1, 40)),
-       shape=st.sampled_from(["crop", "squash"]), crop=st.sampled_from([1.0, 0.9, 0.875]),
-       interpolation=st.sampled_from(["bilinear", "bicubic"]))
+@given(
+    height=sides,
+    width=sides,
+    image=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    shape=st.sampled_from(["crop", "squash"]),
+    crop=st.sampled_from([1.0, 0.9, 0.875]),
+    interpolation=st.sampled_from(["bilinear", "bicubic"]),
+)
 def test_the_exact_chain_is_pillows(height, width, image, shape, crop, interpolation):
     # pictures longer than four times the crop lose their ends first, and with them a fraction of a pixel
     tall, wide = (round(side / crop) for side in image)
@@ -71,7 +76,8 @@ def test_long_thin_pictures_cost_no_more_than_others(size: tuple[int, int], shap
 def test_the_training_chain_says_what_it_does():
     assert Fast(image=(224, 224)).describe() == [
         "a random crop of 5% to 100% of the area, resized to 224 x 224 (bilinear, bytes)",
-        "mirrored for half of the pictures"]
+        "mirrored for half of the pictures",
+    ]
     whole = Fast(image=(32, 32), crop=None, flip=False, whole=Preprocessing(crop=0.5, mean=(0.2,) * 3))
     assert whole.describe() == ["resize to cover 64 x 64, cut 32 x 32 from the centre (bilinear, antialiased, bytes)"]
 
@@ -100,7 +106,8 @@ def test_the_chain_says_what_it_does():
     exact = Exact(image=(224, 224), preprocessing=Preprocessing(crop=0.875))
     assert exact.describe() == [
         "resize to cover 256 x 256, cut 224 x 224 from the centre (bicubic, antialiased, float32)",
-        "scale to 0…1, subtract 0.5, divide by 0.5"]
+        "scale to 0…1, subtract 0.5, divide by 0.5",
+    ]
 
 
 def test_deep_pictures_keep_their_depth_on_the_exact_path():

@@ -79,9 +79,15 @@ def test_an_evaluation_survives_its_file():
 
 
 def scores_of(evaluation: Evaluation) -> list[float]:
-    return [evaluation.loss, evaluation.calibration_error, *(
-        number for estimate in (evaluation.top1, evaluation.top5, evaluation.macro_f1, evaluation.balanced_accuracy)
-        for number in (estimate.value, estimate.low, estimate.high))]
+    return [
+        evaluation.loss,
+        evaluation.calibration_error,
+        *(
+            number
+            for estimate in (evaluation.top1, evaluation.top5, evaluation.macro_f1, evaluation.balanced_accuracy)
+            for number in (estimate.value, estimate.low, estimate.high)
+        ),
+    ]
 
 
 @pytest.mark.parametrize(("batch", "workers"), [(1, 0), (7, 2), (1000, 0)])
@@ -250,8 +256,9 @@ def several(data: Data) -> tuple[Data, np.ndarray]:
     table[np.arange(len(split)), split.labels] = True
     table[:, 10] = table[:, data.classes.index("coat")] | table[:, data.classes.index("pullover")]
     table[::10] = False
-    return replace(data, classes=(*data.classes, "warm"), multilabel=True,
-                   splits={"test": replace(split, labels=table)}), table
+    return replace(
+        data, classes=(*data.classes, "warm"), multilabel=True, splits={"test": replace(split, labels=table)}
+    ), table
 
 
 def test_several_labels_are_scored_by_average_precision():
@@ -266,9 +273,11 @@ def test_several_labels_are_scored_by_average_precision():
     areas = sk.average_precision_score(truth, logits, average=None)
     assert [score.average_precision for score in evaluation.per_class] == pytest.approx(areas.tolist())
     assert [score.f1 for score in evaluation.per_class] == pytest.approx(
-        sk.f1_score(truth, logits > 0, average=None).tolist())
+        sk.f1_score(truth, logits > 0, average=None).tolist()
+    )
     losses = torch.nn.functional.binary_cross_entropy_with_logits(
-        torch.from_numpy(logits), torch.from_numpy(truth).float(), reduction="none").numpy()
+        torch.from_numpy(logits), torch.from_numpy(truth).float(), reduction="none"
+    ).numpy()
     assert evaluation.loss == pytest.approx(losses.mean(), rel=1e-4)
     wrong = [index for index in np.argsort(-losses.mean(1)) if ((logits[index] > 0) != truth[index]).any()]
     assert [mistake.key for mistake in evaluation.mistakes] == [keys[index] for index in wrong[:24]]
@@ -296,4 +305,5 @@ def test_a_model_of_several_labels_meets_pictures_of_one():
     evaluation = evaluate(model, some_fashion())
     assert evaluation.multilabel
     assert evaluation.mean_average_precision.value == pytest.approx(
-        sk.average_precision_score(np.eye(10)[truth], logits))
+        sk.average_precision_score(np.eye(10)[truth], logits)
+    )

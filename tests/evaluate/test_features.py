@@ -36,8 +36,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def by_hand(model: Model, split: Split) -> np.ndarray:
     with torch.no_grad():
-        _, seen = model(torch.stack([as_input(split.read(index)) for index in range(len(split))]),
-                        capture=("representation",))
+        _, seen = model(
+            torch.stack([as_input(split.read(index)) for index in range(len(split))]), capture=("representation",)
+        )
     return seen["representation"].numpy()
 
 
@@ -103,7 +104,7 @@ def test_whatever_changes_the_numbers_is_computed_anew(change: str, tmp_path: Pa
 def test_a_damaged_memory_is_computed_anew_and_mended(damage: str, tmp_path: Path, looks: list[int]):
     model, split = small_model(), some_fashion(20).splits["test"]
     first = Extractor(model=model, place=tmp_path)(split)
-    file, = tmp_path.iterdir()
+    (file,) = tmp_path.iterdir()
     content = bytearray(file.read_bytes())
     if damage == "cut":
         file.write_bytes(content[:-100])
@@ -156,8 +157,9 @@ def test_too_many_broken_pictures_are_an_error_however_many_are_known(tmp_path: 
     with pytest.raises(DataError, match="could not be decoded"):
         Extractor(model=small_model(), place=tmp_path / "memory", max_failed=0.01)(split)
     with pytest.raises(DataError, match="nothing to look at"):
-        Extractor(model=small_model(), place=tmp_path, max_failed=1)(split.select([
-            index for index, key in enumerate(split.keys) if key in ("a/1.png", "a/3.png")]))
+        Extractor(model=small_model(), place=tmp_path, max_failed=1)(
+            split.select([index for index, key in enumerate(split.keys) if key in ("a/1.png", "a/3.png")])
+        )
 
 
 def test_weights_that_give_no_numbers_are_said(tmp_path: Path):
@@ -187,8 +189,9 @@ def test_after_a_pre_training_layer_it_is_that_layers_output(tmp_path: Path):
 
 
 def test_the_file_for_others_has_all_parts(tmp_path: Path):
-    one, other = (Features(np.full((n, 2), n, np.float32), np.arange(n), Names(f"{n}/ü{i}" for i in range(n)))
-                  for n in (3, 2))
+    one, other = (
+        Features(np.full((n, 2), n, np.float32), np.arange(n), Names(f"{n}/ü{i}" for i in range(n))) for n in (3, 2)
+    )
     write_features(tmp_path / "out.npz", {"train": one, "test": other}, ("a", "b", "c"))
     with np.load(tmp_path / "out.npz", allow_pickle=False) as file:
         assert file["features"].tolist() == [[3, 3]] * 3 + [[2, 2]] * 2

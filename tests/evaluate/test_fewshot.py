@@ -91,5 +91,5 @@ def test_mean_and_spread_are_over_the_seeds():
     assert many.spread == pytest.approx(np.std(expected, ddof=1))
     assert (one.shots, one.pictures, one.short) == (1, 4, 0)
     assert one.mean < many.mean
-    alone, = few_shot(fit, test, 5, shots=(1000,), seeds=1)
+    (alone,) = few_shot(fit, test, 5, shots=(1000,), seeds=1)
     assert (alone.pictures, alone.short, alone.spread) == (200, 5, None)

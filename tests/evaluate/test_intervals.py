@@ -40,10 +40,18 @@ def population(classes: int, *, rare: bool) -> np.ndarray:
 def test_spreads_equal_scipys_bootstrap():
     truth, answer = answers(np.random.default_rng(0), 400, population(6, rare=True))
     ours = spreads(truth, answer, 6, (macro_f1, balanced_accuracy))
-    for spread, score in zip(ours, (lambda t, a: sk.f1_score(t, a, average="macro"), sk.balanced_accuracy_score),
-                             strict=True):
-        theirs = stats.bootstrap((truth, answer), score, paired=True, vectorized=False, n_resamples=300,
-                                 method="basic", rng=np.random.default_rng(1))
+    for spread, score in zip(
+        ours, (lambda t, a: sk.f1_score(t, a, average="macro"), sk.balanced_accuracy_score), strict=True
+    ):
+        theirs = stats.bootstrap(
+            (truth, answer),
+            score,
+            paired=True,
+            vectorized=False,
+            n_resamples=300,
+            method="basic",
+            rng=np.random.default_rng(1),
+        )
         assert spread == pytest.approx(theirs.standard_error, rel=0.2)
 
 
@@ -52,8 +60,14 @@ def test_the_spread_of_mean_average_precision_equals_scipys_bootstrap():
     labels = random.random((200, 5)) < 0.3
     scores = random.normal(size=labels.shape) + labels
     rows = np.arange(len(scores))
-    theirs = stats.bootstrap((rows,), lambda some: sk.average_precision_score(labels[some], scores[some]),
-                             vectorized=False, n_resamples=300, method="basic", rng=random)
+    theirs = stats.bootstrap(
+        (rows,),
+        lambda some: sk.average_precision_score(labels[some], scores[some]),
+        vectorized=False,
+        n_resamples=300,
+        method="basic",
+        rng=random,
+    )
     assert multilabel.spread(scores, labels) == pytest.approx(theirs.standard_error, rel=0.25)
 
 

@@ -33,16 +33,18 @@ def test_probabilities_equal_scikit_learns(l2: float):
     asked, _ = blobs(50, 2)
     scale, theirs = as_scikit_learn(values, labels, l2)
     ours = regress(values, labels, l2)
-    np.testing.assert_allclose(ours.logits(asked).softmax(1).numpy(),
-                               theirs.predict_proba(scale.transform(asked.astype(float))), atol=1e-3)
+    np.testing.assert_allclose(
+        ours.logits(asked).softmax(1).numpy(), theirs.predict_proba(scale.transform(asked.astype(float))), atol=1e-3
+    )
     assert ours.classify(asked).tolist() == theirs.predict(scale.transform(asked.astype(float))).tolist()
 
 
 def test_a_start_nearby_leads_to_the_same_weights():
     values, labels = blobs(300, 1)
     near = regress(values, labels, 0.1)
-    np.testing.assert_allclose(regress(values, labels, 0.01, start=near).weights, regress(values, labels, 0.01).weights,
-                               atol=1e-4)
+    np.testing.assert_allclose(
+        regress(values, labels, 0.01, start=near).weights, regress(values, labels, 0.01).weights, atol=1e-4
+    )
 
 
 def test_the_best_on_dev_pictures_is_fitted_again_on_all():

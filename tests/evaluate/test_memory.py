@@ -86,8 +86,9 @@ def test_what_a_killed_process_left_half_written_goes_after_a_day(tmp_path: Path
     assert there(tmp_path) == {f".{name(1)}.writing", name(2)}
 
 
-def test_a_file_that_vanishes_while_it_is_looked_at_is_missed_by_nobody(tmp_path: Path,
-                                                                        monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_vanishes_while_it_is_looked_at_is_missed_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Between listing and looking, and between looking and removing, another process takes it away."""
     for number in range(4):
         keep(tmp_path, number, age=100 - number)

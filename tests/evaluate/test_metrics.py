@@ -80,8 +80,10 @@ def test_confusions_recall_precision_and_f1_equal_scikit_learn(case):
     logits, labels = case
     classes, answers = logits.shape[1], logits.argmax(1)
     counts = count(labels.numpy(), answers.numpy(), classes)
-    assert (confusion_matrix(labels.numpy(), answers.numpy(), classes)
-            == sk.confusion_matrix(labels, answers, labels=range(classes))).all()
+    assert (
+        confusion_matrix(labels.numpy(), answers.numpy(), classes)
+        == sk.confusion_matrix(labels, answers, labels=range(classes))
+    ).all()
     theirs = sk.precision_recall_fscore_support(labels, answers, labels=range(classes), zero_division=np.nan)
     for ours, expected in zip((counts.precision, counts.recall, counts.f1, counts.pictures), theirs, strict=True):
         np.testing.assert_allclose(ours, expected)

@@ -52,8 +52,9 @@ def test_counts_of_labels_equal_scikit_learn(case):
     counts = multilabel.count(scores > 0, labels)
     # scikit-learn takes a single column for one label per picture
     wide = [np.column_stack([table, np.zeros(len(table), bool)]) for table in (labels, scores > 0)]
-    precision, recall, f1, pictures = (column[:-1] for column in sk.precision_recall_fscore_support(
-        *wide, zero_division=np.nan))
+    precision, recall, f1, pictures = (
+        column[:-1] for column in sk.precision_recall_fscore_support(*wide, zero_division=np.nan)
+    )
     np.testing.assert_allclose(counts.precision, precision)
     np.testing.assert_allclose(counts.recall, recall)
     np.testing.assert_allclose(counts.f1, f1)

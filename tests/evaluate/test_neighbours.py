@@ -16,8 +16,9 @@ def plainly(known: np.ndarray, labels: np.ndarray, asked: np.ndarray, classes: i
     """One picture at a time, everything sorted; Python's sort keeps the order of equals."""
     answers = []
     for picture in asked.astype(float):
-        cosines = [float(picture @ other) / (np.linalg.norm(picture) * np.linalg.norm(other))
-                   for other in known.astype(float)]
+        cosines = [
+            float(picture @ other) / (np.linalg.norm(picture) * np.linalg.norm(other)) for other in known.astype(float)
+        ]
         votes = [0.0] * classes
         for row in sorted(range(len(known)), key=lambda row: -cosines[row])[:k]:
             votes[labels[row]] += np.exp(cosines[row] / 0.07)

@@ -72,15 +72,17 @@ def test_neighbours_on_fashion_equal_scikit_learns(run: Path, data: Path, capsys
     theirs.fit(by_hand(run, splits["train"]), splits["train"].labels)
     result = found(capsys, run, data, "--method", "knn")
     assert result["top1"]["value"] == pytest.approx(
-        theirs.score(by_hand(run, splits["test"]), splits["test"].labels), abs=0.005)
+        theirs.score(by_hand(run, splits["test"]), splits["test"].labels), abs=0.005
+    )
     assert result["top1"]["value"] > 0.25  # random weights tell more than chance
     assert (result["fitted"], result["scored"]) == ({"train": len(splits["train"])}, {"test": 200})
     assert (result["method"], result["neighbours"], result["temperature"]) == ("knn", 20, 0.07)
     assert found(capsys, run, data, "--method", "knn", "--neighbours", "1")["top1"] != result["top1"]
 
 
-def test_every_method_learns_fashion_and_says_so(run: Path, data: Path, capsys: pytest.CaptureFixture[str],
-                                                 monkeypatch: pytest.MonkeyPatch):
+def test_every_method_learns_fashion_and_says_so(
+    run: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(data.parent)
     for method, words in (("fewshot", "1 shot "), ("knn", "20 neighbours"), ("linear", "logistic regression")):
         probe("run", data.name, "--method", method)
@@ -100,8 +102,9 @@ def test_every_method_learns_fashion_and_says_so(run: Path, data: Path, capsys: 
 def test_pictures_are_looked_at_once_for_all_methods(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch):
     looked = []
     real = Extractor._compute
-    monkeypatch.setattr(Extractor, "_compute",
-                        lambda self, split, share: looked.append(len(split)) or real(self, split, share))
+    monkeypatch.setattr(
+        Extractor, "_compute", lambda self, split, share: looked.append(len(split)) or real(self, split, share)
+    )
     for method in ("knn", "fewshot", "linear"):
         probe(run, data, "--method", method)
     assert len(looked) == 2
@@ -119,8 +122,9 @@ def test_features_are_written_out(run: Path, data: Path, tmp_path: Path, capsys:
         assert file["class_names"].tolist() == list(opened.classes)
 
 
-def test_foreign_weights_with_other_classes_and_none_are_probed_alike(fixtures: Path, data: Path, tmp_path: Path,
-                                                                       capsys: pytest.CaptureFixture[str]):
+def test_foreign_weights_with_other_classes_and_none_are_probed_alike(
+    fixtures: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """The head is not asked, and pictures are prepared as is stated for weights that carry no record."""
     result = found(capsys, fixtures / "google_token_weights.npz", data, "--method", "knn")
     assert result["classes"] == list(open_data(data).classes)
@@ -132,8 +136,9 @@ def test_foreign_weights_with_other_classes_and_none_are_probed_alike(fixtures: 
 
 
 def test_another_image_size_reaches_the_model(run: Path, data: Path, capsys: pytest.CaptureFixture[str]):
-    one, other = (found(capsys, run, data, "--method", "knn", "--neighbours", "1", *image)
-                  for image in ((), ("--image", "32")))
+    one, other = (
+        found(capsys, run, data, "--method", "knn", "--neighbours", "1", *image) for image in ((), ("--image", "32"))
+    )
     assert one["top1"] != other["top1"]
 
 
@@ -144,19 +149,24 @@ def with_splits(*names: str) -> Data:
     """Fashion's test pictures, dealt out."""
     data = open_data("fashion")
     split = data.splits["test"]
-    return replace(data, splits={name: split.select(np.arange(place, 1000, 3 * len(names)))
-                                 for place, name in enumerate(names)})
+    return replace(
+        data, splits={name: split.select(np.arange(place, 1000, 3 * len(names))) for place, name in enumerate(names)}
+    )
 
 
-@pytest.mark.parametrize(("there", "method", "fitted", "scored"), [
-    (("train", "val", "test"), Knn(), ["train"], "test"),
-    (("train", "val", "test"), Linear(), ["train", "val"], "test"),
-    (("train", "val"), Linear(), ["train"], "val"),
-    (("trainval", "test"), Linear(), ["trainval"], "test"),
-    (("all",), Knn(), ["train"], "test"),
-])
-def test_splits_are_used_for_what_they_are(there: tuple[str, ...], method: Knn | Linear, fitted: list[str], scored: str,
-                                           tmp_path: Path):
+@pytest.mark.parametrize(
+    ("there", "method", "fitted", "scored"),
+    [
+        (("train", "val", "test"), Knn(), ["train"], "test"),
+        (("train", "val", "test"), Linear(), ["train", "val"], "test"),
+        (("train", "val"), Linear(), ["train"], "val"),
+        (("trainval", "test"), Linear(), ["trainval"], "test"),
+        (("all",), Knn(), ["train"], "test"),
+    ],
+)
+def test_splits_are_used_for_what_they_are(
+    there: tuple[str, ...], method: Knn | Linear, fitted: list[str], scored: str, tmp_path: Path
+):
     data = with_splits(*there)
     parts = gather(Extractor(model=small_model(), place=tmp_path), data, method)
     result = probe_features(parts, data, method)
@@ -169,8 +179,7 @@ def test_splits_are_used_for_what_they_are(there: tuple[str, ...], method: Knn |
         assert len(keys[1]) == pytest.approx(0.2 * len(data.splits["all"]), abs=5)
 
 
-def test_what_a_run_set_aside_is_scored_and_never_fitted(run: Path, tmp_path: Path,
-                                                         capsys: pytest.CaptureFixture[str]):
+def test_what_a_run_set_aside_is_scored_and_never_fitted(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     images, labels = pictures(open_data("fashion").splits["test"], 5)
     np.savez(tmp_path / "all.npz", images=images, labels=labels)
     data = open_data(tmp_path / "all.npz")
@@ -209,25 +218,32 @@ def test_no_more_neighbours_are_told_than_voted(tmp_path: Path, capsys: pytest.C
 
 def test_several_labels_are_refused(tmp_path: Path):
     with pytest.raises(DataError, match="several labels"):
-        gather(Extractor(model=small_model(), place=tmp_path), replace(with_splits("train", "test"), multilabel=True),
-               Knn())
+        gather(
+            Extractor(model=small_model(), place=tmp_path),
+            replace(with_splits("train", "test"), multilabel=True),
+            Knn(),
+        )
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["RUN", "fashion"], "--method"),
-    (["RUN", "fashion", "--method", "svm"], "svm"),
-    (["RUN", "fashion", "--method", "knn", "--shots", "5"], "--shots is for --method fewshot, not for knn"),
-    (["RUN", "fashion", "--method", "linear", "--neighbours", "5"], "--neighbours is for --method knn"),
-    (["RUN", "fashion", "--method", "fewshot", "--shots", "0"], "--shots 0: 1 or more"),
-    (["RUN", "fashion", "--method", "fewshot", "--seeds", "0"], "--seeds 0: 1 or more"),
-    (["RUN", "fashion", "--method", "knn", "--neighbours", "0"], "--neighbours 0: 1 or more"),
-    (["RUN", "fashion", "--method", "knn", "--features", "out.csv"], "a .npz file"),
-    (["RUN", "fashion", "--method", "knn", "--features", "nowhere/out.npz"], "a folder that exists"),
-    (["RUN", "nowhere/", "--method", "knn"], "nowhere/ does not exist"),
-    (["nowhere.npz", "fashion", "--method", "knn"], "nowhere.npz does not exist"),
-])
-def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, run: Path,
-                                                capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["RUN", "fashion"], "--method"),
+        (["RUN", "fashion", "--method", "svm"], "svm"),
+        (["RUN", "fashion", "--method", "knn", "--shots", "5"], "--shots is for --method fewshot, not for knn"),
+        (["RUN", "fashion", "--method", "linear", "--neighbours", "5"], "--neighbours is for --method knn"),
+        (["RUN", "fashion", "--method", "fewshot", "--shots", "0"], "--shots 0: 1 or more"),
+        (["RUN", "fashion", "--method", "fewshot", "--seeds", "0"], "--seeds 0: 1 or more"),
+        (["RUN", "fashion", "--method", "knn", "--neighbours", "0"], "--neighbours 0: 1 or more"),
+        (["RUN", "fashion", "--method", "knn", "--features", "out.csv"], "a .npz file"),
+        (["RUN", "fashion", "--method", "knn", "--features", "nowhere/out.npz"], "a folder that exists"),
+        (["RUN", "nowhere/", "--method", "knn"], "nowhere/ does not exist"),
+        (["nowhere.npz", "fashion", "--method", "knn"], "nowhere.npz does not exist"),
+    ],
+)
+def test_a_mistake_is_a_message_and_exit_code_2(
+    words: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit) as stopped:
         probe(*(run if word == "RUN" else word for word in words))
     assert stopped.value.code == 2
@@ -244,7 +260,12 @@ def test_options_that_were_not_given_are_the_methods_defaults():
 @pytest.mark.slow
 def test_a_real_ti16_tells_pets_apart_by_their_neighbours(shared: Path, capsys: pytest.CaptureFixture[str]):
     """timm's features of the same pictures give 89.07 %."""
-    result = found(capsys, shared / "weights" / "vit_ti16_in1k_timm.safetensors", shared / "data" / "pets160.tar",
-                   "--method", "knn")
+    result = found(
+        capsys,
+        shared / "weights" / "vit_ti16_in1k_timm.safetensors",
+        shared / "data" / "pets160.tar",
+        "--method",
+        "knn",
+    )
     assert (result["fitted"], result["scored"]) == ({"trainval": 3680}, {"test": 3669})
     assert result["top1"]["value"] == pytest.approx(0.8907, abs=0.003)

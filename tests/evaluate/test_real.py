@@ -64,15 +64,19 @@ def test_real_accuracy_equals_a_plain_loop(model: Model, pictures: dict[int, Pat
     assert evaluation.real.low < evaluation.real.value < evaluation.real.high
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("not JSON", "is not JSON"),
-    ("{}", "is not ReaL's file"),
-    ("[[1000]]", "is not ReaL's file"),
-    ("[[1], [2]]", "has a number that ReaL's file does not have"),
-    (json.dumps([[]] * 1200), "has a label of ReaL's"),
-])
-def test_a_file_that_is_not_reals_is_refused(content: str, message: str, model: Model, pictures: dict[int, Path],
-                                             tmp_path: Path):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("not JSON", "is not JSON"),
+        ("{}", "is not ReaL's file"),
+        ("[[1000]]", "is not ReaL's file"),
+        ("[[1], [2]]", "has a number that ReaL's file does not have"),
+        (json.dumps([[]] * 1200), "has a label of ReaL's"),
+    ],
+)
+def test_a_file_that_is_not_reals_is_refused(
+    content: str, message: str, model: Model, pictures: dict[int, Path], tmp_path: Path
+):
     (tmp_path / "real.json").write_text(content)
     with pytest.raises(DataError, match=message):
         evaluate(model, data(pictures), real=tmp_path / "real.json")
@@ -90,4 +94,3 @@ def test_classes_of_another_order_have_no_real_labels(tmp_path: Path):
     (tmp_path / "real.json").write_text("[[1]]")
     with pytest.raises(ConfigError, match="ImageNet's 1000 classes"):
         evaluate(small_model(), open_data("fashion"), real=tmp_path / "real.json")
-

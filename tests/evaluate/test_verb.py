@@ -35,8 +35,13 @@ def run(tmp_path: Path) -> Path:
 def arrays(path: Path, data: Data, split: str = "test", **more: np.ndarray) -> Path:
     """A few of fashion's pictures in a file of arrays without splits."""
     chosen = data.splits[split]
-    np.savez(path, images=np.stack([chosen.read(index) for index in range(len(chosen))]), labels=chosen.labels,
-             class_names=np.array(data.classes), **more)
+    np.savez(
+        path,
+        images=np.stack([chosen.read(index) for index in range(len(chosen))]),
+        labels=chosen.labels,
+        class_names=np.array(data.classes),
+        **more,
+    )
     return path
 
 
@@ -97,8 +102,9 @@ def test_several_labels_and_pictures_left_out_are_shown(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("form", ["google", "timm", "hf"])
-def test_foreign_weights_are_told_their_names(form: str, fixtures: Path, tmp_path: Path,
-                                              capsys: pytest.CaptureFixture[str]):
+def test_foreign_weights_are_told_their_names(
+    form: str, fixtures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     weights = fixtures / "google_token_weights.npz"
     if form != "google":
         main(["convert", str(weights), str(tmp_path / form), "--to", form, "--lossy"])
@@ -127,21 +133,25 @@ def test_another_image_size_reaches_the_model(run: Path, tmp_path: Path, capsys:
     assert larger.loss != Evaluation.from_json(capsys.readouterr().out).loss
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["RUN", "fashion", "--split", "val"], "fashion has no split val"),
-    (["RUN", "fashion", "--batch", "0"], "--batch 0: 1 or more"),
-    (["RUN", "fashion", "--out", "scores.txt"], "a .json file"),
-    (["RUN", "fashion", "--out", "nowhere/scores.json"], "a folder that exists"),
-    (["RUN", "fashion", "--label", "age"], "has no columns"),
-    (["RUN", "fashion", "--labels", "nowhere.txt"], "nowhere.txt cannot be read"),
-    (["RUN", "fashion", "--labels", "FEW"], "names 2 classes; the model has 10"),
-    (["RUN", "fashion", "--labels", "GAP"], "empty line, number 2"),
-    (["RUN", "fashion", "--real", "nowhere.json"], "ImageNet's 1000 classes"),
-    (["RUN", "nowhere/"], "nowhere/ does not exist"),
-    (["nowhere.npz", "fashion"], "nowhere.npz does not exist"),
-])
-def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, run: Path, tmp_path: Path,
-                                                capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["RUN", "fashion", "--split", "val"], "fashion has no split val"),
+        (["RUN", "fashion", "--batch", "0"], "--batch 0: 1 or more"),
+        (["RUN", "fashion", "--out", "scores.txt"], "a .json file"),
+        (["RUN", "fashion", "--out", "nowhere/scores.json"], "a folder that exists"),
+        (["RUN", "fashion", "--label", "age"], "has no columns"),
+        (["RUN", "fashion", "--labels", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["RUN", "fashion", "--labels", "FEW"], "names 2 classes; the model has 10"),
+        (["RUN", "fashion", "--labels", "GAP"], "empty line, number 2"),
+        (["RUN", "fashion", "--real", "nowhere.json"], "ImageNet's 1000 classes"),
+        (["RUN", "nowhere/"], "nowhere/ does not exist"),
+        (["nowhere.npz", "fashion"], "nowhere.npz does not exist"),
+    ],
+)
+def test_a_mistake_is_a_message_and_exit_code_2(
+    words: list[str], message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     (tmp_path / "few.txt").write_text("cat\ndog\n")
     (tmp_path / "gap.txt").write_text("cat\n\n" + "\n".join(CLASSES[2:]))
     places = {"RUN": run, "FEW": tmp_path / "few.txt", "GAP": tmp_path / "gap.txt"}
@@ -163,8 +173,9 @@ def divided(run: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_only_pictures_that_the_run_set_aside_are_scored(run: Path, divided: Path, capsys: pytest.CaptureFixture[str],
-                                                         caplog: pytest.LogCaptureFixture):
+def test_only_pictures_that_the_run_set_aside_are_scored(
+    run: Path, divided: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
     split = open_data(divided).splits["all"]
     _, aside = stratified(split.labels, 0.2, 3)
     with torch.no_grad():
@@ -179,33 +190,48 @@ def test_only_pictures_that_the_run_set_aside_are_scored(run: Path, divided: Pat
     assert "scoring the 20 pictures" in caplog.text
 
 
-def test_a_split_asked_for_by_name_is_given_with_a_warning(run: Path, divided: Path, caplog: pytest.LogCaptureFixture,
-                                                           capsys: pytest.CaptureFixture[str]):
+def test_a_split_asked_for_by_name_is_given_with_a_warning(
+    run: Path, divided: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+):
     evaluate(run, divided, "--split", "all", "--json")
     assert Evaluation.from_json(capsys.readouterr().out).pictures == 100
     assert "was fitted on most of these pictures" in caplog.text
 
 
-def test_other_pictures_are_all_scored(run: Path, divided: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
-                                       capsys: pytest.CaptureFixture[str]):
+def test_other_pictures_are_all_scored(
+    run: Path, divided: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+):
     evaluate(run, arrays(tmp_path / "other.npz", some_fashion(20)), "--json")
     assert Evaluation.from_json(capsys.readouterr().out).pictures == 50
     assert "is not what" in caplog.text
 
 
-def test_a_split_for_scoring_is_scored_whatever_was_set_aside(run: Path, divided: Path,
-                                                              caplog: pytest.LogCaptureFixture):
+def test_a_split_for_scoring_is_scored_whatever_was_set_aside(
+    run: Path, divided: Path, caplog: pytest.LogCaptureFixture
+):
     evaluate(run, "fashion")
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize(("began", "asked", "seen"), [
-    ("photos", ["photos/train"], 20), ("photos", ["photos/test"], 0), ("photos", ["../*/photos/train"], 20),
-    ("photos", ["link/train"], 20),
-    ("photos/train", ["photos", "--split", "train"], 16), ("photos/train", ["photos"], 0)])
+@pytest.mark.parametrize(
+    ("began", "asked", "seen"),
+    [
+        ("photos", ["photos/train"], 20),
+        ("photos", ["photos/test"], 0),
+        ("photos", ["../*/photos/train"], 20),
+        ("photos", ["link/train"], 20),
+        ("photos/train", ["photos", "--split", "train"], 16),
+        ("photos/train", ["photos"], 0),
+    ],
+)
 def test_pictures_that_the_run_knows_are_told_by_another_folder_of_theirs(
-    began: str, asked: list[str], seen: int, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch
+    began: str,
+    asked: list[str],
+    seen: int,
+    run: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.chdir(tmp_path)
     pictures = some_fashion(10).splits["test"]
@@ -224,8 +250,9 @@ def test_pictures_that_the_run_knows_are_told_by_another_folder_of_theirs(
         assert f"was fitted on {seen} of these 20 pictures" in caplog.text
 
 
-def test_settings_of_another_version_do_not_keep_a_run_from_being_scored(run: Path, tmp_path: Path,
-                                                                         capsys: pytest.CaptureFixture[str]):
+def test_settings_of_another_version_do_not_keep_a_run_from_being_scored(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     (run / "config.toml").write_text('data = "elsewhere"\nno_such_setting = 3\n')
     (run / "run.json").write_text("{}")
     evaluate(run, "fashion", "--json")

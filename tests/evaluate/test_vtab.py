@@ -29,21 +29,27 @@ def raw(split: Split) -> Features:
 def small(data: Data, train: int) -> Data:
     """So many training pictures of all classes, and only a few to score."""
     chosen = np.linspace(0, len(data.splits["train"]) - 1, train).astype(int)
-    return replace(data, splits={"train": data.splits["train"].select(chosen),
-                                 "test": data.splits["test"].select(np.arange(0, 1000, 4))})
+    return replace(
+        data,
+        splits={
+            "train": data.splits["train"].select(chosen),
+            "test": data.splits["test"].select(np.arange(0, 1000, 4)),
+        },
+    )
 
 
 def test_a_task_is_fitted_on_1000_and_equals_scikit_learn():
     data = small(open_data("fashion"), 3000)
     found = vtab(raw, [data])
-    task, = found.tasks
+    (task,) = found.tasks
     assert (task.data, task.classes, task.fitted, task.pictures) == ("fashion", 10, 1000, 250)
     learnt, test = raw(draw(data.splits["train"])), raw(data.splits["test"])
     scale = StandardScaler().fit(learnt.values.astype(float))
     theirs = LogisticRegression(C=1 / (1000 * task.l2), max_iter=5000, tol=1e-8)
     theirs.fit(scale.transform(learnt.values.astype(float)), learnt.labels)
-    assert task.top1.value == pytest.approx(theirs.score(scale.transform(test.values.astype(float)), test.labels),
-                                            abs=0.005)
+    assert task.top1.value == pytest.approx(
+        theirs.score(scale.transform(test.values.astype(float)), test.labels), abs=0.005
+    )
     assert found.mean == task.top1.value > 0.6
 
 
@@ -58,7 +64,7 @@ def test_settings_are_chosen_on_200_after_fitting_800_and_no_test_picture_is_see
     monkeypatch.setattr(linear, "learn", noting)
     data = small(open_data("fashion"), 1500)
     vtab(raw, [data])
-    (fit, dev), = seen
+    ((fit, dev),) = seen
     assert (len(fit), len(dev)) == (800, 200)
     assert not fit & dev
     assert fit | dev == set(draw(data.splits["train"]).keys) <= set(data.splits["train"].keys)

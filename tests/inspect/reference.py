@@ -34,5 +34,8 @@ def cosine(table: np.ndarray) -> np.ndarray:
 def mean_distance_of_uniform_attention(grid: tuple[int, int], stride: int) -> float:
     """Each offset as often as it occurs: (h - |dy|) (w - |dx|) of (h w)² pairs."""
     h, w = grid
-    return stride * sum((h - abs(y)) * (w - abs(x)) * np.hypot(y, x)
-                        for y in range(1 - h, h) for x in range(1 - w, w)) / (h * w) ** 2
+    return (
+        stride
+        * sum((h - abs(y)) * (w - abs(x)) * np.hypot(y, x) for y in range(1 - h, h) for x in range(1 - w, w))
+        / (h * w) ** 2
+    )

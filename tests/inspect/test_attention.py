@@ -54,7 +54,7 @@ def test_maps_of_the_class_token_are_those_of_transformers(tmp_path_factory, con
     ours = vitkit.load(folder)
     images = images_for(ours)
     maps = attention_maps(ours, images)
-    eager = torch.stack(theirs(images, output_attentions=True).attentions, dim=1).detach()     # (B, V, H, T, T)
+    eager = torch.stack(theirs(images, output_attentions=True).attentions, dim=1).detach()  # (B, V, H, T, T)
     np.testing.assert_allclose(maps, eager[:, :, :, 0, 1:].unflatten(-1, ours.config.grid), atol=1e-6, rtol=0)
     row, column = ours.config.grid[0] - 1, 0
     maps = attention_maps(ours, images, token=(row, column), layers=[0], heads=[config.num_attention_heads - 1])
@@ -67,10 +67,12 @@ def test_maps_are_rows_of_what_is_captured(kind: str):
     model = make(kind)
     images = images_for(model, 3)
     first = int(model.config.class_token)
-    captured = np.stack(whole(model, images), axis=1)                     # (B, V, H, T, T)
+    captured = np.stack(whole(model, images), axis=1)  # (B, V, H, T, T)
     h, w = model.config.grid
-    for token, expected in (((h - 1, 0), captured[..., first + (h - 1) * w, first:]),
-                            ("mean", captured[..., first:, first:].mean(axis=-2))):
+    for token, expected in (
+        ((h - 1, 0), captured[..., first + (h - 1) * w, first:]),
+        ("mean", captured[..., first:, first:].mean(axis=-2)),
+    ):
         maps = attention_maps(model, images, token=token)
         assert maps.shape == (3, len(views(model)), model.config.heads, h, w)
         np.testing.assert_allclose(maps, expected.reshape(maps.shape), atol=1e-6)
@@ -122,8 +124,9 @@ def test_a_model_in_float64_is_looked_into_as_well(analysis):
     np.testing.assert_allclose(found, analysis(model.float(), images), atol=1e-6)
 
 
-@pytest.mark.parametrize("analysis", [attention_maps, rollout, lambda *asked: attention_distance(*asked).pictures,
-                                      dense_features])
+@pytest.mark.parametrize(
+    "analysis", [attention_maps, rollout, lambda *asked: attention_distance(*asked).pictures, dense_features]
+)
 def test_a_model_that_is_being_trained_looks_without_dropout_and_goes_on(analysis):
     model = randomise(vitkit.create("mu/8", image=32, classes=10, dropout=0.5, stochastic_depth=0.5))
     model.encoder.eval()  # a part that somebody has frozen
@@ -148,11 +151,14 @@ def test_a_token_that_has_another_name_is_told_the_names():
         attention_maps(make("token"), torch.randn(1, 3, 32, 32), token="cls")
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"layers": [2]}, "there is no layer 2\n  layers  0 to 1"),
-    ({"heads": [-1]}, "there is no head -1"),
-    ({"token": (4, 0)}, "no patch at row 4, column 0\n  grid  4 rows, 4 columns"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": [2]}, "there is no layer 2\n  layers  0 to 1"),
+        ({"heads": [-1]}, "there is no head -1"),
+        ({"token": (4, 0)}, "no patch at row 4, column 0\n  grid  4 rows, 4 columns"),
+    ],
+)
 def test_what_does_not_exist_is_an_error_that_says_what_does(options: dict, message: str):
     with pytest.raises(ConfigError, match=message):
         attention_maps(make("token"), torch.randn(1, 3, 32, 32), **options)

@@ -39,9 +39,14 @@ def test_every_analysis_is_that_of_the_cpu(kind: str):
     images = images_for(model, 3)
 
     def look() -> dict[str, np.ndarray]:
-        found = {"attention": attention_maps(model, images), "rollout": rollout(model, images),
-                 "literal": rollout(model, images, identity=False), "dense": dense_features(model, images),
-                 "distance": attention_distance(model, images).pictures, "filters": filter_components(model).components}
+        found = {
+            "attention": attention_maps(model, images),
+            "rollout": rollout(model, images),
+            "literal": rollout(model, images, identity=False),
+            "dense": dense_features(model, images),
+            "distance": attention_distance(model, images).pictures,
+            "filters": filter_components(model).components,
+        }
         if model.config.classes:
             found["relevance"] = relevance(model, images, classes=3).maps
         if model.config.positions not in ("none", "relative"):
@@ -56,8 +61,9 @@ def test_every_analysis_is_that_of_the_cpu(kind: str):
 
 def test_features_and_a_linear_probe_are_those_of_the_cpu(tmp_path: Path):
     split = some_fashion().splits["test"]
-    here, there = (Extractor(model=small_model(), device=device, place=tmp_path / device)(split)
-                   for device in ("cpu", DEVICE))
+    here, there = (
+        Extractor(model=small_model(), device=device, place=tmp_path / device)(split) for device in ("cpu", DEVICE)
+    )
     np.testing.assert_allclose(there.values, here.values, rtol=1e-3, atol=1e-4)
     one, other = (regress(here.values, here.labels, 0.01, device=device) for device in ("cpu", DEVICE))
     np.testing.assert_allclose(other.weights.cpu(), one.weights, atol=1e-4)

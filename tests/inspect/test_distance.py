@@ -32,9 +32,16 @@ def test_distance_equals_plain_numpy(kind: str):
     model = make(kind)
     images = images_for(model)
     config = model.config
-    expected = np.array([[[reference.distance(head, config.grid, config.stride, int(config.class_token))
-                           for head in heads] for heads in weights] for weights in whole(model, images)])
-    found = attention_distance(model, images)                             # expected: (V, B, H)
+    expected = np.array(
+        [
+            [
+                [reference.distance(head, config.grid, config.stride, int(config.class_token)) for head in heads]
+                for heads in weights
+            ]
+            for weights in whole(model, images)
+        ]
+    )
+    found = attention_distance(model, images)  # expected: (V, B, H)
     np.testing.assert_allclose(found.pictures, expected.swapaxes(0, 1), rtol=1e-5)
     np.testing.assert_allclose(found.heads, expected.mean(axis=1), rtol=1e-5)
     np.testing.assert_allclose(found.layers, expected.mean(axis=(1, 2)), rtol=1e-5)
@@ -43,8 +50,9 @@ def test_distance_equals_plain_numpy(kind: str):
 def test_many_batches_are_as_one():
     model = make("non-square, one channel")
     images = images_for(model, 7)
-    np.testing.assert_allclose(attention_distance(model, images.split(3)).heads,
-                               attention_distance(model, images).heads, rtol=1e-6)
+    np.testing.assert_allclose(
+        attention_distance(model, images.split(3)).heads, attention_distance(model, images).heads, rtol=1e-6
+    )
 
 
 def test_an_axial_layer_counts_once_by_rows_and_columns_together():

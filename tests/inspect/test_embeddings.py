@@ -20,19 +20,38 @@ from vitkit.inspect.embeddings import (
 )
 
 
-@pytest.mark.parametrize("kind", ["token", "non-square, one channel", "gap", "1d every", "1d shared", "2d",
-                                  "2d every, gap", "sincos", "axial", "root hybrid"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "token",
+        "non-square, one channel",
+        "gap",
+        "1d every",
+        "1d shared",
+        "2d",
+        "2d every, gap",
+        "sincos",
+        "axial",
+        "root hybrid",
+    ],
+)
 def test_similarity_equals_plain_numpy(kind: str):
     model = make(kind)
     config = model.config
     for layer in range(config.depth if config.inject == "every" else 1):
-        rows = table(model.state_dict(), config, layer, *config.grid)[int(config.class_token):].numpy()
+        rows = table(model.state_dict(), config, layer, *config.grid)[int(config.class_token) :].numpy()
         expected = reference.cosine(rows).reshape(*config.grid, *config.grid)
         np.testing.assert_allclose(position_similarity(model, layer), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("no positions", "no position embeddings"), ("ResNet", "no positions"),
-                                              ("relative", "belong to pairs of patches")])
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("no positions", "no position embeddings"),
+        ("ResNet", "no positions"),
+        ("relative", "belong to pairs of patches"),
+    ],
+)
 def test_models_without_a_table_say_so(kind: str, reason: str):
     with pytest.raises(DoesNotApply, match=reason):
         position_similarity(make(kind))
@@ -41,10 +60,17 @@ def test_models_without_a_table_say_so(kind: str, reason: str):
 def test_curves_are_means_over_pairs():
     rng = np.random.default_rng(0)
     similarity = rng.normal(size=(3, 4, 3, 4)).astype(np.float32)
-    pairs = [(abs(a - c), abs(b - d), similarity[a, b, c, d]) for a in range(3) for b in range(4) for c in range(3)
-             for d in range(4)]
-    steps, (across, down) = similarity_by_steps(similarity), similarity_by_offset((similarity + similarity.transpose(
-        2, 3, 0, 1)) / 2)
+    pairs = [
+        (abs(a - c), abs(b - d), similarity[a, b, c, d])
+        for a in range(3)
+        for b in range(4)
+        for c in range(3)
+        for d in range(4)
+    ]
+    steps, (across, down) = (
+        similarity_by_steps(similarity),
+        similarity_by_offset((similarity + similarity.transpose(2, 3, 0, 1)) / 2),
+    )
     for n in range(6):
         assert steps[n] == pytest.approx(np.mean([s for y, x, s in pairs if y + x == n]), abs=1e-5)
     for n in range(4):

@@ -87,18 +87,22 @@ def test_json_holds_the_numbers(photos: Path, weights: Path, tmp_path: Path, cap
     assert all(Path(name).is_file() for name in [content["page"], *content["figures"]])
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["RUN"], "no pictures named"),
-    (["RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
-    (["RUN", "https://example.org/cat.jpg"], "https://example.org/cat.jpg is a URL, and those are not read"),
-    (["RUN", "PHOTOS", "--token", "1"], "class, mean, or the row and column"),
-    (["RUN", "PHOTOS", "--token", "9", "9"], "no patch at row 9"),
-    (["RUN", "PHOTOS", "--layer", "7"], "no layer 7"),
-    (["RUN", "PHOTOS", "--head", "7"], "no head 7"),
-    (["RUN", "BROKEN"], "no picture could be used"),
-])
-def test_mistakes_are_messages(words: list[str], message: str, photos: Path, weights: Path,
-                               capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["RUN"], "no pictures named"),
+        (["RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
+        (["RUN", "https://example.org/cat.jpg"], "https://example.org/cat.jpg is a URL, and those are not read"),
+        (["RUN", "PHOTOS", "--token", "1"], "class, mean, or the row and column"),
+        (["RUN", "PHOTOS", "--token", "9", "9"], "no patch at row 9"),
+        (["RUN", "PHOTOS", "--layer", "7"], "no layer 7"),
+        (["RUN", "PHOTOS", "--head", "7"], "no head 7"),
+        (["RUN", "BROKEN"], "no picture could be used"),
+    ],
+)
+def test_mistakes_are_messages(
+    words: list[str], message: str, photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+):
     (photos.parent / "broken.jpg").write_bytes(b"\xff\xd8\xff no more")
     places = {"RUN": str(weights), "PHOTOS": str(photos), "BROKEN": str(photos.parent / "broken.jpg")}
     with pytest.raises(SystemExit) as stopped:
@@ -119,10 +123,22 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["picture-1.png", "inspect.html", "Picture-2.PNG", "attention-3-class.png",
-                                  "attention-1-10-2.png", "distance-far.png", "filters.png", "positions.png"])
-def test_what_inspect_has_not_made_is_never_replaced(name: str, photos: Path, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "picture-1.png",
+        "inspect.html",
+        "Picture-2.PNG",
+        "attention-3-class.png",
+        "attention-1-10-2.png",
+        "distance-far.png",
+        "filters.png",
+        "positions.png",
+    ],
+)
+def test_what_inspect_has_not_made_is_never_replaced(
+    name: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     album = tmp_path / "album"
     album.mkdir()
     shutil.copy(photos / "a.png", album / name)
@@ -135,8 +151,9 @@ def test_what_inspect_has_not_made_is_never_replaced(name: str, photos: Path, tm
     assert contents(album) == before
 
 
-def test_folders_links_and_pipes_in_the_place_of_a_figure_are_left_alone(photos: Path, tmp_path: Path,
-                                                                         capsys: pytest.CaptureFixture[str]):
+def test_folders_links_and_pipes_in_the_place_of_a_figure_are_left_alone(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     for number, make_one in enumerate((Path.mkdir, lambda path: path.symlink_to("nowhere"), os.mkfifo)):
         album = tmp_path / str(number)
         album.mkdir()
@@ -146,8 +163,9 @@ def test_folders_links_and_pipes_in_the_place_of_a_figure_are_left_alone(photos:
     assert "Not a directory" in refused(["nowhere.npz", photos, "--out", tmp_path / "file"], capsys)
 
 
-def test_an_earlier_look_is_replaced_but_not_what_came_between(photos: Path, weights: Path, tmp_path: Path,
-                                                               capsys: pytest.CaptureFixture[str]):
+def test_an_earlier_look_is_replaced_but_not_what_came_between(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     album = tmp_path / "album"
     album.mkdir()
     shutil.copy(photos / "a.png", album / "picture-of-mine.png")  # in nobody's way
@@ -175,12 +193,24 @@ def test_python_is_refused_as_the_verb_is(photos: Path, tmp_path: Path):
     assert not (tmp_path / "inspect.html").exists()
 
 
-@pytest.mark.parametrize(("source", "out"), [
-    (".", "."), (".", "new"), (".", "sub/deeper"), ("sub", "sub"), ("a.png", "."), ("*.png", "."), ("sub/*.png", "sub"),
-    ("**/*.png", "new"), ("../photos", "."), ("../album", "../photos"),
-])
-def test_figures_are_not_put_among_the_pictures(source: str, out: str, photos: Path, monkeypatch: pytest.MonkeyPatch,
-                                                capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("source", "out"),
+    [
+        (".", "."),
+        (".", "new"),
+        (".", "sub/deeper"),
+        ("sub", "sub"),
+        ("a.png", "."),
+        ("*.png", "."),
+        ("sub/*.png", "sub"),
+        ("**/*.png", "new"),
+        ("../photos", "."),
+        ("../album", "../photos"),
+    ],
+)
+def test_figures_are_not_put_among_the_pictures(
+    source: str, out: str, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     (photos.parent / "album").symlink_to(photos)
     monkeypatch.chdir(photos)
     before = contents(photos)
@@ -189,10 +219,12 @@ def test_figures_are_not_put_among_the_pictures(source: str, out: str, photos: P
     assert not (photos / "new").exists()
 
 
-@pytest.mark.parametrize(("source", "out"), [("a.png", "new"), ("*.png", "new"), ("sub", "new"), ("sub", "."),
-                                             ("sub/**/*.png", "new")])
-def test_figures_may_lie_beside_the_pictures(source: str, out: str, photos: Path, weights: Path,
-                                             monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("source", "out"), [("a.png", "new"), ("*.png", "new"), ("sub", "new"), ("sub", "."), ("sub/**/*.png", "new")]
+)
+def test_figures_may_lie_beside_the_pictures(
+    source: str, out: str, photos: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(photos)
     main(["inspect", str(weights), source, "--out", out])
     assert (photos / out / "inspect.html").is_file()
@@ -222,8 +254,9 @@ def test_the_page_fits_a_phone_and_fetches_nothing(photos: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["non-square, one channel", "ResNet", "no head"])
-def test_the_code_on_the_page_runs_as_it_stands(kind: str, photos: Path, tmp_path: Path,
-                                                monkeypatch: pytest.MonkeyPatch):
+def test_the_code_on_the_page_runs_as_it_stands(
+    kind: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)  # where photos/ is
     model = make(kind)
     vitkit.save(model, "it's a run")
@@ -235,8 +268,9 @@ def test_the_code_on_the_page_runs_as_it_stands(kind: str, photos: Path, tmp_pat
 
 
 @pytest.mark.parametrize("part", ["patches.project.weight", "head.logits.bias"])
-def test_weights_that_give_no_numbers_are_said(part: str, photos: Path, weights: Path,
-                                               capsys: pytest.CaptureFixture[str]):
+def test_weights_that_give_no_numbers_are_said(
+    part: str, photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+):
     model = make("token")
     with torch.no_grad():
         model.get_parameter(part).view(-1)[0] = float("nan")
@@ -254,7 +288,7 @@ def test_an_axial_model_is_compared_layer_by_layer(photos: Path, tmp_path: Path,
     found = look_inside(model, open_gallery(model, [photos]))
     files = write_page(found, tmp_path, "run")
     print_findings(found, files)
-    first, last = (found.distance.heads[2 * layer:2 * layer + 2].mean() for layer in (0, model.config.depth - 1))
+    first, last = (found.distance.heads[2 * layer : 2 * layer + 2].mean() for layer in (0, model.config.depth - 1))
     assert f"{first:.0f} px in the first layer, {last:.0f} px in the last" in capsys.readouterr().out
     page = files[0].read_text(encoding="utf-8")
     assert f"{first:.0f} → {last:.0f} px" in page

@@ -44,5 +44,5 @@ def test_tiny_pictures_are_enlarged_pixel_by_pixel_as_pillow_does():
 
 def test_a_frame_leaves_the_patch_to_be_seen():
     framed = outlined(enlarged(np.full((28, 28, 3), 90, np.uint8), 224), (4, 4), (1, 2))
-    assert (framed[56 + 3:112 - 3, 112 + 3:168 - 3] == 90).all()
+    assert (framed[56 + 3 : 112 - 3, 112 + 3 : 168 - 3] == 90).all()
     assert (framed[57, 113:167] == 255).all()

@@ -38,7 +38,7 @@ def photos(shared_folder: Path, model: VisionTransformer) -> torch.Tensor:
     exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
     with tarfile.open(shared_folder / "data" / "pets160.tar") as archive:
         members = [member for member in archive.getmembers() if member.name.endswith(".jpg")]
-        chosen = members[::len(members) // PICTURES][:PICTURES]
+        chosen = members[:: len(members) // PICTURES][:PICTURES]
         files = [archive.extractfile(member) or io.BytesIO() for member in chosen]
         return torch.stack([exact(decode(file.read())) for file in files])
 

@@ -46,15 +46,25 @@ def wide(*tensors: Tensor) -> list[Tensor]:
     return [tensor.detach().float().requires_grad_(tensor.requires_grad) for tensor in tensors]
 
 
-@pytest.mark.parametrize(("batch", "tokens", "heads", "width"), [
-    (2, 197, 2, 64), (1, 65, 3, 32), (3, 17, 1, 64), (1, 128, 1, 32), (1, 1, 2, 32), (2, 50, 2, 64), (1, 33, 1, 64),
-    (1, 127, 1, 32)])
+@pytest.mark.parametrize(
+    ("batch", "tokens", "heads", "width"),
+    [
+        (2, 197, 2, 64),
+        (1, 65, 3, 32),
+        (3, 17, 1, 64),
+        (1, 128, 1, 32),
+        (1, 1, 2, 32),
+        (2, 50, 2, 64),
+        (1, 33, 1, 64),
+        (1, 127, 1, 32),
+    ],
+)
 def test_attention_backward_is_that_of_torch(batch: int, tokens: int, heads: int, width: int):
     qkv, grad = drawn(batch, tokens, 3 * heads * width, grad=True), drawn(batch, tokens, heads * width)
     (exact,) = wide(qkv)
     query, key, value = split(exact, heads)
     mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-    logs = (query @ key.transpose(-2, -1) * width ** -0.5).logsumexp(dim=-1)
+    logs = (query @ key.transpose(-2, -1) * width**-0.5).logsumexp(dim=-1)
     mixed.backward(grad.float())
     with torch.no_grad():
         found, sums = attention_backward(grad, qkv, mixed.to(NUMBERS), logs)
@@ -96,8 +106,13 @@ def test_gelu_and_its_backward_are_torchs(tanh: bool, rows: int, columns: int):
 @pytest.mark.parametrize("shape", [(2, 5, 24), (7, 24)])
 @pytest.mark.parametrize("tanh", [True, False])
 def test_an_mlp_learns_as_torch_does(tanh: bool, shape: tuple[int, ...]):
-    given = [drawn(*shape, grad=True), drawn(96, 24, grad=True), drawn(96, grad=True), drawn(24, 96, grad=True),
-             drawn(24, grad=True)]
+    given = [
+        drawn(*shape, grad=True),
+        drawn(96, 24, grad=True),
+        drawn(96, grad=True),
+        drawn(24, 96, grad=True),
+        drawn(24, grad=True),
+    ]
     grad = drawn(*shape)
     x, up, up_bias, down, down_bias = exact = wide(*given)
     out = F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh" if tanh else "none"), down, down_bias)
@@ -142,8 +157,9 @@ def test_a_linear_layer_learns_as_torchs_does(shape: tuple[int, ...], out: int, 
     grad, learning = drawn(*shape[:-1], out), [tensor for tensor in (x, weight, bias) if tensor.requires_grad]
     expected, ours = F.linear(x, weight, bias), fused_linear(x, weight, bias)
     assert torch.equal(ours, expected)
-    for one, other in zip(torch.autograd.grad(ours, learning, grad), torch.autograd.grad(expected, learning, grad),
-                          strict=True):
+    for one, other in zip(
+        torch.autograd.grad(ours, learning, grad), torch.autograd.grad(expected, learning, grad), strict=True
+    ):
         assert_close(one, other, **TOLERANCE)
 
 
@@ -231,14 +247,21 @@ def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Opt
     shapes = [(8192,), (3, 7), (130, 64), (9001,), (1,)]  # whole pieces, parts of one, and more than one
     ours = [torch.randn(*shape, device=DEVICE, requires_grad=True) for shape in shapes]
     theirs = [tensor.detach().clone().requires_grad_() for tensor in ours]
-    optimizer, plain = (kind([{"params": tensors[:2], "weight_decay": 0.0, "lr": 1e-2},
-                              {"params": tensors[2:], "weight_decay": 0.1, "lr": 3e-2}]) for tensors in (ours, theirs))
+    optimizer, plain = (
+        kind(
+            [
+                {"params": tensors[:2], "weight_decay": 0.0, "lr": 1e-2},
+                {"params": tensors[2:], "weight_decay": 0.1, "lr": 3e-2},
+            ]
+        )
+        for tensors in (ours, theirs)
+    )
     copies = Copies()
     move = OnePass(copies, optimizer)
     copies(ours)
     for number in range(4):
         scale = torch.tensor(1.0 + number, device=DEVICE)
-        for weight, other in zip(ours[number == 0:], theirs[number == 0:], strict=True):
+        for weight, other in zip(ours[number == 0 :], theirs[number == 0 :], strict=True):
             weight.grad = torch.randn_like(weight).bfloat16()
             other.grad = weight.grad.float() / scale
         optimizer.param_groups[0]["lr"] = plain.param_groups[0]["lr"] = 1e-2 / (number + 1)
@@ -296,8 +319,9 @@ def test_other_steps_are_torchs_own_with_gradients_as_wide_as_weights(why: str):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_steps_in_one_pass_are_torchs_own_before_and_after_a_checkpoint(again: bool, tmp_path: Path,
-                                                                         monkeypatch: pytest.MonkeyPatch):
+def test_steps_in_one_pass_are_torchs_own_before_and_after_a_checkpoint(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Loaded into the run that wrote it, as when training goes back, or `again` into one that has taken no step."""
     monkeypatch.setattr("vitkit.kernels.adam_triton.PIECE", 1024)  # the interpreter is slow, and tensors are small
     config, one = Fit(optimizer=AdamW(weight_decay=0.1), lr=1e-3), Processes(torch.device(DEVICE))
@@ -344,8 +368,9 @@ def test_a_norm_in_8_bits_is_the_norm_within_a_16th(adds: bool):
 @pytest.mark.parametrize("tanh", [True, False])
 def test_gelu_in_8_bits_is_gelu_within_a_16th(tanh: bool):
     before = drawn(7, 300)
-    _check_rounded(forward.gelu_rounded(before, tanh=tanh),
-                   F.gelu(before.float(), approximate="tanh" if tanh else "none"))
+    _check_rounded(
+        forward.gelu_rounded(before, tanh=tanh), F.gelu(before.float(), approximate="tanh" if tanh else "none")
+    )
 
 
 def _small() -> Labels:
@@ -359,7 +384,7 @@ def _check_rounded(rounded: forward.Rounded, exact: Tensor) -> None:
     values, scales = rounded
     assert_close(scales, exact.abs().amax(dim=1, keepdim=True) / 448, atol=1e-6, rtol=1e-3)
     error = (values.float() * scales - exact).abs()
-    close = error <= exact.abs() / 16 + scales * 2 ** -9
+    close = error <= exact.abs() / 16 + scales * 2**-9
     if INTERPRETED:  # its conversion forgets to carry into the exponent when a mantissa rounds up to the next power
         carried = torch.frexp(exact / scales)[0].abs() > 15 / 16
         close |= carried

@@ -23,44 +23,169 @@ HEAD = {"T": 197, "H": 12, "d": 64}
 
 # kernel → types of what it is given by name, constants, and how it is launched
 KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
-    "Adam": (adam.adam_kernel, {"addresses": "*i64", "rates": FP32, "scale": FP32, "tensors": "*i32", "starts": "*i64",
-             "sizes": "*i64", "n": "i32"}, {"BETA1": 0.9, "BETA2": 0.999, "EPS": 1e-8, "DECOUPLED": True,
-                                            "NARROW": adam.NUMBERS[torch.bfloat16], "PIECE": adam.PIECE,
-                                            "STEP": adam.STEP, "num_warps": adam.WARPS}),
-    "attention, queries": (attention.query_backward_kernel, {"qkv": BF16, "mixed": BF16, "grad": BF16, "logs": FP32,
-                           "deltas": FP32, "out": BF16, "sums": FP32, "tiles": "i32"},
-                           {**HEAD, "LAST": 16, "REST": 16, **attention.QUERY_TILES}),
-    "attention, keys": (attention.key_backward_kernel, {"qkv": BF16, "grad": BF16, "logs": FP32, "deltas": FP32,
-                        "out": BF16, "sums": FP32, "skipped": "i32", "tiles": "i32"},
-                        {**HEAD, "N": 64, "EACH": 64, "WHOLE": True, "REST": 16, **attention.KEY_TILES}),
-    "attention, the last keys": (attention.key_backward_kernel, {
-        "qkv": BF16, "grad": BF16, "logs": FP32, "deltas": FP32, "out": BF16, "sums": FP32, "skipped": "i32",
-        "tiles": "i32"}, {**HEAD, "N": 16, "EACH": 64, "WHOLE": False, "REST": 16, **attention.FEW_KEYS}),
-    "GELU": (gelu.forward_kernel, {"before": BF16, "out": BF16, "count": "i32"},
-             {"TANH": False, "BLOCK": 2048, "num_warps": 4}),
-    "GELU, backward": (gelu.backward_kernel, {"before": BF16, "grad": BF16, "found": BF16, "after": BF16, "sums": FP32,
-                       "R": "i32", "C": "i32"}, {"TANH": True, "ROWS": gelu.TILE_ROWS, "COLUMNS": gelu.TILE_COLUMNS,
-                                                 "EACH": gelu.ROWS_EACH, "num_warps": 4}),
-    "norm": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": FP32, "weight": BF16, "bias": BF16,
-             "total": BF16, "out": BF16, "scales": BF16, "R": "i32", "D": "i32", "eps": "fp32"},
-             {"ADDS": False, "SHIFTS": True, "ROUNDS": False, "COLUMNS": 1024, **norm.NORM}),
-    "norm, nothing added": (norm.norm_kernel, {
-        "stream": BF16, "branch": BF16, "shift": BF16, "weight": BF16, "bias": BF16, "total": BF16, "out": BF16,
-        "scales": BF16, "R": "i32", "D": "i32", "eps": "fp32"},
-        {"ADDS": False, "SHIFTS": False, "ROUNDS": False, "COLUMNS": 1024, **norm.NORM}),
-    "norm, backward": (norm_backward.backward_kernel, {"x_in": BF16, "weight": BF16, "past": BF16, "through": BF16,
-                       "out": BF16, "sums": FP32, "R": "i32", "D": "i32"},
-                       {"EPS": 1e-6, "COLUMNS": 1024, **norm_backward.FULL}),
-    "norm, backward, of 768": (norm_backward.backward_kernel, {
-        "x_in": BF16, "weight": BF16, "past": BF16, "through": BF16, "out": BF16, "sums": FP32, "R": "i32", "D": "i32"},
-        {"EPS": 1e-6, "COLUMNS": 1024, **norm_backward.PADDED}),
-    "norm, 8 bits": (norm.norm_kernel, {"stream": BF16, "branch": BF16, "shift": BF16, "weight": BF16, "bias": BF16,
-                     "total": BF16, "out": FP8, "scales": FP32, "R": "i32", "D": "i32", "eps": "fp32"},
-                     {"ADDS": True, "SHIFTS": False, "ROUNDS": True, "COLUMNS": 1024, **norm.NORM}),
-    "sums": (sums.sum_kernel, {"x": BF16, "sums": FP32, "R": "i32", "C": "i32"},
-             {"ROWS": sums.TILE_ROWS, "COLUMNS": sums.TILE_COLUMNS, "EACH": sums.ROWS_EACH, "num_warps": 4}),
-    "8 bits": (norm.rounded_kernel, {"before": BF16, "out": FP8, "scales": FP32, "R": "i32", "M": "i32"},
-               {"GELU": True, "TANH": True, "COLUMNS": 4096, **norm.ROUND}),
+    "Adam": (
+        adam.adam_kernel,
+        {
+            "addresses": "*i64",
+            "rates": FP32,
+            "scale": FP32,
+            "tensors": "*i32",
+            "starts": "*i64",
+            "sizes": "*i64",
+            "n": "i32",
+        },
+        {
+            "BETA1": 0.9,
+            "BETA2": 0.999,
+            "EPS": 1e-8,
+            "DECOUPLED": True,
+            "NARROW": adam.NUMBERS[torch.bfloat16],
+            "PIECE": adam.PIECE,
+            "STEP": adam.STEP,
+            "num_warps": adam.WARPS,
+        },
+    ),
+    "attention, queries": (
+        attention.query_backward_kernel,
+        {
+            "qkv": BF16,
+            "mixed": BF16,
+            "grad": BF16,
+            "logs": FP32,
+            "deltas": FP32,
+            "out": BF16,
+            "sums": FP32,
+            "tiles": "i32",
+        },
+        {**HEAD, "LAST": 16, "REST": 16, **attention.QUERY_TILES},
+    ),
+    "attention, keys": (
+        attention.key_backward_kernel,
+        {
+            "qkv": BF16,
+            "grad": BF16,
+            "logs": FP32,
+            "deltas": FP32,
+            "out": BF16,
+            "sums": FP32,
+            "skipped": "i32",
+            "tiles": "i32",
+        },
+        {**HEAD, "N": 64, "EACH": 64, "WHOLE": True, "REST": 16, **attention.KEY_TILES},
+    ),
+    "attention, the last keys": (
+        attention.key_backward_kernel,
+        {
+            "qkv": BF16,
+            "grad": BF16,
+            "logs": FP32,
+            "deltas": FP32,
+            "out": BF16,
+            "sums": FP32,
+            "skipped": "i32",
+            "tiles": "i32",
+        },
+        {**HEAD, "N": 16, "EACH": 64, "WHOLE": False, "REST": 16, **attention.FEW_KEYS},
+    ),
+    "GELU": (
+        gelu.forward_kernel,
+        {"before": BF16, "out": BF16, "count": "i32"},
+        {"TANH": False, "BLOCK": 2048, "num_warps": 4},
+    ),
+    "GELU, backward": (
+        gelu.backward_kernel,
+        {"before": BF16, "grad": BF16, "found": BF16, "after": BF16, "sums": FP32, "R": "i32", "C": "i32"},
+        {"TANH": True, "ROWS": gelu.TILE_ROWS, "COLUMNS": gelu.TILE_COLUMNS, "EACH": gelu.ROWS_EACH, "num_warps": 4},
+    ),
+    "norm": (
+        norm.norm_kernel,
+        {
+            "stream": BF16,
+            "branch": BF16,
+            "shift": FP32,
+            "weight": BF16,
+            "bias": BF16,
+            "total": BF16,
+            "out": BF16,
+            "scales": BF16,
+            "R": "i32",
+            "D": "i32",
+            "eps": "fp32",
+        },
+        {"ADDS": False, "SHIFTS": True, "ROUNDS": False, "COLUMNS": 1024, **norm.NORM},
+    ),
+    "norm, nothing added": (
+        norm.norm_kernel,
+        {
+            "stream": BF16,
+            "branch": BF16,
+            "shift": BF16,
+            "weight": BF16,
+            "bias": BF16,
+            "total": BF16,
+            "out": BF16,
+            "scales": BF16,
+            "R": "i32",
+            "D": "i32",
+            "eps": "fp32",
+        },
+        {"ADDS": False, "SHIFTS": False, "ROUNDS": False, "COLUMNS": 1024, **norm.NORM},
+    ),
+    "norm, backward": (
+        norm_backward.backward_kernel,
+        {
+            "x_in": BF16,
+            "weight": BF16,
+            "past": BF16,
+            "through": BF16,
+            "out": BF16,
+            "sums": FP32,
+            "R": "i32",
+            "D": "i32",
+        },
+        {"EPS": 1e-6, "COLUMNS": 1024, **norm_backward.FULL},
+    ),
+    "norm, backward, of 768": (
+        norm_backward.backward_kernel,
+        {
+            "x_in": BF16,
+            "weight": BF16,
+            "past": BF16,
+            "through": BF16,
+            "out": BF16,
+            "sums": FP32,
+            "R": "i32",
+            "D": "i32",
+        },
+        {"EPS": 1e-6, "COLUMNS": 1024, **norm_backward.PADDED},
+    ),
+    "norm, 8 bits": (
+        norm.norm_kernel,
+        {
+            "stream": BF16,
+            "branch": BF16,
+            "shift": BF16,
+            "weight": BF16,
+            "bias": BF16,
+            "total": BF16,
+            "out": FP8,
+            "scales": FP32,
+            "R": "i32",
+            "D": "i32",
+            "eps": "fp32",
+        },
+        {"ADDS": True, "SHIFTS": False, "ROUNDS": True, "COLUMNS": 1024, **norm.NORM},
+    ),
+    "sums": (
+        sums.sum_kernel,
+        {"x": BF16, "sums": FP32, "R": "i32", "C": "i32"},
+        {"ROWS": sums.TILE_ROWS, "COLUMNS": sums.TILE_COLUMNS, "EACH": sums.ROWS_EACH, "num_warps": 4},
+    ),
+    "8 bits": (
+        norm.rounded_kernel,
+        {"before": BF16, "out": FP8, "scales": FP32, "R": "i32", "M": "i32"},
+        {"GELU": True, "TANH": True, "COLUMNS": 4096, **norm.ROUND},
+    ),
 }
 
 
@@ -71,8 +196,9 @@ def main(ability: int) -> None:
         launched = {key: settings[key] for key in ("num_warps", "num_stages") if key in settings}
         constants = {(kernel.arg_names.index(key),): value for key, value in settings.items() if key not in launched}
         signature = {key: types.get(key, "constexpr") for key in kernel.arg_names}
-        made = triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", ability, 32),
-                              options=launched)
+        made = triton.compile(
+            ASTSource(kernel, signature, constants), target=GPUTarget("cuda", ability, 32), options=launched
+        )
         print(f"{name}: {made.metadata.shared} bytes on chip, {len(made.asm['cubin'])} of code")
 
 

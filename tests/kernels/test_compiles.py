@@ -16,8 +16,9 @@ ON_CHIP = {80: 164_000, 90: 228_000}  # bytes that a program may have at most, b
 def test_every_kernel_compiles_and_fits(ability: int):
     pytest.importorskip("triton")
     script = Path(__file__).with_name("compiling.py")
-    done = subprocess.run([sys.executable, script, str(ability)], capture_output=True, text=True, timeout=600,
-                          cwd=script.parents[2])
+    done = subprocess.run(
+        [sys.executable, script, str(ability)], capture_output=True, text=True, timeout=600, cwd=script.parents[2]
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = dict(re.findall(r"(.*): (\d+) bytes on chip", done.stdout))
     assert len(found) == (13 if ability >= 90 else 11)

@@ -11,8 +11,10 @@ from vitkit.kernels.here import TRITON
 from vitkit.train.narrow import Narrow
 from vitkit.train.objectives import Labels
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not (torch.cuda.is_available() and TRITON),
-                                                  reason="needs a CUDA device and Triton")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not (torch.cuda.is_available() and TRITON), reason="needs a CUDA device and Triton"),
+]
 
 if TRITON:
     from tests.kernels.cases import *  # noqa: F403
@@ -30,14 +32,16 @@ def test_fused_the_model_learns_as_it_does_in_float32(compiled: bool, gelu: str,
         narrow.compile(fullgraph=True)
     fused = _gradient(narrow, objective, pixels, targets)
     for place in ("attention", "encoder"):
-        monkeypatch.setattr(f"vitkit.model.{place}.{'attends' if place == 'attention' else 'fusable'}",
-                            lambda *given: False)
+        monkeypatch.setattr(
+            f"vitkit.model.{place}.{'attends' if place == 'attention' else 'fusable'}", lambda *given: False
+        )
     plain = _gradient(Narrow(objective), objective, pixels, targets)
     assert (fused - exact).norm() < 1.3 * (plain - exact).norm()
 
 
-def _gradient(computed: torch.nn.Module, objective: Labels, pixels: torch.Tensor,
-              targets: torch.Tensor) -> torch.Tensor:
+def _gradient(
+    computed: torch.nn.Module, objective: Labels, pixels: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
     loss, _ = computed(pixels, targets)
     loss.backward()
     found = torch.cat([parameter.grad.flatten() for parameter in objective.parameters()])  # type: ignore[union-attr]

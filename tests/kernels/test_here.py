@@ -39,9 +39,15 @@ for numbers in ("bf16", "fp8"):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("ability", "numbers", "offered"), [
-    ((7, 5), ("fp32",), []), ((8, 0), ("fp32", "bf16"), ["bf16"]), ((8, 9), ("fp32", "bf16"), ["bf16"]),
-    ((9, 0), ("fp32", "bf16", "fp8"), ["bf16", "fp8 matrices"])])
+@pytest.mark.parametrize(
+    ("ability", "numbers", "offered"),
+    [
+        ((7, 5), ("fp32",), []),
+        ((8, 0), ("fp32", "bf16"), ["bf16"]),
+        ((8, 9), ("fp32", "bf16"), ["bf16"]),
+        ((9, 0), ("fp32", "bf16", "fp8"), ["bf16", "fp8 matrices"]),
+    ],
+)
 def test_a_gpu_is_asked_for_no_numbers_that_it_does_not_have(ability, numbers, offered, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: ability)
     assert numbers_here(torch.device("cuda")) == numbers

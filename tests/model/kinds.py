@@ -36,8 +36,9 @@ KINDS = {
     "ResNet": ("R50x1", {"image": 64}),
 }
 
-POSITIONS = [kind for kind in KINDS
-             if any(word in kind for word in ("token", "positions", "1d", "2d", "relative", "sincos"))]
+POSITIONS = [
+    kind for kind in KINDS if any(word in kind for word in ("token", "positions", "1d", "2d", "relative", "sincos"))
+]
 
 
 def make(kind: str) -> Model:

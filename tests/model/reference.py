@@ -15,7 +15,7 @@ def forward(state: dict[str, Tensor], config, image: Tensor) -> Tensor:
     """One image (C, height, width) → logits (K,)."""
     p = config.patch
     h, w = image.shape[1] // p, image.shape[2] // p
-    patches = [image[:, i * p:(i + 1) * p, j * p:(j + 1) * p].flatten() for i in range(h) for j in range(w)]
+    patches = [image[:, i * p : (i + 1) * p, j * p : (j + 1) * p].flatten() for i in range(h) for j in range(w)]
     x = torch.stack(patches) @ state["patches.project.weight"].T + state["patches.project.bias"]
     if config.class_token:
         x = torch.cat([state["class_token"], x])
@@ -98,7 +98,7 @@ def pool(state: dict[str, Tensor], config, x: Tensor) -> Tensor:
         return x[0]
     if config.pool == "attention":
         return attention_pool(state, config, x)
-    mean = x[int(config.class_token):].mean(0)
+    mean = x[int(config.class_token) :].mean(0)
     return layer_norm(state, "pool.norm", mean, config.eps) if config.pool == "gap-norm" else mean
 
 

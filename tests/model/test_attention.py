@@ -13,8 +13,9 @@ from vitkit.model.attention import SelfAttention, attention_weights
 from vitkit.model.positions import Relative
 
 
-def unfused(self: SelfAttention, x: torch.Tensor, relative: Relative | None = None,
-            wanted: int | None = None) -> torch.Tensor:
+def unfused(
+    self: SelfAttention, x: torch.Tensor, relative: Relative | None = None, wanted: int | None = None
+) -> torch.Tensor:
     query, key, value = split(self.qkv(x), self.heads)
     weights = attention_weights(query, key, relative(query) if relative is not None else None)
     return self.out((weights @ value).transpose(1, 2).flatten(2))[:, :wanted]
@@ -39,8 +40,14 @@ def test_weights_equal_torchs_own_attention_module(heads: int, tokens: int, dept
     width = heads * depth
     ours = SelfAttention(width=width, heads=heads).double()
     theirs = torch.nn.MultiheadAttention(width, heads, batch_first=True).double()
-    theirs.load_state_dict({"in_proj_weight": ours.qkv.weight, "in_proj_bias": ours.qkv.bias,
-                            "out_proj.weight": ours.out.weight, "out_proj.bias": ours.out.bias})
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": ours.qkv.weight,
+            "in_proj_bias": ours.qkv.bias,
+            "out_proj.weight": ours.out.weight,
+            "out_proj.bias": ours.out.bias,
+        }
+    )
     x = torch.randn(2, tokens, width).double()
     output, weights = theirs(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(ours.weights(x), weights)

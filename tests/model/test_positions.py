@@ -88,8 +88,10 @@ def test_sincos_is_computed_anew_for_another_grid():
     assert torch.equal(model.encoder.positions[0].table, sincos_table((4, 3), 32, class_token=True))
 
 
-@pytest.mark.parametrize("kind", ["token", "1d every", "1d shared", "2d", "2d every, gap", "sincos shared",
-                                  "no positions", "axial", "root hybrid"])
+@pytest.mark.parametrize(
+    "kind",
+    ["token", "1d every", "1d shared", "2d", "2d every, gap", "sincos shared", "no positions", "axial", "root hybrid"],
+)
 @pytest.mark.parametrize("interpolation", ["paper", "bicubic"])
 def test_a_resized_model_takes_the_new_size(kind: str, interpolation: str):
     model = make(kind)

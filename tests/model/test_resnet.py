@@ -14,12 +14,19 @@ from vitkit.model.resnet import ResNet, standardise
 
 @pytest.mark.parametrize(("layers", "width"), [((1, 1, 1, 1), 32), ((2, 1, 3, 1), 32), ((1, 2, 1, 2), 64)])
 def test_logits_equal_transformers_bit(layers: tuple[int, ...], width: int):
-    body = ConvConfig(layers=layers, width=width, preactivation=True, standardise_eps=1e-6,
-                      standardise_on="variance", norm_eps=1e-5)
+    body = ConvConfig(
+        layers=layers, width=width, preactivation=True, standardise_eps=1e-6, standardise_on="variance", norm_eps=1e-5
+    )
     ours = randomise(ResNet(ResNetConfig(body=body, classes=7))).eval()
-    theirs = BitForImageClassification(BitConfig(
-        embedding_size=width, hidden_sizes=[4 * width * 2**stage for stage in range(4)], depths=list(layers),
-        layer_type="preactivation", num_labels=7)).eval()
+    theirs = BitForImageClassification(
+        BitConfig(
+            embedding_size=width,
+            hidden_sizes=[4 * width * 2**stage for stage in range(4)],
+            depths=list(layers),
+            layer_type="preactivation",
+            num_labels=7,
+        )
+    ).eval()
     theirs.load_state_dict({_theirs(name): value for name, value in ours.state_dict().items()})
     for module in theirs.modules():
         if hasattr(module, "eps") and type(module).__name__ == "WeightStandardizedConv2d":

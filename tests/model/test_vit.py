@@ -129,13 +129,16 @@ def test_pictures_in_a_batch_do_not_see_each_other(kind: str):
     torch.testing.assert_close(model(images)[1:2], model(images[1:2]), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("shape", "message"), [
-    ((2, 3, 32, 40), "images are 32 x 40, the model is for 32 x 32"),
-    ((2, 3, 33, 33), "images are 33 x 33"),
-    ((2, 4, 32, 32), "images have 4 channels, the model takes 3"),
-    ((2, 32, 32, 3), "images have 32 channels"),
-    ((3, 32, 32), r"images have the shape \(3, 32, 32\)"),
-])
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 3, 32, 40), "images are 32 x 40, the model is for 32 x 32"),
+        ((2, 3, 33, 33), "images are 33 x 33"),
+        ((2, 4, 32, 32), "images have 4 channels, the model takes 3"),
+        ((2, 32, 32, 3), "images have 32 channels"),
+        ((3, 32, 32), r"images have the shape \(3, 32, 32\)"),
+    ],
+)
 def test_images_of_the_wrong_shape_are_refused(shape: tuple[int, ...], message: str):
     with pytest.raises(SizeError, match=message):
         make("token")(torch.randn(shape))

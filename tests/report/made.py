@@ -18,8 +18,17 @@ from vitkit.model.base import Metadata
 from vitkit.model.build import create
 from vitkit.weights.native import record_of
 
-HOSTILE = ("<script>alert(1)</script>", "\"quotes\" & 'more'", "{{ 7 * 7 }}", "$\\frac{a$", "bell\x07 and \udcff",
-           "خيول عربية", "고양이", "a" * 120, "a_very/long-name.with_many_parts_that_has_no_space_in_it_at_all")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"quotes\" & 'more'",
+    "{{ 7 * 7 }}",
+    "$\\frac{a$",
+    "bell\x07 and \udcff",
+    "خيول عربية",
+    "고양이",
+    "a" * 120,
+    "a_very/long-name.with_many_parts_that_has_no_space_in_it_at_all",
+)
 PLAIN = ("bird", "cat", "dog")
 SIDE = 16
 
@@ -47,19 +56,47 @@ def make_evaluation(classes: tuple[str, ...], split: Split, **changes: Any) -> E
     accuracy = float((answers == truths).mean())
     wrong = np.flatnonzero(answers != truths)
     found: dict[str, Any] = {
-        "data": "photos", "split": "test", "pictures": len(split), "classes": classes, "multilabel": False,
-        "left_out": {}, "unlabelled": 0, "missing": (), "extra": (), "loss": 0.5,
+        "data": "photos",
+        "split": "test",
+        "pictures": len(split),
+        "classes": classes,
+        "multilabel": False,
+        "left_out": {},
+        "unlabelled": 0,
+        "missing": (),
+        "extra": (),
+        "loss": 0.5,
         "top1": Estimate(value=accuracy, low=accuracy - 0.0512, high=accuracy + 0.0498),
         "macro_f1": Estimate(value=0.6123, low=0.55, high=0.67),
-        "balanced_accuracy": Estimate(value=0.6234, low=0.56, high=0.68), "calibration_error": 0.0456,
-        "reliability": (Bin(low=0.0, high=0.5, pictures=10, confidence=0.4, accuracy=0.5),
-                        Bin(low=0.5, high=0.75, pictures=0, confidence=0.0, accuracy=0.0),
-                        Bin(low=0.75, high=1.0, pictures=30, confidence=0.9, accuracy=0.7)),
-        "per_class": tuple(ClassScore(name=name, pictures=int(counts[row].sum()), recall=float(recall[row]),
-                                      precision=float(precision[row]), f1=0.5) for row, name in enumerate(classes)),
+        "balanced_accuracy": Estimate(value=0.6234, low=0.56, high=0.68),
+        "calibration_error": 0.0456,
+        "reliability": (
+            Bin(low=0.0, high=0.5, pictures=10, confidence=0.4, accuracy=0.5),
+            Bin(low=0.5, high=0.75, pictures=0, confidence=0.0, accuracy=0.0),
+            Bin(low=0.75, high=1.0, pictures=30, confidence=0.9, accuracy=0.7),
+        ),
+        "per_class": tuple(
+            ClassScore(
+                name=name,
+                pictures=int(counts[row].sum()),
+                recall=float(recall[row]),
+                precision=float(precision[row]),
+                f1=0.5,
+            )
+            for row, name in enumerate(classes)
+        ),
         "confusion": tuple(map(tuple, counts.tolist())),
-        "mistakes": tuple(Mistake(key=split.keys[int(index)], index=int(index), truth=classes[truths[index]],
-                                  answer=classes[answers[index]], confidence=0.93, of_truth=0.04) for index in wrong),
+        "mistakes": tuple(
+            Mistake(
+                key=split.keys[int(index)],
+                index=int(index),
+                truth=classes[truths[index]],
+                answer=classes[answers[index]],
+                confidence=0.93,
+                of_truth=0.04,
+            )
+            for index in wrong
+        ),
     }
     return Evaluation(**found | changes)
 
@@ -76,16 +113,32 @@ def make_metrics(steps: int = 60) -> list[dict[str, Any]]:
 
 def make_run(folder: Path, classes: tuple[str, ...] = PLAIN, **changes: Any) -> dict[str, Any]:
     run = {
-        "command": "vitkit fit photos --epochs 3", "started": "2026-11-15T12:00:00+00:00",
-        "finished": "2026-11-15T12:02:03+00:00", "seconds": 123.4, "versions": {"vitkit": "0.1.0", "torch": "2.13.0"},
-        "machine": "2 CPU cores, x86_64", "device": "cpu", "precision": "fp32", "processes": 1,
-        "data": {"name": "photos", "kind": "class folders", "classes": len(classes),
-                 "pictures": {"train": 4800, "test": 40}, "fingerprint": "0123abcd", "notes": ["two empty folders"],
-                 "counts": {"train": {name: 100 + place for place, name in enumerate(classes)}}},
+        "command": "vitkit fit photos --epochs 3",
+        "started": "2026-11-15T12:00:00+00:00",
+        "finished": "2026-11-15T12:02:03+00:00",
+        "seconds": 123.4,
+        "versions": {"vitkit": "0.1.0", "torch": "2.13.0"},
+        "machine": "2 CPU cores, x86_64",
+        "device": "cpu",
+        "precision": "fp32",
+        "processes": 1,
+        "data": {
+            "name": "photos",
+            "kind": "class folders",
+            "classes": len(classes),
+            "pictures": {"train": 4800, "test": 40},
+            "fingerprint": "0123abcd",
+            "notes": ["two empty folders"],
+            "counts": {"train": {name: 100 + place for place, name in enumerate(classes)}},
+        },
         "plan": {"steps": 60, "epochs": 60 * 512 / 4320, "batch": 512, "micro": 256, "accumulate": 2, "processes": 1},
-        "recipe_reason": "few pictures", "decisions": [["data", "photos: 4,800 train"], ["recipe", "small: 60 steps"]],
-        "split": None, "learning_rates": [{"lr": 0.003, "top1": 0.87}, {"lr": 0.01, "top1": 0.91}],
-        "parameters": 27_000, "macs": 1_570_000, "objective": "labels",
+        "recipe_reason": "few pictures",
+        "decisions": [["data", "photos: 4,800 train"], ["recipe", "small: 60 steps"]],
+        "split": None,
+        "learning_rates": [{"lr": 0.003, "top1": 0.87}, {"lr": 0.01, "top1": 0.91}],
+        "parameters": 27_000,
+        "macs": 1_570_000,
+        "objective": "labels",
     }
     return run | changes
 

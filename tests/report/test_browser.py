@@ -10,8 +10,15 @@ import pytest
 from tests.report.made import HOSTILE, make_evaluation, make_split, write_run
 from vitkit.report.page import write_report
 
-QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync")
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 def test_a_report_fits_a_phone_and_fetches_nothing(tmp_path: Path) -> None:
@@ -37,7 +44,9 @@ def test_a_report_fits_a_phone_and_fetches_nothing(tmp_path: Path) -> None:
             assert not complaints
             assert page.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
             # text in figures takes the page's colour, which differs between light and dark
-            ink, paper = page.evaluate("[getComputedStyle(document.querySelector('svg text')).fill,"
-                                       " getComputedStyle(document.body).backgroundColor]")
+            ink, paper = page.evaluate(
+                "[getComputedStyle(document.querySelector('svg text')).fill,"
+                " getComputedStyle(document.body).backgroundColor]"
+            )
             assert ink != paper
         browser.close()

@@ -36,8 +36,13 @@ def test_the_front_matter_carries_the_score(tmp_path: Path) -> None:
 
 def test_data_and_weights_of_the_hub_are_linked_and_a_given_licence_is_kept(tmp_path: Path) -> None:
     config = Fit(data="hf:OWNER/pets", model="Ti/16", image=(SIDE, SIDE), weights="default")
-    write_run(tmp_path, evaluation=make_evaluation(PLAIN, make_split(PLAIN)), config=config, license="apache-2.0",
-              data={"name": "hf:OWNER/pets", "pictures": {"train": 10}})
+    write_run(
+        tmp_path,
+        evaluation=make_evaluation(PLAIN, make_split(PLAIN)),
+        config=config,
+        license="apache-2.0",
+        data={"name": "hf:OWNER/pets", "pictures": {"train": 10}},
+    )
     card = ModelCard.load(write_card(tmp_path))
     assert card.data.license == "apache-2.0"
     assert card.data.datasets == ["OWNER/pets"]
@@ -47,8 +52,14 @@ def test_data_and_weights_of_the_hub_are_linked_and_a_given_licence_is_kept(tmp_
 
 def test_a_card_that_may_be_published_tells_nothing_of_the_disk(tmp_path: Path) -> None:
     config = Fit(data="/home/me/secret/photos/", model="mu/4", image=(SIDE, SIDE), weights="/home/me/secret/start")
-    write_run(tmp_path, evaluation=make_evaluation(PLAIN, make_split(PLAIN)), config=config, finished=None,
-              data={"name": "/home/me/secret/photos/"}, command="vitkit fit /home/me/secret/photos")
+    write_run(
+        tmp_path,
+        evaluation=make_evaluation(PLAIN, make_split(PLAIN)),
+        config=config,
+        finished=None,
+        data={"name": "/home/me/secret/photos/"},
+        command="vitkit fit /home/me/secret/photos",
+    )
     text = write_card(tmp_path).read_text(encoding="utf-8")
     assert "secret" not in text
     assert str(tmp_path) not in text
@@ -63,8 +74,12 @@ def test_the_code_on_the_card_runs(tmp_path: Path, capsys: pytest.CaptureFixture
     vitkit.save(model, folder)
     Image.new("RGB", (SIDE, SIDE), "red").save(tmp_path / "photo.jpg")
     text = write_card(folder).read_text(encoding="utf-8").split("## How to use it")[1].split("##")[0]
-    for place, here in (("hf:OWNER/NAME", folder), ("photo.jpg", tmp_path / "photo.jpg"), ("photos/", tmp_path),
-                        ("answers.csv", tmp_path / "answers.csv")):
+    for place, here in (
+        ("hf:OWNER/NAME", folder),
+        ("photo.jpg", tmp_path / "photo.jpg"),
+        ("photos/", tmp_path),
+        ("answers.csv", tmp_path / "answers.csv"),
+    ):
         text = text.replace(place, str(here))
     python, shell = re.findall(r"```(?:python)?\n(.*?)```", text, re.DOTALL)
     exec(python, {})

@@ -53,9 +53,20 @@ def test_numbers_are_those_of_the_evaluation(finished: Page) -> None:
     title = "mu/4 on photos: 90.0 % top-1 (84.9 – 95.0), 40 test pictures, 3 classes"
     assert finished.texts["title"] == [title]
     assert " ".join(finished.texts["h1"][0].split()) == title
-    for text in ("61.2 %", "62.3 %", "4.6 %", "2 min 3 s", "0123abcd", "vitkit fit photos --epochs 3",
-                 "torch 2.13.0", "412 pictures a second", "two empty folders", "289 gigaFLOPs",
-                 "512 pictures (2 passes x 256 at a time)", "0.01 91.0 % taken"):
+    for text in (
+        "61.2 %",
+        "62.3 %",
+        "4.6 %",
+        "2 min 3 s",
+        "0123abcd",
+        "vitkit fit photos --epochs 3",
+        "torch 2.13.0",
+        "412 pictures a second",
+        "two empty folders",
+        "289 gigaFLOPs",
+        "512 pictures (2 passes x 256 at a time)",
+        "0.01 91.0 % taken",
+    ):
         assert text in finished.text.replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -69,7 +80,7 @@ def test_pictures_set_aside_are_not_counted_as_trained_on(tmp_path: Path) -> Non
 def test_classes_have_their_recall_precision_and_pictures(finished: Page) -> None:
     rows = [" ".join(row.split()) for row in finished.texts["tr"]]
     # the pictures 0 and 33 are birds taken for cats, 11 a dog taken for a bird, 22 a cat taken for a dog
-    assert "bird 85.7 % 92.3 % 50.0 % 14 100" in rows   # 12 of 14 found, 12 of 13 answers right, 14 scored
+    assert "bird 85.7 % 92.3 % 50.0 % 14 100" in rows  # 12 of 14 found, 12 of 13 answers right, 14 scored
     assert "cat 92.3 % 85.7 % 50.0 % 13 101" in rows
     assert "bird cat 2 of 14 0 of 13" in rows
 
@@ -77,8 +88,10 @@ def test_classes_have_their_recall_precision_and_pictures(finished: Page) -> Non
 def test_classes_are_sorted_with_the_weakest_first_and_long_tables_folded(tmp_path: Path) -> None:
     classes = tuple(f"class {place:02}" for place in range(50))
     split = make_split(classes, 400)
-    scores = tuple(ClassScore(name=name, pictures=8, recall=None if place == 7 else 1 - place / 100, precision=None,
-                              f1=0.5) for place, name in enumerate(classes))
+    scores = tuple(
+        ClassScore(name=name, pictures=8, recall=None if place == 7 else 1 - place / 100, precision=None, f1=0.5)
+        for place, name in enumerate(classes)
+    )
     write_run(tmp_path, classes, evaluation=make_evaluation(classes, split, per_class=scores))
     page = Page.read(write_report(tmp_path, None))
     names = [row.strip() for row in page.texts["th"] if re.match(r"class \d", row)][:50]
@@ -90,8 +103,13 @@ def test_classes_are_sorted_with_the_weakest_first_and_long_tables_folded(tmp_pa
 def test_hostile_names_are_shown_and_never_run(tmp_path: Path) -> None:
     split = make_split(HOSTILE)
     found = make_evaluation(HOSTILE, split, left_out={"<b>.jpg": "<i>bad</i>"}, missing=HOSTILE[:1], extra=HOSTILE[1:3])
-    write_run(tmp_path, HOSTILE, evaluation=found, command="vitkit fit '<img src=x onerror=alert(1)>'",
-              decisions=[["<u>", "</dl><script>alert(2)</script>"]])
+    write_run(
+        tmp_path,
+        HOSTILE,
+        evaluation=found,
+        command="vitkit fit '<img src=x onerror=alert(1)>'",
+        decisions=[["<u>", "</dl><script>alert(2)</script>"]],
+    )
     page = Page.read(write_report(tmp_path, split))
     assert not page.wrong
     assert not {"script", "i", "u"} & {tag for tag, _ in page.elements}
@@ -119,22 +137,30 @@ def test_embedded_pictures_are_what_the_exact_chain_gives(tmp_path: Path) -> Non
     write_run(tmp_path, evaluation=found)
     page = Page.read(write_report(tmp_path, split))
     pictures = [_decode(one["src"]) for one in page.all("img")]
-    wrong = pictures[:len(found.mistakes)]
+    wrong = pictures[: len(found.mistakes)]
     exact = read_record(tmp_path).exact
     assert exact is not None
     for picture, mistake in zip(wrong, found.mistakes, strict=True):
         framed = exact.frame(split.read(mistake.index)).round().byte().permute(1, 2, 0).numpy()
         assert picture.shape == (SIDE, SIDE, 3)
         np.testing.assert_array_equal(picture, framed)
-    before_and_after = pictures[len(wrong):]
+    before_and_after = pictures[len(wrong) :]
     assert [one.shape[:2] for one in before_and_after] == [(24, 32), (SIDE, SIDE)] * VIEWS
     assert all(one["alt"] for one in page.all("img"))
 
 
-@pytest.mark.parametrize(("shape", "size"), [((600, 400, 3), (117, EMBEDDED)), ((28, 28, 1), (28, 28)),
-                                             ((500, 500, 6), (EMBEDDED, EMBEDDED)), ((90, 90, 2), (90, 90))])
-def test_large_pictures_shrink_and_any_number_of_bands_can_be_shown(shape: tuple[int, int, int], size: tuple[int, int]
-                                                                     ) -> None:
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((600, 400, 3), (117, EMBEDDED)),
+        ((28, 28, 1), (28, 28)),
+        ((500, 500, 6), (EMBEDDED, EMBEDDED)),
+        ((90, 90, 2), (90, 90)),
+    ],
+)
+def test_large_pictures_shrink_and_any_number_of_bands_can_be_shown(
+    shape: tuple[int, int, int], size: tuple[int, int]
+) -> None:
     one = embed(np.random.default_rng(0).random(shape, dtype=np.float32) * 255)
     assert (one.width, one.height) == size
     assert _decode(one.source).shape[:2] == size[::-1]
@@ -161,10 +187,21 @@ def test_a_run_without_evaluation_shows_its_curves(tmp_path: Path) -> None:
 
 def test_a_multilabel_run_is_headed_by_its_average_precision(tmp_path: Path) -> None:
     split = make_split(PLAIN)
-    scores = tuple(ClassScore(name=name, pictures=13, recall=0.5, precision=0.5, f1=0.5, average_precision=value)
-                   for name, value in zip(PLAIN, (0.9, 0.3, 0.6), strict=True))
-    found = make_evaluation(PLAIN, split, multilabel=True, top1=None, confusion=(), reliability=(), mistakes=(),
-                            mean_average_precision=Estimate(value=0.6, low=0.55, high=0.65), per_class=scores)
+    scores = tuple(
+        ClassScore(name=name, pictures=13, recall=0.5, precision=0.5, f1=0.5, average_precision=value)
+        for name, value in zip(PLAIN, (0.9, 0.3, 0.6), strict=True)
+    )
+    found = make_evaluation(
+        PLAIN,
+        split,
+        multilabel=True,
+        top1=None,
+        confusion=(),
+        reliability=(),
+        mistakes=(),
+        mean_average_precision=Estimate(value=0.6, low=0.55, high=0.65),
+        per_class=scores,
+    )
     write_run(tmp_path, evaluation=found, metrics=[{"kind": "score", "step": 5, "loss": 1.0, "map": 0.5}])
     page = Page.read(write_report(tmp_path, split))
     assert "60.0 % mean average precision (55.0 – 65.0)" in page.text
@@ -196,15 +233,24 @@ def test_only_metrics_or_only_a_model_are_enough(tmp_path: Path) -> None:
 
 def test_what_went_wrong_is_told(tmp_path: Path) -> None:
     split = make_split(PLAIN)
-    metrics = [*make_metrics(), {"kind": "rolled-back", "step": 23, "to": 20, "what": "loss is nan"},
-               {"kind": "left-out", "step": 3, "picture": "a/b.jpg", "reason": "empty file"}]
+    metrics = [
+        *make_metrics(),
+        {"kind": "rolled-back", "step": 23, "to": 20, "what": "loss is nan"},
+        {"kind": "left-out", "step": 3, "picture": "a/b.jpg", "reason": "empty file"},
+    ]
     found = make_evaluation(PLAIN, split, missing=("dog",), extra=("fox",), unlabelled=3, left_out={"c.jpg": "cut off"})
     write_run(tmp_path, evaluation=found, metrics=metrics, finished=None)
     text = Page.read(write_report(tmp_path, split)).text
-    for said in (f"vitkit resume {tmp_path}", "At step 23 training went back to step 20: loss is nan",
-                 "Training left out 1 picture: a/b.jpg (empty file)", "Scoring left out 1 picture: c.jpg (cut off)",
-                 "3 pictures of the test split had no class", "lack 1 class of the model: dog",
-                 "1 class that the model does not know: fox", "7 things to know"):
+    for said in (
+        f"vitkit resume {tmp_path}",
+        "At step 23 training went back to step 20: loss is nan",
+        "Training left out 1 picture: a/b.jpg (empty file)",
+        "Scoring left out 1 picture: c.jpg (cut off)",
+        "3 pictures of the test split had no class",
+        "lack 1 class of the model: dog",
+        "1 class that the model does not know: fox",
+        "7 things to know",
+    ):
         assert said in text
 
 
@@ -217,8 +263,10 @@ def test_a_step_counts_as_it_went_the_last_time_and_torn_lines_are_passed_over(t
     assert steps[-1]["loss"] == 7.5
 
 
-@pytest.mark.parametrize("values", [[float("nan")] * 5, [1.0], [0.0, 0.0], [1.0, float("inf"), 2.0],
-                                    list(np.random.default_rng(0).random(3000))])
+@pytest.mark.parametrize(
+    "values",
+    [[float("nan")] * 5, [1.0], [0.0, 0.0], [1.0, float("inf"), 2.0], list(np.random.default_rng(0).random(3000))],
+)
 def test_curves_of_any_length_and_of_odd_values_can_be_drawn(tmp_path: Path, values: list[float]) -> None:
     rows = [{"kind": "step", "step": step, "loss": value, "norm": value} for step, value in enumerate(values, 1)]
     write_run(tmp_path, metrics=rows)
@@ -258,9 +306,17 @@ def _decode(source: str | None) -> np.ndarray:
         return np.asarray(picture)
 
 
-@pytest.mark.parametrize(("line", "shown"), [
-    ('data = "/home/ann/scans/patients"', 'data = "…/patients"'), ('out = "~/runs/a"', 'out = "…/a"'),
-    ('weights = "C:\\\\Users\\\\ann\\\\run"', 'weights = "…/run"'), ('weights = "hf:google/vit-base"', None),
-    ('data = "fashion"', None), ('data = "photos/cats"', None), ('label = "/a/b"', None)])
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ('data = "/home/ann/scans/patients"', 'data = "…/patients"'),
+        ('out = "~/runs/a"', 'out = "…/a"'),
+        ('weights = "C:\\\\Users\\\\ann\\\\run"', 'weights = "…/run"'),
+        ('weights = "hf:google/vit-base"', None),
+        ('data = "fashion"', None),
+        ('data = "photos/cats"', None),
+        ('label = "/a/b"', None),
+    ],
+)
 def test_where_things_lie_stays_out_of_the_settings(line: str, shown: str | None):
     assert _without_places(f"lr = 0.1\n{line}\nsteps = 3\n") == f"lr = 0.1\n{shown or line}\nsteps = 3\n"

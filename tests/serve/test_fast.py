@@ -20,8 +20,9 @@ from vitkit.serve.samples import inside
 from vitkit.serve.ways import Compute, Way
 
 VITS = [kind for kind in KINDS if kind not in ("ResNet", "no head", "hybrid")]
-needs_vnni = pytest.mark.skipif(not ways.instructions() & {"avx512_vnni", "amx_int8"},
-                                reason="this CPU does not multiply bytes (no VNNI)")
+needs_vnni = pytest.mark.skipif(
+    not ways.instructions() & {"avx512_vnni", "amx_int8"}, reason="this CPU does not multiply bytes (no VNNI)"
+)
 
 
 @pytest.fixture
@@ -163,8 +164,12 @@ def test_without_instructions_and_packages_exact_stays_with_a_hint(classifier, m
 def test_ways_follow_the_instructions_and_the_model(classifier, monkeypatch):
     monkeypatch.setattr(ways, "find_spec", lambda name: None)
     resnet = vitkit.Classifier(vitkit.create("R50x1", image=32, classes=2))
-    for flags, vit, convolutions in (({"avx512_vnni"}, 1, 0), ({"avx512_bf16"}, 1, 1), ({"amx_int8", "amx_bf16"}, 2, 1),
-                                     ({"avx2"}, 0, 0)):
+    for flags, vit, convolutions in (
+        ({"avx512_vnni"}, 1, 0),
+        ({"avx512_bf16"}, 1, 1),
+        ({"amx_int8", "amx_bf16"}, 2, 1),
+        ({"avx2"}, 0, 0),
+    ):
         monkeypatch.setattr(ways, "instructions", lambda flags=flags: flags)
         assert (len(ways.ways(classifier)), len(ways.ways(resnet))) == (vit, convolutions)
 
@@ -180,8 +185,10 @@ def test_onnxruntime_gives_the_exact_answers(classifier):
 
 
 @needs_vnni
-@pytest.mark.parametrize(("layer", "gain"), [
-    (int8.ByToken, 1e-3), (int8.ByToken, 1.0), (int8.ByToken, 300.0), (int8.AfterGelu, 1.0), (int8.AfterGelu, 300.0)])
+@pytest.mark.parametrize(
+    ("layer", "gain"),
+    [(int8.ByToken, 1e-3), (int8.ByToken, 1.0), (int8.ByToken, 300.0), (int8.AfterGelu, 1.0), (int8.AfterGelu, 300.0)],
+)
 def test_a_layer_in_bytes_is_within_the_rounding_of_its_numbers(layer, gain):
     dense = nn.Linear(64, 48)
     x = torch.randn(2, 5, 64) * gain
@@ -196,8 +203,11 @@ def test_a_layer_in_bytes_is_within_the_rounding_of_its_numbers(layer, gain):
 
 
 @needs_vnni
-@pytest.mark.parametrize("x", [torch.zeros(3, 64), torch.full((3, 64), 2.0), torch.full((3, 64), -2.0)],
-                         ids=["zeros", "all above", "all below"])
+@pytest.mark.parametrize(
+    "x",
+    [torch.zeros(3, 64), torch.full((3, 64), 2.0), torch.full((3, 64), -2.0)],
+    ids=["zeros", "all above", "all below"],
+)
 def test_numbers_of_one_sign_and_zeros_do_not_wrap_around(x):
     dense = nn.Linear(64, 16)
     with torch.inference_mode():

@@ -42,8 +42,20 @@ def test_every_form_of_a_picture_has_the_same_answer(classifier: vitkit.Classifi
     content = encode(scene(), "PNG")
     path = tmp_path / "a.png"
     path.write_bytes(content)
-    told = classifier([path, str(path), content, bytearray(content), memoryview(content), Image.open(path),
-                       Image.fromarray(scene()), scene(), scene().astype(np.uint16) * 257, scene() / 255])
+    told = classifier(
+        [
+            path,
+            str(path),
+            content,
+            bytearray(content),
+            memoryview(content),
+            Image.open(path),
+            Image.fromarray(scene()),
+            scene(),
+            scene().astype(np.uint16) * 257,
+            scene() / 255,
+        ]
+    )
     for prediction in told[1:]:
         np.testing.assert_allclose(prediction.probabilities, told[0].probabilities, atol=2e-6)
 
@@ -112,9 +124,14 @@ def test_an_open_file_is_a_picture(classifier: vitkit.Classifier, tmp_path: Path
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.write(path, "a.png")
     truth = classifier(path)
-    with (path.open("rb") as buffered, path.open("rb", buffering=0) as raw, os.popen(f"cat {path}") as piped,
-          zipfile.ZipFile(tmp_path / "a.zip") as zipped, zipped.open("a.png") as packed,
-          tempfile.NamedTemporaryFile() as temporary):
+    with (
+        path.open("rb") as buffered,
+        path.open("rb", buffering=0) as raw,
+        os.popen(f"cat {path}") as piped,
+        zipfile.ZipFile(tmp_path / "a.zip") as zipped,
+        zipped.open("a.png") as packed,
+        tempfile.NamedTemporaryFile() as temporary,
+    ):
         temporary.write(path.read_bytes())
         files = [buffered, raw, packed, piped.buffer, temporary, written]
         told = [classifier(buffered), *classifier(files)]  # one of them for the second time
@@ -136,8 +153,10 @@ def test_an_open_file_that_cannot_be_read_is_reported_in_its_place(classifier: v
 
 def test_a_file_opened_as_text_is_a_mistake_of_the_caller(classifier: vitkit.Classifier, tmp_path: Path):
     (tmp_path / "a.png").write_bytes(encode(scene(), "PNG"))
-    with (tmp_path / "a.png").open(encoding="utf-8") as undecodable, (tmp_path / "a.png").open(
-            encoding="latin-1") as letters:
+    with (
+        (tmp_path / "a.png").open(encoding="utf-8") as undecodable,
+        (tmp_path / "a.png").open(encoding="latin-1") as letters,
+    ):
         for file in (undecodable, letters, io.StringIO("a.png\nb.png")):
             for given in (file, [file]):
                 with pytest.raises(ConfigError, match=rf'{type(file).__name__}: it gives str, not bytes(.|\n)*"rb"'):

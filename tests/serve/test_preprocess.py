@@ -49,13 +49,19 @@ def test_a_loop_in_plain_torch_gives_the_answers_of_a_classifier(model: Model, t
 
 def test_it_is_pillows_resize_and_the_weights_numbers(model: Model):
     square = Image.fromarray(scene(40, 40))
-    mean, std = (torch.tensor(values)[:, None, None] for values in (
-        model.metadata.preprocessing.mean, model.metadata.preprocessing.std))
+    mean, std = (
+        torch.tensor(values)[:, None, None]
+        for values in (model.metadata.preprocessing.mean, model.metadata.preprocessing.std)
+    )
     side = round(16 / model.metadata.preprocessing.crop)
-    resized = square.resize((side, side), Image.Resampling.BICUBIC if (
-        model.metadata.preprocessing.interpolation == "bicubic") else Image.Resampling.BILINEAR)
+    resized = square.resize(
+        (side, side),
+        Image.Resampling.BICUBIC
+        if (model.metadata.preprocessing.interpolation == "bicubic")
+        else Image.Resampling.BILINEAR,
+    )
     start = (side - 16) // 2
-    theirs = torch.from_numpy(np.asarray(resized)[start:start + 16, start:start + 16].copy()).permute(2, 0, 1) / 255
+    theirs = torch.from_numpy(np.asarray(resized)[start : start + 16, start : start + 16].copy()).permute(2, 0, 1) / 255
     assert (vitkit.preprocess(model)(square) - (theirs - mean) / std).abs().max() < 1.1 / 255 / std.min()
 
 

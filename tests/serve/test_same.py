@@ -39,8 +39,18 @@ class Answers:
         return {prediction.name: prediction.probabilities for prediction in told}  # type: ignore[misc]
 
     def command_line(self) -> Probabilities:
-        main(["predict", str(self.run), *map(str, self.pictures), "--json", "--top", str(self.classes), "--device",
-              "cpu"])
+        main(
+            [
+                "predict",
+                str(self.run),
+                *map(str, self.pictures),
+                "--json",
+                "--top",
+                str(self.classes),
+                "--device",
+                "cpu",
+            ]
+        )
         rows = [json.loads(line) for line in self.capsys.readouterr().out.splitlines()]
         return {row["picture"]: self._in_order(row["answers"]) for row in rows}
 
@@ -57,14 +67,15 @@ class Answers:
         return self._asked(lambda paths: {"files": [("pictures", (path.name, path.read_bytes())) for path in paths]})
 
     def base64(self) -> Probabilities:
-        return self._asked(lambda paths: {"json": {"pictures": [base64.b64encode(path.read_bytes()).decode()
-                                                                for path in paths]}})
+        return self._asked(
+            lambda paths: {"json": {"pictures": [base64.b64encode(path.read_bytes()).decode() for path in paths]}}
+        )
 
     def _asked(self, content: Any) -> Probabilities:
         told: Probabilities = {}
         with httpx.Client(base_url=self.address, timeout=120) as client:
             for start in range(0, len(self.pictures), 40):
-                part = self.pictures[start:start + 40]
+                part = self.pictures[start : start + 40]
                 answer = client.post("/v1/predict", params={"top": self.classes}, **content(part))
                 assert answer.status_code == 200, answer.text
                 for path, prediction in zip(part, answer.json()["predictions"], strict=True):
@@ -113,8 +124,13 @@ def test_the_same_pictures_have_the_same_answers_everywhere(asked: Answers):
     truth = asked.classifier()
     assert len(truth) == COUNT + len(odd_pictures())
     assert len({int(row.argmax()) for row in truth.values()}) >= 5, "a model that says the same to all shows nothing"
-    ways = {"command line": asked.command_line(), "ONNX": asked.exported("onnx"), "pt2": asked.exported("pt2"),
-            "HTTP, a form": asked.form(), "HTTP, base64": asked.base64()}
+    ways = {
+        "command line": asked.command_line(),
+        "ONNX": asked.exported("onnx"),
+        "pt2": asked.exported("pt2"),
+        "HTTP, a form": asked.form(),
+        "HTTP, base64": asked.base64(),
+    }
     for way, told in ways.items():
         assert told.keys() == truth.keys()
         for name, row in told.items():

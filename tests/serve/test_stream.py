@@ -63,7 +63,8 @@ def test_json_is_a_line_for_each_picture(run: Path, photos: Path, capsys: pytest
     predict(run, photos, "--json", "--top", "2")
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["picture"]: row["answers"][0]["label"] if row["answers"] else None for row in rows} == answers(
-        run, photos)
+        run, photos
+    )
     assert [row["picture"] for row in rows] == sorted(answers(run, photos))
     assert all(len(row["answers"]) == 2 for row in rows if row["error"] is None)
     assert [row["picture"] for row in rows if row["error"]] == [str(photos / "a" / "007.jpg")]
@@ -73,12 +74,21 @@ def test_csv_is_read_by_others(run: Path, photos: Path, capsys: pytest.CaptureFi
     predict(run, photos, "--csv", "--top", "3")
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["picture"]: row["label_1"] or None for row in rows} == answers(run, photos)
-    assert list(rows[0]) == ["picture", "error", "label_1", "probability_1", "label_2", "probability_2", "label_3",
-                             "probability_3"]
+    assert list(rows[0]) == [
+        "picture",
+        "error",
+        "label_1",
+        "probability_1",
+        "label_2",
+        "probability_2",
+        "label_3",
+        "probability_3",
+    ]
 
 
-def test_there_are_no_more_columns_than_classes(run: Path, photos: Path, tmp_path: Path,
-                                                capsys: pytest.CaptureFixture[str]):
+def test_there_are_no_more_columns_than_classes(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     predict(run, photos, "--csv", "--top", "99")
     printed = capsys.readouterr().out
     predict(run, photos, "--out", tmp_path / "answers.csv", "--top", "99")
@@ -89,8 +99,9 @@ def test_there_are_no_more_columns_than_classes(run: Path, photos: Path, tmp_pat
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_files_hold_what_is_printed(run: Path, photos: Path, tmp_path: Path, ending: str,
-                                    capsys: pytest.CaptureFixture[str]):
+def test_files_hold_what_is_printed(
+    run: Path, photos: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+):
     out = tmp_path / f"answers.{ending}"
     predict(run, photos, "--out", out)
     assert "30 pictures; 1 could not be read" in capsys.readouterr().out
@@ -125,14 +136,29 @@ def test_a_killed_call_goes_on_where_it_stopped(run: Path, tmp_path: Path):
     photos, out = tmp_path / "many", tmp_path / "answers.csv"
     photos.mkdir()
     real_pictures(photos, 400)
-    command = [sys.executable, "-m", "vitkit", "predict", str(run), str(photos), "--out", str(out), "--device", "cpu",
-               "--workers", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "vitkit",
+        "predict",
+        str(run),
+        str(photos),
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        "--workers",
+        "0",
+    ]
     slow = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=slow, stderr=subprocess.DEVNULL)
     journal = tmp_path / "answers.csv.part"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None and (
-            not journal.exists() or journal.stat().st_size < 20_000):
+    while (
+        time.monotonic() < deadline
+        and process.poll() is None
+        and (not journal.exists() or journal.stat().st_size < 20_000)
+    ):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -166,10 +192,18 @@ def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_p
         retrained.model.head.logits.bias += 0.5
     lies = find([photos])
     for words, other, paths, top in (
-        (r"preprocessing: resize to cover 32 x 32.*; now resize to 32 x 32, whatever the shape",
-         vitkit.Classifier(colour_model(resize="squash")), lies, 5),
-        (r"class names: ant, bee, cat and 4 more; now a, b, c and 4 more",
-         vitkit.Classifier(run, labels=list("abcdefg")), lies, 5),
+        (
+            r"preprocessing: resize to cover 32 x 32.*; now resize to 32 x 32, whatever the shape",
+            vitkit.Classifier(colour_model(resize="squash")),
+            lies,
+            5,
+        ),
+        (
+            r"class names: ant, bee, cat and 4 more; now a, b, c and 4 more",
+            vitkit.Classifier(run, labels=list("abcdefg")),
+            lies,
+            5,
+        ),
         (r"model: mu/4 at 32 x 32 px, from runs/a; now mu/4 at 32 x 32 px, from runs/b", retrained, lies, 5),
         (r"--top: 5; now 3", classifier, lies, 3),
         (rf"pictures: 30, the first {photos}/a/000.png; now 29, the first {photos}/a/001.jpg", classifier, lies[1:], 5),
@@ -208,9 +242,9 @@ def test_a_file_that_is_being_replaced_is_so_by_the_same_call_without_overwrite(
         predict_into(out, classifier, paths, top=5)
 
 
-
-def test_a_full_disk_is_told_in_words_and_loses_no_row(run: Path, photos: Path, tmp_path: Path,
-                                                       capsys: pytest.CaptureFixture[str]):
+def test_a_full_disk_is_told_in_words_and_loses_no_row(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     out, before = tmp_path / "answers.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # bytes of any file
     try:
@@ -239,8 +273,13 @@ def test_what_a_crash_leaves_of_a_journal_is_no_hindrance(run: Path, photos: Pat
     out, classifier, part = tmp_path / "answers.csv", vitkit.Classifier(run), tmp_path / "answers.csv.part"
     if left is None:  # the file system gave the last row its room, and not its content
         with pytest.raises(ZeroDivisionError):
-            predict_into(out, classifier, find([photos]), top=5, watch=lambda items, total, what: (
-                1 / (3 - place) and item for place, item in enumerate(items)))
+            predict_into(
+                out,
+                classifier,
+                find([photos]),
+                top=5,
+                watch=lambda items, total, what: (1 / (3 - place) and item for place, item in enumerate(items)),
+            )
         part.write_bytes(part.read_bytes() + bytes(100) + b"\n")
     else:
         part.write_bytes(left)
@@ -252,21 +291,29 @@ def test_what_a_crash_leaves_of_a_journal_is_no_hindrance(run: Path, photos: Pat
 def test_rows_that_another_process_is_writing_are_left_alone(run: Path, photos: Path, tmp_path: Path):
     part = tmp_path / "answers.csv.part"
     holds = "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, fcntl.LOCK_EX); print(1); input()"
-    with subprocess.Popen([sys.executable, "-uc", holds, str(part)], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-uc", holds, str(part)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
         assert other.stdout is not None
         other.stdout.readline()
         for overwrite in (False, True):
             with pytest.raises(vitkit.VitkitError, match="another process is writing"):
-                predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5,
-                             overwrite=overwrite)
+                predict_into(
+                    tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5, overwrite=overwrite
+                )
         other.communicate(b"\n")
     assert predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5) == (0, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_a_scheduler_hear_how_to_go_on(run: Path, photos: Path, tmp_path: Path, number: signal.Signals,
-                                                  monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_ctrl_c_and_a_scheduler_hear_how_to_go_on(
+    run: Path,
+    photos: Path,
+    tmp_path: Path,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
     def stop(items, total, what):
         yield next(items)
         os.kill(os.getpid(), number)
@@ -284,8 +331,13 @@ def test_ctrl_c_and_a_scheduler_hear_how_to_go_on(run: Path, photos: Path, tmp_p
 
 def test_output_that_nobody_can_take_is_no_traceback():
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "vitkit", "cost", "mu/4"], stdout=full, stderr=subprocess.PIPE,
-                              text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "vitkit", "cost", "mu/4"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 2
     assert done.stderr == "vitkit cost: the output cannot be written: No space left on device.\n"
 
@@ -314,8 +366,12 @@ def test_a_list_on_standard_input_is_read(run: Path, photos: Path):
     names = sorted(map(os.fsencode, photos.rglob("*.*g")))
     odd = photos / os.fsdecode(b"no text \xff.jpg")
     odd.write_bytes((photos / "a" / "001.jpg").read_bytes())
-    asked = subprocess.run([sys.executable, "-m", "vitkit", "predict", str(run), "-", "--json", "--device", "cpu"],
-                           input=b"\n".join([*names, b"", os.fsencode(odd)]), capture_output=True, check=True)
+    asked = subprocess.run(
+        [sys.executable, "-m", "vitkit", "predict", str(run), "-", "--json", "--device", "cpu"],
+        input=b"\n".join([*names, b"", os.fsencode(odd)]),
+        capture_output=True,
+        check=True,
+    )
     rows = [json.loads(line) for line in asked.stdout.splitlines()]
     assert [row["picture"] for row in rows[:-1]] == [os.fsdecode(name) for name in names]
     assert rows[-1]["answers"] == next(row["answers"] for row in rows if row["picture"].endswith("a/001.jpg"))
@@ -352,7 +408,8 @@ def test_a_name_takes_one_line_whatever_is_in_it(run: Path, tmp_path: Path, caps
 
 
 def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
-        run: Path, photos: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture):
+    run: Path, photos: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
     (photos / "gone.jpg").symlink_to("nowhere.jpg")
     (photos / "circle").symlink_to(photos)
     os.mkfifo(photos / "pipe.jpg")
@@ -366,17 +423,20 @@ def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
     assert "pipe.jpg" in caplog.text
 
 
-@pytest.mark.parametrize("words", [[], ["--json"], ["--csv"], ["--out", "answers.csv"], ["--out", "answers.csv",
-                                                                                     "--json"]])
-def test_the_exit_code_tells_whether_anything_was_answered(run: Path, photos: Path, words: list[str],
-                                                           monkeypatch: pytest.MonkeyPatch,
-                                                           capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    "words", [[], ["--json"], ["--csv"], ["--out", "answers.csv"], ["--out", "answers.csv", "--json"]]
+)
+def test_the_exit_code_tells_whether_anything_was_answered(
+    run: Path, photos: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.chdir(photos.parent)
     good, broken, text = photos / "a" / "000.png", photos / "a" / "007.jpg", photos / "notes.txt"
     predict(run, good, broken, *words, *["--overwrite"] * ("--out" in words))
     capsys.readouterr()
-    for pictures, message in (([broken], "the picture has no answer"),
-                              ([broken, text], "not one of 2 pictures has an answer")):
+    for pictures, message in (
+        ([broken], "the picture has no answer"),
+        ([broken, text], "not one of 2 pictures has an answer"),
+    ):
         with pytest.raises(SystemExit) as stopped:
             predict(run, *pictures, *words, *["--overwrite"] * ("--out" in words))
         assert stopped.value.code == 1
@@ -386,9 +446,9 @@ def test_the_exit_code_tells_whether_anything_was_answered(run: Path, photos: Pa
         assert "007.jpg" in (Path("answers.csv").read_text() if "--out" in words else told.out)
 
 
-def test_weights_without_names_hint_at_the_option_that_gives_them(run: Path, photos: Path, tmp_path: Path,
-                                                                  caplog: pytest.LogCaptureFixture,
-                                                                  capsys: pytest.CaptureFixture[str]):
+def test_weights_without_names_hint_at_the_option_that_gives_them(
+    run: Path, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+):
     model = colour_model()
     model.metadata = replace(model.metadata, labels=None)
     vitkit.save(model, tmp_path / "unnamed")
@@ -402,18 +462,22 @@ def test_weights_without_names_hint_at_the_option_that_gives_them(run: Path, pho
     assert any(name in capsys.readouterr().out for name in LABELS)
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["http://example.org/cat.jpg"], "http://example.org/cat.jpg is a URL, and those are not read"),
-    (["nowhere.jpg"], "nowhere.jpg does not exist"),
-    ([f"{'long' * 80}.jpg"], "cannot be read: File name too long"),
-    (["PHOTOS", "--out", f"{'long' * 80}.csv"], "cannot be written: File name too long"),
-    (["PHOTOS", "--top", "0"], "--top 0: 1 or more is needed"),
-    (["PHOTOS", "--csv", "--json"], "one is needed"),
-    (["PHOTOS", "--out", "answers.xlsx"], ".csv, .jsonl, .parquet"),
-    (["PHOTOS", "--out", "no/folder/answers.csv"], "there is no folder"),
-])
-def test_mistakes_are_told_in_words(run: Path, photos: Path, words: list[str], message: str,
-                                    capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["http://example.org/cat.jpg"], "http://example.org/cat.jpg is a URL, and those are not read"),
+        (["nowhere.jpg"], "nowhere.jpg does not exist"),
+        ([f"{'long' * 80}.jpg"], "cannot be read: File name too long"),
+        (["PHOTOS", "--out", f"{'long' * 80}.csv"], "cannot be written: File name too long"),
+        (["PHOTOS", "--top", "0"], "--top 0: 1 or more is needed"),
+        (["PHOTOS", "--csv", "--json"], "one is needed"),
+        (["PHOTOS", "--out", "answers.xlsx"], ".csv, .jsonl, .parquet"),
+        (["PHOTOS", "--out", "no/folder/answers.csv"], "there is no folder"),
+    ],
+)
+def test_mistakes_are_told_in_words(
+    run: Path, photos: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit) as stopped:
         predict(run, *(str(photos) if word == "PHOTOS" else word for word in words))
     assert stopped.value.code == 2

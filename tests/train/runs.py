@@ -36,8 +36,17 @@ from vitkit.train.parallel import Processes
 from vitkit.train.run import train
 
 FASHION = open_data("fashion")
-TOY: dict[str, Any] = {"model": "mu/4", "weights": "none", "image": (28, 28), "channels": 1, "batch": 16, "micro": 8,
-                       "device": "cpu", "workers": 0, "precision": "fp32"}
+TOY: dict[str, Any] = {
+    "model": "mu/4",
+    "weights": "none",
+    "image": (28, 28),
+    "channels": 1,
+    "batch": 16,
+    "micro": 8,
+    "device": "cpu",
+    "workers": 0,
+    "precision": "fp32",
+}
 LONG = 120  # seconds that nothing here takes
 
 
@@ -72,9 +81,10 @@ def weights(run: Path) -> dict[str, Tensor]:
 
 def states(run: Path) -> dict[str, dict[str, Tensor]]:
     """The checkpoints' tensors: weights, moments, averages."""
-    return {folder.name: {name: tensor for file in folder.glob("*.safetensors")
-                          for name, tensor in load_file(file).items()}
-            for folder in (run / "checkpoints").glob("step-*")}
+    return {
+        folder.name: {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+        for folder in (run / "checkpoints").glob("step-*")
+    }
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -94,8 +104,14 @@ def rewound(run: Path, out: Path) -> Path:
 def words(out: Path, verb: str = "fit", data: str = "fashion", **settings: Any) -> list[str]:
     """The command line of a toy's run."""
     values = {**TOY, **settings}
-    return [verb, data, "--out", str(out), "--set", *(f"{name.replace('__', '.')}={_toml(value)}"
-                                                      for name, value in values.items())]
+    return [
+        verb,
+        data,
+        "--out",
+        str(out),
+        "--set",
+        *(f"{name.replace('__', '.')}={_toml(value)}" for name, value in values.items()),
+    ]
 
 
 def _toml(value: Any) -> str:
@@ -163,15 +179,25 @@ def steps_of(run: Path) -> int:
 
 def command(*words: str, **options: Any) -> subprocess.Popen[str]:
     """The same as a shell would start it."""
-    return subprocess.Popen([sys.executable, "-m", "vitkit", *words], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
+    return subprocess.Popen(
+        [sys.executable, "-m", "vitkit", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
 
 
 def two(*words: str) -> subprocess.Popen[str]:
     """In two processes."""
-    return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone",
-                             "-m", "vitkit", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "vitkit", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
 
 
 def torchrun(*words: str) -> subprocess.CompletedProcess[str]:

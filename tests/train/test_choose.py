@@ -18,8 +18,14 @@ from vitkit.train import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CHOICE: dict[str, Any] = {"steps": 8, "choose_lr": True, "lr_candidates": (0.001, 0.01), "save_every": 3, "dev": 0.02,
-                          "schedule__warmup": 1}
+CHOICE: dict[str, Any] = {
+    "steps": 8,
+    "choose_lr": True,
+    "lr_candidates": (0.001, 0.01),
+    "save_every": 3,
+    "dev": 0.02,
+    "schedule__warmup": 1,
+}
 
 
 def test_trials_that_were_finished_are_not_run_again(tmp_path: Path):
@@ -48,8 +54,9 @@ def test_a_rate_that_diverges_is_not_chosen(tmp_path: Path, capsys: pytest.Captu
     assert "every learning rate of 1e+36, 2e+36 diverged" in message
 
 
-def test_a_trial_that_is_stopped_names_the_run_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                         capsys: pytest.CaptureFixture[str]):
+def test_a_trial_that_is_stopped_names_the_run_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def asking(*arguments: Any, **options: Any) -> torch.Tensor:
         os.kill(os.getpid(), signal.SIGTERM)
         monkeypatch.setattr(loop, "augment", augment)

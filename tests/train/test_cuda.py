@@ -14,8 +14,14 @@ from vitkit.config import AdamW, Augmentation, Schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-PLAIN: dict[str, Any] = {"steps": 12, "save_every": 4, "lr": 1e-3, "optimizer": AdamW(weight_decay=0.1),
-                         "schedule": Schedule(warmup=2), "augment": Augmentation(mixup=0.2)}
+PLAIN: dict[str, Any] = {
+    "steps": 12,
+    "save_every": 4,
+    "lr": 1e-3,
+    "optimizer": AdamW(weight_decay=0.1),
+    "schedule": Schedule(warmup=2),
+    "augment": Augmentation(mixup=0.2),
+}
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
@@ -34,6 +40,11 @@ def test_a_run_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path):
 
 
 def test_the_batch_is_tried_and_fits(tmp_path: Path):
-    run = trained(toy(tmp_path / "run", device="cuda", **{**PLAIN, "micro": None, "batch": 512, "steps": 2,
-                                                         "schedule": Schedule()}))
+    run = trained(
+        toy(
+            tmp_path / "run",
+            device="cuda",
+            **{**PLAIN, "micro": None, "batch": 512, "steps": 2, "schedule": Schedule()},
+        )
+    )
     assert "micro = 512" in (run / "config.toml").read_text()

@@ -76,14 +76,17 @@ def test_the_number_of_threads_is_as_before_afterwards():
 
 
 @pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize(("name", "message"), [
-    ("cuda", r"no CUDA device can be used here[\s\S]*--device cpu"),
-    ("cuda:3", "no CUDA device can be used here"),
-    ("mps", r"no Apple GPU here[\s\S]*--device cpu"),
-    ("gpu", r"device = 'gpu' is not known[\s\S]*auto, cuda, cuda:1, cpu or mps"),
-    ("", "device = '' is not known"),
-    ("meta", "device = meta is not supported"),
-])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cuda", r"no CUDA device can be used here[\s\S]*--device cpu"),
+        ("cuda:3", "no CUDA device can be used here"),
+        ("mps", r"no Apple GPU here[\s\S]*--device cpu"),
+        ("gpu", r"device = 'gpu' is not known[\s\S]*auto, cuda, cuda:1, cpu or mps"),
+        ("", "device = '' is not known"),
+        ("meta", "device = meta is not supported"),
+    ],
+)
 def test_a_device_that_is_not_there_is_an_error_with_one_that_is(name: str, message: str):
     with pytest.raises(ConfigError, match=message):
         pick_device(name)

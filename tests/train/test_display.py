@@ -10,8 +10,10 @@ import pytest
 from vitkit.train.display import Display, duration
 
 
-@pytest.mark.parametrize(("seconds", "words"), [
-    (0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (3599.7, "1 h 0 min"), (1e5, "27 h 46 min")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (3599.7, "1 h 0 min"), (1e5, "27 h 46 min")],
+)
 def test_durations_are_told_in_two_units_at_most(seconds: float, words: str):
     assert duration(seconds) == words
 

@@ -32,8 +32,14 @@ def split(name: str, labels: Any) -> Split:
 
 
 def data(*, classes: Sequence[str] = CLASSES, multilabel: bool = False, **labels: Any) -> Data:
-    return Data(name="photos", kind="class folders", classes=tuple(classes), notes=(), multilabel=multilabel,
-                splits={name: split(name, rows) for name, rows in labels.items()})
+    return Data(
+        name="photos",
+        kind="class folders",
+        classes=tuple(classes),
+        notes=(),
+        multilabel=multilabel,
+        splits={name: split(name, rows) for name, rows in labels.items()},
+    )
 
 
 def each(count: int, classes: int = 3) -> list[int]:
@@ -168,15 +174,18 @@ def test_one_tag_that_is_there_or_not_can_be_learned():
     assert len(found.fit) == 3
 
 
-@pytest.mark.parametrize(("pictures", "message"), [
-    (data(classes=(), all=[-1] * 10), "photos has no labels to fit"),
-    (data(train=[-1] * 10, test=each(3)), "photos has no labels to fit"),
-    (data(classes=["cat"], all=[0] * 10), "pictures of one class only to fit, cat: there is nothing to tell apart"),
-    (data(train=[1] * 10, test=each(3)), "pictures of one class only to fit, dog"),
-    (data(all=[0, 1, 2]), "3 pictures, no two of a class, are too few to set some aside for scoring"),
-    (data(all=[]), "photos has no labels to fit"),
-    (data(test=each(3)), "photos has no split to fit on"),
-])
+@pytest.mark.parametrize(
+    ("pictures", "message"),
+    [
+        (data(classes=(), all=[-1] * 10), "photos has no labels to fit"),
+        (data(train=[-1] * 10, test=each(3)), "photos has no labels to fit"),
+        (data(classes=["cat"], all=[0] * 10), "pictures of one class only to fit, cat: there is nothing to tell apart"),
+        (data(train=[1] * 10, test=each(3)), "pictures of one class only to fit, dog"),
+        (data(all=[0, 1, 2]), "3 pictures, no two of a class, are too few to set some aside for scoring"),
+        (data(all=[]), "photos has no labels to fit"),
+        (data(test=each(3)), "photos has no split to fit on"),
+    ],
+)
 def test_data_that_cannot_be_learned_from_are_an_error_that_says_why(pictures: Data, message: str):
     with pytest.raises(DataError) as told:
         divide(pictures, Fit())
@@ -194,8 +203,14 @@ def test_two_pictures_of_a_class_are_enough():
     assert found.fit.per_class(3).tolist() == found.test.per_class(3).tolist() == [1, 1, 1]
 
 
-@given(counts=st.lists(st.integers(0, 12), min_size=3, max_size=3), unlabelled=st.integers(0, 5),
-       share=st.floats(0.01, 0.99), seed=st.integers(0, 2**40), dev=st.sampled_from([0, 0.3]), order=st.randoms())
+@given(
+    counts=st.lists(st.integers(0, 12), min_size=3, max_size=3),
+    unlabelled=st.integers(0, 5),
+    share=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**40),
+    dev=st.sampled_from([0, 0.3]),
+    order=st.randoms(),
+)
 def test_what_was_held_out_is_found_again_and_training_has_not_seen_it(
     counts: list[int], unlabelled: int, share: float, seed: int, dev: float, order: Any
 ):

@@ -37,9 +37,20 @@ ADAMW = AdamW(weight_decay=0.1)
 
 def full(out: Path, **settings: Any) -> Fit:
     """Crop, flip, RandAugment, mixup, dropout, accumulation, clipping, warm-up and weight decay."""
-    return toy(out, **{"steps": STEPS, "seed": SEED, "lr": RATE, "clip": CLIP, "dropout": DROPOUT, "optimizer": ADAMW,
-                       "schedule": Schedule(warmup=WARMUP),
-                       "augment": Augmentation(crop=(0.3, 1.0), randaugment=(2, 9), mixup=0.2), **settings})
+    return toy(
+        out,
+        **{
+            "steps": STEPS,
+            "seed": SEED,
+            "lr": RATE,
+            "clip": CLIP,
+            "dropout": DROPOUT,
+            "optimizer": ADAMW,
+            "schedule": Schedule(warmup=WARMUP),
+            "augment": Augmentation(crop=(0.3, 1.0), randaugment=(2, 9), mixup=0.2),
+            **settings,
+        },
+    )
 
 
 @dataclass
@@ -49,15 +60,30 @@ class Plain:
     average: dict[str, Tensor]
 
 
-def plain_loop(kind: type[torch.optim.Optimizer], *, decay: float, data: Data = FASHION, steps: int = STEPS,
-               skipped: Iterable[int] = (), scales: dict[str, float] | None = None, average: float = 0.0,
-               passes: int = PASSES, loss: dict[str, Any] | None = None, **options: Any) -> Plain:
+def plain_loop(
+    kind: type[torch.optim.Optimizer],
+    *,
+    decay: float,
+    data: Data = FASHION,
+    steps: int = STEPS,
+    skipped: Iterable[int] = (),
+    scales: dict[str, float] | None = None,
+    average: float = 0.0,
+    passes: int = PASSES,
+    loss: dict[str, Any] | None = None,
+    **options: Any,
+) -> Plain:
     """What every tutorial has: batches, loss, backward, clip, step. `scales`: rates by the start of a name."""
     torch.manual_seed(SEED)
     model = vitkit.create("mu/4", image=28, channels=1, classes=10, dropout=DROPOUT).train()
-    groups = [{"params": [parameter], "weight_decay": decay if name.endswith("weight") and parameter.ndim > 1 else 0.0,
-               "scale": next((scale for start, scale in (scales or {}).items() if name.startswith(start)), 1.0)}
-              for name, parameter in model.named_parameters()]
+    groups = [
+        {
+            "params": [parameter],
+            "weight_decay": decay if name.endswith("weight") and parameter.ndim > 1 else 0.0,
+            "scale": next((scale for start, scale in (scales or {}).items() if name.startswith(start)), 1.0),
+        }
+        for name, parameter in model.named_parameters()
+    ]
     optimizer = kind(groups, lr=RATE, **options)
     shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     reader = Reader(split=data.splits["train"], transform=Fast(image=(28, 28), crop=(0.3, 1.0)), channels=1, seed=SEED)
@@ -90,10 +116,15 @@ def plain_loop(kind: type[torch.optim.Optimizer], *, decay: float, data: Data = 
 
 # The first twenty steps
 
-@pytest.mark.parametrize(("ours", "theirs"), [
-    (AdamW(weight_decay=0.1), {"kind": torch.optim.AdamW, "decay": 0.1}),
-    (SGD(momentum=0.9, weight_decay=1e-3), {"kind": torch.optim.SGD, "decay": 1e-3, "momentum": 0.9}),
-], ids=["AdamW", "SGD"])
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (AdamW(weight_decay=0.1), {"kind": torch.optim.AdamW, "decay": 0.1}),
+        (SGD(momentum=0.9, weight_decay=1e-3), {"kind": torch.optim.SGD, "decay": 1e-3, "momentum": 0.9}),
+    ],
+    ids=["AdamW", "SGD"],
+)
 def test_losses_and_weights_are_those_of_a_plain_loop(ours: Any, theirs: dict[str, Any], tmp_path: Path):
     found = trained(full(tmp_path / "run", optimizer=ours))
     expected = plain_loop(**theirs)
@@ -105,8 +136,9 @@ def test_losses_and_weights_are_those_of_a_plain_loop(ours: Any, theirs: dict[st
 def test_smoothing_and_balance_reach_the_loss(tmp_path: Path):
     """300 pictures of one class, 30 of each other, weighted by 57 / count: the average over 570 labels is 1."""
     train = FASHION.splits["train"]
-    rare = train.select(np.concatenate([np.flatnonzero(train.labels == label)[:30 if label else 300]
-                                        for label in range(10)]))
+    rare = train.select(
+        np.concatenate([np.flatnonzero(train.labels == label)[: 30 if label else 300] for label in range(10)])
+    )
     data = replace(FASHION, splits={**FASHION.splits, "train": rare})
     found = trained(full(tmp_path / "run", label_smoothing=0.1, balance=1.0), data)
     weight = torch.tensor([570 / 10 / 300] + [570 / 10 / 30] * 9)
@@ -116,8 +148,13 @@ def test_smoothing_and_balance_reach_the_loss(tmp_path: Path):
 
 def test_layer_decay_reaches_the_optimizer(tmp_path: Path):
     found = trained(full(tmp_path / "run", layer_decay=0.5))
-    scales = {"encoder.blocks.1": 0.5, "encoder.blocks.0": 0.25, "patches": 0.125, "class_token": 0.125,
-              "encoder.positions": 0.125}
+    scales = {
+        "encoder.blocks.1": 0.5,
+        "encoder.blocks.0": 0.25,
+        "patches": 0.125,
+        "class_token": 0.125,
+        "encoder.positions": 0.125,
+    }
     assert losses(found) == plain_loop(torch.optim.AdamW, decay=0.1, scales=scales).losses
 
 
@@ -139,6 +176,7 @@ def test_what_is_frozen_stays_bit_for_bit(tmp_path: Path):
 
 # Early stopping
 
+
 def script(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     answers = iter(scores)
     monkeypatch.setattr(run, "_look", lambda *rest, **more: lambda: {"score": next(answers), "loss": 0.0, "top1": 0.0})
@@ -159,8 +197,11 @@ def test_a_run_that_gets_better_until_the_end_is_not_stopped(monkeypatch: pytest
     script(monkeypatch, [0.1, 0.2, 0.2, 0.3])
     found = trained(full(tmp_path / "run", patience=2, dev=0.1, score_every=5))
     assert len(losses(found)) == STEPS
-    final = {name.removeprefix("weights.model."): tensor for name, tensor in states(found)["step-00000020"].items()
-             if name.startswith("weights.")}
+    final = {
+        name.removeprefix("weights.model."): tensor
+        for name, tensor in states(found)["step-00000020"].items()
+        if name.startswith("weights.")
+    }
     assert same(weights(found), final)
 
 
@@ -186,11 +227,17 @@ def test_looks_at_the_dev_pictures_are_those_of_plain_counting(tmp_path: Path):
 
 # Losses that are no number
 
+
 @pytest.mark.parametrize(("bad", "back"), [(2, 0), (11, 10), (19, 15)])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_a_step_whose_loss_is_no_number_is_left_out(bad: int, back: int, kind: type[torch.optim.Optimizer],
-                                                    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                    capsys: pytest.CaptureFixture[str]):
+def test_a_step_whose_loss_is_no_number_is_left_out(
+    bad: int,
+    back: int,
+    kind: type[torch.optim.Optimizer],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
     poison(monkeypatch, SEED, [bad * PASSES + 1])
     decay = 0.1 if kind is torch.optim.AdamW else 0.0
     options = {} if decay else {"momentum": 0.9}
@@ -210,8 +257,9 @@ def test_several_bad_steps_are_left_out_one_after_another(monkeypatch: pytest.Mo
     assert losses(found) == plain_loop(torch.optim.AdamW, decay=0.1, skipped=[7, 10, 18]).losses
 
 
-def test_a_run_that_diverges_says_so_and_keeps_what_was_good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                             capsys: pytest.CaptureFixture[str]):
+def test_a_run_that_diverges_says_so_and_keeps_what_was_good(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     out = tmp_path / "run"
     poison(monkeypatch, SEED, range(14, 40))
     command = words(out, steps=20, seed=SEED, save_every=5, lr=0.02)
@@ -230,16 +278,51 @@ def test_a_run_that_diverges_says_so_and_keeps_what_was_good(monkeypatch: pytest
 
 # Other data, other models
 
+
 def test_pictures_without_labels_teach_a_model_that_labels_then_finish(tmp_path: Path):
     for index in range(12):
         (tmp_path / "photos").mkdir(exist_ok=True)
         (tmp_path / "photos" / f"{index}.png").write_bytes(encode(np.roll(scene(20, 30), index, axis=1), "PNG"))
     before, after = tmp_path / "before", tmp_path / "after"
-    main(["pretrain", str(tmp_path / "photos"), "--model", "mu/4", "--image", "16", "--steps", "4", "--batch", "8",
-          "--workers", "0", "--out", str(before)])
+    main(
+        [
+            "pretrain",
+            str(tmp_path / "photos"),
+            "--model",
+            "mu/4",
+            "--image",
+            "16",
+            "--steps",
+            "4",
+            "--batch",
+            "8",
+            "--workers",
+            "0",
+            "--out",
+            str(before),
+        ]
+    )
     assert len(losses(before)) == 4
-    main(["fit", "fashion", "--weights", str(before), "--image", "24", "--steps", "3", "--batch", "8", "--workers", "0",
-          "--out", str(after), "--set", "freeze=-1"])
+    main(
+        [
+            "fit",
+            "fashion",
+            "--weights",
+            str(before),
+            "--image",
+            "24",
+            "--steps",
+            "3",
+            "--batch",
+            "8",
+            "--workers",
+            "0",
+            "--out",
+            str(after),
+            "--set",
+            "freeze=-1",
+        ]
+    )
     start, end = vitkit.load(before, image=24).state_dict(), vitkit.load(after)
     assert end.config.image == (24, 24)
     assert end.config.classes == 10
@@ -254,7 +337,7 @@ def test_pictures_with_several_labels_train(tmp_path: Path):
     rows = ["path,labels"]
     for index in range(24):
         (tmp_path / f"{index}.png").write_bytes(encode(np.roll(scene(16, 16), index, axis=1), "PNG"))
-        rows.append(f"{index}.png,{' '.join(('a', 'b', 'c')[:1 + index % 3])}")
+        rows.append(f"{index}.png,{' '.join(('a', 'b', 'c')[: 1 + index % 3])}")
     (tmp_path / "list.csv").write_text("\n".join(rows))
     data = open_data(tmp_path / "list.csv")
     assert data.multilabel
@@ -268,8 +351,20 @@ def test_pictures_with_several_labels_train(tmp_path: Path):
 
 @pytest.mark.parametrize(("model", "image"), [("R50x1", 32), ("R+Ti/16", 32)])
 def test_resnets_and_hybrids_train_by_the_same_command(model: str, image: int, tmp_path: Path):
-    main(words(tmp_path / "run", model=model, image=image, steps=2, batch=4, micro=4, save_every=9, schedule__warmup=0,
-               optimizer__kind="sgd", lr=0.3))
+    main(
+        words(
+            tmp_path / "run",
+            model=model,
+            image=image,
+            steps=2,
+            batch=4,
+            micro=4,
+            save_every=9,
+            schedule__warmup=0,
+            optimizer__kind="sgd",
+            lr=0.3,
+        )
+    )
     assert steps_of(tmp_path / "run") == 2
     assert all(map(math.isfinite, losses(tmp_path / "run")))
     torch.manual_seed(0)

@@ -38,6 +38,7 @@ def numbered(pictures: int, patches: int) -> Tensor:
 
 # Targets
 
+
 @given(grid=grids, side=st.integers(1, 5), channels=st.integers(1, 4), seed=seeds)
 def test_colours_are_those_of_a_plain_loop(grid: tuple[int, int], side: int, channels: int, seed: int):
     h, w = grid
@@ -49,8 +50,11 @@ def test_colours_are_those_of_a_plain_loop(grid: tuple[int, int], side: int, cha
             for column in range(w):
                 code, patch = 0, row * w + column
                 for channel in range(channels):
-                    values = [pixels[picture, channel, row * side + y, column * side + x].item()
-                              for y in range(side) for x in range(side)]
+                    values = [
+                        pixels[picture, channel, row * side + y, column * side + x].item()
+                        for y in range(side)
+                        for x in range(side)
+                    ]
                     mean = sum(values) / len(values)
                     ours = means[picture, patch, channel].item()
                     assert ours == pytest.approx(mean, abs=1e-6)
@@ -58,16 +62,24 @@ def test_colours_are_those_of_a_plain_loop(grid: tuple[int, int], side: int, cha
                 assert classes[picture, patch] == code
 
 
-@pytest.mark.parametrize(("colour", "expected"), [
-    ((0.0, 0.0, 0.0), 0), ((1.0, 1.0, 1.0), 511), ((1.0, 0.0, 0.0), 7 * 64), ((0.0, 0.125, 0.0), 8),
-    ((0.0, 0.0, 0.1249), 0), ((0.5, 0.25, 0.875), 4 * 64 + 2 * 8 + 7),
-])
+@pytest.mark.parametrize(
+    ("colour", "expected"),
+    [
+        ((0.0, 0.0, 0.0), 0),
+        ((1.0, 1.0, 1.0), 511),
+        ((1.0, 0.0, 0.0), 7 * 64),
+        ((0.0, 0.125, 0.0), 8),
+        ((0.0, 0.0, 0.1249), 0),
+        ((0.5, 0.25, 0.875), 4 * 64 + 2 * 8 + 7),
+    ],
+)
 def test_a_plain_patch_has_the_class_of_its_colour(colour: tuple[float, ...], expected: int):
     pixels = torch.tensor(colour).view(1, 3, 1, 1).expand(1, 3, 14, 28)
     assert colour_classes(mean_colours(pixels, (1, 2))).tolist() == [[expected, expected]]
 
 
 # Corruption
+
 
 @given(patches=st.integers(1, 30), rate=st.floats(0.01, 0.99), seed=seeds)
 def test_as_many_patches_as_asked_for_are_chosen_and_no_others_change(patches: int, rate: float, seed: int):
@@ -139,14 +151,16 @@ def test_corruption_is_a_function_of_the_seed():
 
 # Losses
 
+
 def random_guesses(objective: MaskedPatch) -> MaskedPatch:
     torch.nn.init.normal_(objective.guess.weight)
     torch.nn.init.normal_(objective.guess.bias)
     return objective
 
 
-@pytest.mark.parametrize("kind", ["token", "gap", "gap-norm with class token", "non-square, one channel", "2d",
-                                  "root hybrid"])
+@pytest.mark.parametrize(
+    "kind", ["token", "gap", "gap-norm with class token", "non-square, one channel", "2d", "root hybrid"]
+)
 @pytest.mark.parametrize("target", ["colour", "pixels"])
 def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str):
     model = make(kind)
@@ -164,7 +178,7 @@ def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str):
             token = tokens[picture, patch + model.config.class_token]
             guess = objective.guess.weight @ token + objective.guess.bias
             top, left = patch // w * side, patch % w * side
-            seen = pixels[picture, :, top:top + side, left:left + side]
+            seen = pixels[picture, :, top : top + side, left : left + side]
             if target == "pixels":
                 losses.append((guess - seen.flatten()).square().mean())
             else:
@@ -190,16 +204,24 @@ def test_all_that_could_learn_gets_a_gradient(kind: str):
     objective = random_guesses(MaskedPatch(model, Masked(target=target)))
     loss, _ = objective(pixels_for(model, batch=8))
     loss.backward()
-    lost = [name for name, parameter in objective.named_parameters()
-            if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any())]
+    lost = [
+        name
+        for name, parameter in objective.named_parameters()
+        if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any())
+    ]
     assert not lost
     idle = {name for name, parameter in objective.named_parameters() if not parameter.requires_grad}
     assert idle == {name for name, _ in objective.named_parameters() if name.startswith(("model.pool.", "model.head."))}
 
 
-@pytest.mark.parametrize(("name", "options"), [
-    ("mu/4", {}), ("mu/4", {"pool": "gap"}), ("R+mu/16", {"image": (32, 64)}),
-])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mu/4", {}),
+        ("mu/4", {"pool": "gap"}),
+        ("R+mu/16", {"image": (32, 64)}),
+    ],
+)
 @pytest.mark.parametrize("target", ["colour", "pixels"])
 def test_a_few_steps_lower_the_loss(name: str, options: dict, target: str):
     model = vitkit.create(name, **{"image": 16, "classes": 10, **options})
@@ -258,6 +280,7 @@ def test_a_gpu_is_never_waited_for(target: str):
 
 
 # Refusals
+
 
 def test_a_resnet_has_no_patches_to_mask():
     with torch.device("meta"):

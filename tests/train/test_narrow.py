@@ -73,11 +73,17 @@ def test_weights_rounded_at_once_learn_as_those_rounded_one_by_one(freeze: int):
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("make_optimizer", [
-    lambda given: torch.optim.SGD(given, lr=0.1, fused=True),
-    lambda given: torch.optim.AdamW(given, lr=0.1, fused=True), lambda given: torch.optim.Adam(given, lr=0.1)])
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [
+        lambda given: torch.optim.SGD(given, lr=0.1, fused=True),
+        lambda given: torch.optim.AdamW(given, lr=0.1, fused=True),
+        lambda given: torch.optim.Adam(given, lr=0.1),
+    ],
+)
 def test_copies_notice_whoever_changes_what_they_are_of(
-        make_optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]):
+    make_optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+):
     weights = [torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(7))]
     copies, optimizer = Copies(), make_optimizer(weights)
     copies.kept = True
@@ -99,11 +105,11 @@ def test_kept_copies_are_made_again_only_when_a_weight_has_changed():
     with torch.no_grad():
         weights[1].add_(1)
     assert [bool(copy.any()) for copy in copies(weights)] == [False, True, False]
-    copies.moved([weights[0]])   # by somebody who moved both
+    copies.moved([weights[0]])  # by somebody who moved both
     assert [bool(copy.any()) for copy in copies(weights)] == [False, True, False]
     with torch.no_grad():
         weights[2].add_(1)
-    copies.moved([weights[2]])   # but it was another weight by then
+    copies.moved([weights[2]])  # but it was another weight by then
     assert [bool(copy.any()) for copy in copies(weights)] == [False, True, True]
 
 

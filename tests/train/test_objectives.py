@@ -28,8 +28,7 @@ seeds = st.integers(0, 10**6)
 def batch(seed: int, count: int = 6, classes: int = K) -> tuple[Tensor, Tensor]:
     """Logits, and class indices."""
     generator = torch.Generator().manual_seed(seed)
-    return (3 * torch.randn(count, classes, generator=generator),
-            torch.randint(classes, (count,), generator=generator))
+    return (3 * torch.randn(count, classes, generator=generator), torch.randint(classes, (count,), generator=generator))
 
 
 def one_hot(indices: Tensor) -> Tensor:
@@ -41,6 +40,7 @@ def positive(seed: int) -> Tensor:
 
 
 # Softmax
+
 
 @given(seed=seeds, smoothing=shares)
 def test_one_hot_targets_give_torchs_cross_entropy_of_indices(seed: int, smoothing: float):
@@ -72,6 +72,7 @@ def test_weighted_softmax_is_a_plain_loop(seed: int, smoothing: float):
 
 # Sigmoid
 
+
 @given(seed=seeds)
 def test_multi_label_is_torchs_binary_cross_entropy_summed_over_classes(seed: int):
     logits, _ = batch(seed)
@@ -94,6 +95,7 @@ def test_weighted_sigmoid_is_a_plain_loop(seed: int, smoothing: float):
 
 
 # The module
+
 
 @pytest.mark.parametrize("multilabel", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -188,6 +190,7 @@ def test_compiles_as_one_graph():
 
 
 # Class weights
+
 
 @given(counts=st.lists(st.integers(1, 50), min_size=2, max_size=6))
 def test_full_balance_is_scikit_learns(counts: list[int]):

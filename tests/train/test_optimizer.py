@@ -48,9 +48,13 @@ def decayed(objective: Objective, config: Fit) -> set[str]:
 
 # Decay groups
 
+
 def test_weight_decay_is_for_kernels_only():
-    kernels = {"patches.project", "head.logits", *(f"encoder.blocks.{i}.{part}" for i in (0, 1)
-                                                   for part in BLOCK_KERNELS)}
+    kernels = {
+        "patches.project",
+        "head.logits",
+        *(f"encoder.blocks.{i}.{part}" for i in (0, 1) for part in BLOCK_KERNELS),
+    }
     found = decayed(learn(outline("token")), Fit(optimizer=AdamW(weight_decay=0.1)))
     assert found == {f"{kernel}.weight" for kernel in kernels}
 
@@ -58,7 +62,8 @@ def test_weight_decay_is_for_kernels_only():
 def test_the_attention_pool_decays_its_layers_and_not_its_probe():
     found = decayed(learn(outline("attention pool")), Fit(optimizer=SGD(weight_decay=0.1)))
     assert {name for name in found if name.startswith("pool.")} == {
-        f"pool.{part}.weight" for part in ("query", "key_value", "out", "mlp.up", "mlp.down")}
+        f"pool.{part}.weight" for part in ("query", "key_value", "out", "mlp.up", "mlp.down")
+    }
 
 
 def test_a_mask_token_does_not_decay_and_the_guess_above_it_does():
@@ -73,31 +78,44 @@ def test_every_trainable_tensor_is_in_one_group_and_decays_if_it_is_multiplied_w
     model = outline(kind)
     found = decayed(learn(model), Fit(optimizer=Adam(weight_decay=0.1), layer_decay=layer_decay))
     # by another way than by names: vectors, tables and tokens are the parameters that are no kernel of any layer
-    kernels = {f"{name}.weight" for name, module in model.named_modules()
-               if type(module).__name__ in ("Linear", "StandardisedConv")}
+    kernels = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if type(module).__name__ in ("Linear", "StandardisedConv")
+    }
     assert found == kernels
 
 
 def test_tensors_that_are_treated_alike_share_a_group():
     objective = learn(outline("token"))
-    for config, count in ((Fit(), 1), (Fit(optimizer=SGD(weight_decay=0.1)), 2),
-                          (Fit(layer_decay=0.5), 4), (Fit(optimizer=SGD(weight_decay=0.1), layer_decay=0.5), 8)):
+    for config, count in (
+        (Fit(), 1),
+        (Fit(optimizer=SGD(weight_decay=0.1)), 2),
+        (Fit(layer_decay=0.5), 4),
+        (Fit(optimizer=SGD(weight_decay=0.1), layer_decay=0.5), 8),
+    ):
         groups = build_optimizer(objective, config, fused=False).param_groups
         assert len(groups) == len({group["name"] for group in groups}) == count
 
 
 # Layers
 
+
 def test_layer_wise_rates_of_a_small_model_by_hand():
     objective = learn(vitkit.create("mu/8", image=32, classes=10, depth=3, representation=24))
     groups = groups_by_name(objective, build_optimizer(objective, Fit(lr=8.0, layer_decay=0.5), fused=False))
     expected = {
-        "model.patches.project.weight": 0.5, "model.patches.project.bias": 0.5, "model.class_token": 0.5,
+        "model.patches.project.weight": 0.5,
+        "model.patches.project.bias": 0.5,
+        "model.class_token": 0.5,
         "model.encoder.positions.0.table": 0.5,
-        "model.encoder.blocks.0.attention.qkv.weight": 1.0, "model.encoder.blocks.0.mlp_norm.bias": 1.0,
+        "model.encoder.blocks.0.attention.qkv.weight": 1.0,
+        "model.encoder.blocks.0.mlp_norm.bias": 1.0,
         "model.encoder.blocks.1.mlp.up.weight": 2.0,
         "model.encoder.blocks.2.mlp.down.bias": 4.0,
-        "model.encoder.norm.weight": 8.0, "model.head.representation.weight": 8.0, "model.head.logits.bias": 8.0,
+        "model.encoder.norm.weight": 8.0,
+        "model.head.representation.weight": 8.0,
+        "model.head.logits.bias": 8.0,
     }
     assert {name: groups[name]["lr"] for name in expected} == expected
 
@@ -123,20 +141,32 @@ def test_layer_wise_rates_are_beits():
         assert group["lr_scale"] == pytest.approx(beit_scale(theirs, 12, 0.65)), name
 
 
-@pytest.mark.parametrize(("kind", "expected"), [
-    ("hybrid", {"stem.root.weight": 3, "stem.stages.3.1.conv2.weight": 3, "encoder.blocks.1.mlp.up.bias": 1}),
-    ("ResNet", {"body.root.weight": 5, "body.stages.0.0.conv1.weight": 4, "body.stages.3.2.norm1.bias": 1,
-                "body.norm.weight": 0, "head.logits.weight": 0}),
-    ("1d every", {"encoder.positions.0.table": 2, "encoder.positions.1.table": 1, "patches.project.weight": 3}),
-    ("1d shared", {"encoder.positions.0.table": 3}),
-    ("axial", {"encoder.blocks.0.column.mlp.up.weight": 2, "encoder.blocks.0.row.mlp.up.weight": 2}),
-    ("attention pool", {"pool.probe": 0, "pool.query.weight": 0}),
-])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("hybrid", {"stem.root.weight": 3, "stem.stages.3.1.conv2.weight": 3, "encoder.blocks.1.mlp.up.bias": 1}),
+        (
+            "ResNet",
+            {
+                "body.root.weight": 5,
+                "body.stages.0.0.conv1.weight": 4,
+                "body.stages.3.2.norm1.bias": 1,
+                "body.norm.weight": 0,
+                "head.logits.weight": 0,
+            },
+        ),
+        ("1d every", {"encoder.positions.0.table": 2, "encoder.positions.1.table": 1, "patches.project.weight": 3}),
+        ("1d shared", {"encoder.positions.0.table": 3}),
+        ("axial", {"encoder.blocks.0.column.mlp.up.weight": 2, "encoder.blocks.0.row.mlp.up.weight": 2}),
+        ("attention pool", {"pool.probe": 0, "pool.query.weight": 0}),
+    ],
+)
 def test_the_layers_above_a_tensor_are_counted_in_every_kind_of_model(kind: str, expected: dict[str, int]):
     objective = learn(outline(kind))
     groups = groups_by_name(objective, build_optimizer(objective, Fit(layer_decay=0.5), fused=False))
     assert {name: groups[f"model.{name}"]["lr_scale"] for name in expected} == {
-        name: 0.5**above for name, above in expected.items()}
+        name: 0.5**above for name, above in expected.items()
+    }
 
 
 def test_what_an_objective_adds_learns_at_the_full_rate():
@@ -155,6 +185,7 @@ def test_setting_the_rate_keeps_the_layers_apart():
 
 
 # Steps
+
 
 def three_steps(how: Optimizer) -> tuple[list[np.ndarray], list[list[np.ndarray]], list[np.ndarray]]:
     """A kernel and a bias: before, their gradients, after."""
@@ -219,6 +250,7 @@ def test_fused_steps_on_a_gpu_equal_plain_ones(how: Optimizer):
 
 # Freezing
 
+
 def trained(model: Model) -> set[str]:
     return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
@@ -228,8 +260,11 @@ def test_freezing_a_block_freezes_all_below_it():
     everything = trained(model)
     frozen = freeze(model, 1)
     assert set(frozen) == everything - trained(model)
-    assert set(frozen) == {name for name in everything
-                           if name.startswith(("patches.", "class_token", "encoder.positions.", "encoder.blocks.0."))}
+    assert set(frozen) == {
+        name
+        for name in everything
+        if name.startswith(("patches.", "class_token", "encoder.positions.", "encoder.blocks.0."))
+    }
 
 
 def test_freezing_all_blocks_leaves_what_is_above_them():
@@ -249,7 +284,9 @@ def test_a_resnet_freezes_its_root_and_stages():
     model = outline("ResNet")
     assert {name.split(".")[1] for name in freeze(model, 2)} == {"root", "stages"}
     assert {tuple(name.split(".")[:3]) for name in trained(model) if "stages" in name} == {
-        ("body", "stages", "2"), ("body", "stages", "3")}
+        ("body", "stages", "2"),
+        ("body", "stages", "3"),
+    }
     assert {"body.norm.weight", "head.logits.weight"} < trained(model)
 
 
@@ -294,10 +331,13 @@ def test_frozen_tensors_are_in_no_group_and_stay_bit_for_bit():
 
 # Words
 
+
 def test_the_description_counts_what_decays():
     objective = learn(outline("token"))
     # kernels: patches 192 x 32, two blocks of 32 x 96 + 32 x 32 + 2 x 32 x 128, head 32 x 10
     assert describe(build_optimizer(objective, Fit(optimizer=SGD(weight_decay=0.1)), fused=False)) == (
-        "sgd: 10 kernels with weight decay 0.1 (31.0k numbers), 22 other tensors without")
+        "sgd: 10 kernels with weight decay 0.1 (31.0k numbers), 22 other tensors without"
+    )
     assert describe(build_optimizer(objective, Fit(optimizer=AdamW(), layer_decay=0.5), fused=False)) == (
-        "adamw: 32 tensors (32.6k numbers), no weight decay; the lowest layer learns at 0.125 of the rate")
+        "adamw: 32 tensors (32.6k numbers), no weight decay; the lowest layer learns at 0.125 of the rate"
+    )

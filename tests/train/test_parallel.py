@@ -46,9 +46,20 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS, SAVED = 8, 5
 # without dropout and random augmentation, which are drawn for each process
 PLAIN: dict[str, Any] = {
-    "steps": STEPS, "save_every": SAVED, "micro": 4, "lr": 0.003, "optimizer__kind": "adamw", "schedule__warmup": 2,
-    "label_smoothing": 0.1, "average": 0.9, "dev": 0.02, "score_every": 4, "augment__crop": False,
-    "augment__flip": False, "augment__randaugment": False, "augment__mixup": 0.0,
+    "steps": STEPS,
+    "save_every": SAVED,
+    "micro": 4,
+    "lr": 0.003,
+    "optimizer__kind": "adamw",
+    "schedule__warmup": 2,
+    "label_smoothing": 0.1,
+    "average": 0.9,
+    "dev": 0.02,
+    "score_every": 4,
+    "augment__crop": False,
+    "augment__flip": False,
+    "augment__randaugment": False,
+    "augment__mixup": 0.0,
 }
 CLOSE = 1e-5
 
@@ -73,8 +84,9 @@ class Runs:
         return run
 
     def _place(self, kind: str, settings: dict[str, Any]) -> Path:
-        return self.folder / "-".join([kind, *(f"{name}={str(value).replace('/', '')}"
-                                               for name, value in settings.items())])
+        return self.folder / "-".join(
+            [kind, *(f"{name}={str(value).replace('/', '')}" for name, value in settings.items())]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +167,17 @@ def test_what_two_processes_saved_two_go_on_from(saved: str, resumed: str, runs:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-@pytest.mark.parametrize("settings", [
-    {"optimizer__kind": "sgd", "lr": 0.1}, {"micro": 8}, {"freeze": 1}, {"layer_decay": 0.5},
-    {"model": "R+mu/16", "image": 32, "clip": 0.0, "optimizer__kind": "sgd", "lr": 0.03},
-], ids=lambda settings: ", ".join(settings))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer__kind": "sgd", "lr": 0.1},
+        {"micro": 8},
+        {"freeze": 1},
+        {"layer_decay": 0.5},
+        {"model": "R+mu/16", "image": 32, "clip": 0.0, "optimizer__kind": "sgd", "lr": 0.03},
+    ],
+    ids=lambda settings: ", ".join(settings),
+)
 def test_two_processes_give_the_losses_of_one_with_other_settings(how: str, settings: dict[str, Any], runs: Runs):
     assert_close(runs.shared(how, **settings), runs.alone(**settings))
 
@@ -247,8 +266,14 @@ def test_a_broken_picture_that_both_processes_met_counts_once(tmp_path: Path):
         folder = tmp_path / "photos" / "test" / name
         folder.mkdir(parents=True)
         (folder / "1.png").write_bytes(encode(scene(16, 16), "PNG"))
-    settings = {"data": str(tmp_path / "photos"), "image": 16, "channels": 3, "steps": 60, "save_every": 100,
-                "parallel": "ddp"}
+    settings = {
+        "data": str(tmp_path / "photos"),
+        "image": 16,
+        "channels": 3,
+        "steps": 60,
+        "save_every": 100,
+        "parallel": "ddp",
+    }
     clean_but_for_pictures = torchrun(*words(tmp_path / "run", **settings, max_failed=0.15))
     assert clean_but_for_pictures.returncode == 0, clean_but_for_pictures.stderr
     assert len(lines(tmp_path / "run", "left-out")) == 12
@@ -259,15 +284,18 @@ def test_a_broken_picture_that_both_processes_met_counts_once(tmp_path: Path):
 
 
 def test_a_run_folder_that_one_machine_has_for_itself_is_told_before_the_first_step(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(checkpoint, "DISK_LAG", 0.0)
     for folders, told in (([tmp_path / "shared"] * 2, False), ([tmp_path / "one", tmp_path / "other"], True)):
         for folder in folders:
             folder.mkdir(exist_ok=True)
         everyone = Together(2)
         with ThreadPoolExecutor(2) as threads:
-            checks = [threads.submit(checkpoint.check_shared, folder, everyone.rank(rank))
-                      for rank, folder in enumerate(folders)]
+            checks = [
+                threads.submit(checkpoint.check_shared, folder, everyone.rank(rank))
+                for rank, folder in enumerate(folders)
+            ]
         for check in checks:
             assert isinstance(check.exception(), RunError) is told
         assert not any(list(folder.iterdir()) for folder in folders)
@@ -282,8 +310,10 @@ def test_what_one_machine_lacks_everybody_hears_of(monkeypatch: pytest.MonkeyPat
         raise ConfigError("pets does not exist.")
 
     with ThreadPoolExecutor(2) as threads:
-        first, second = (threads.submit(Processes(torch.device("cpu"), rank, 2).agreed, action)
-                         for rank, action in enumerate((lambda: 42, missing)))
+        first, second = (
+            threads.submit(Processes(torch.device("cpu"), rank, 2).agreed, action)
+            for rank, action in enumerate((lambda: 42, missing))
+        )
     assert str(first.exception()) == "process 1 of 2, on its machine: pets does not exist."
     assert str(second.exception()) == "pets does not exist."
 
@@ -302,5 +332,10 @@ class Together:
             self.all.wait()
             return found
 
-        return SimpleNamespace(ranks=self.ranks, first=rank == 0, barrier=self.all.wait, everyones=everyones,
-                               told=lambda value: everyones(value)[0])
+        return SimpleNamespace(
+            ranks=self.ranks,
+            first=rank == 0,
+            barrier=self.all.wait,
+            everyones=everyones,
+            told=lambda value: everyones(value)[0],
+        )

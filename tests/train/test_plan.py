@@ -29,12 +29,15 @@ def test_imagenets_300_epochs_at_batch_4096_are_93_835_steps():
     assert planned(1_281_167, epochs=300, batch=4096).steps == 93_835
 
 
-@pytest.mark.parametrize(("micro", "processes", "accumulate", "words"), [
-    (512, 1, 1, "batch 512, "),
-    (64, 8, 1, "batch 512 = 64 x 8 processes, "),
-    (16, 8, 4, "batch 512 = 16 x 8 processes x 4 accumulated, "),
-    (1, 1, 512, "batch 512 = 1 x 512 accumulated, "),
-])
+@pytest.mark.parametrize(
+    ("micro", "processes", "accumulate", "words"),
+    [
+        (512, 1, 1, "batch 512, "),
+        (64, 8, 1, "batch 512 = 64 x 8 processes, "),
+        (16, 8, 4, "batch 512 = 16 x 8 processes x 4 accumulated, "),
+        (1, 1, 512, "batch 512 = 1 x 512 accumulated, "),
+    ],
+)
 def test_a_batch_is_shared_by_processes_and_passes(micro: int, processes: int, accumulate: int, words: str):
     plan = Plan(steps=10, pictures=512, batch=512, micro=micro, processes=processes)
     assert plan.accumulate == accumulate
@@ -62,7 +65,8 @@ def test_epochs_become_whole_steps_or_a_refusal_whose_advice_works(pictures: int
 
 def test_one_is_not_a_plural():
     assert Plan(steps=1, pictures=8, batch=8, micro=8, processes=1).describe() == (
-        "1 step, batch 8, 1 epoch of 8 pictures")
+        "1 step, batch 8, 1 epoch of 8 pictures"
+    )
 
 
 def test_a_run_of_no_step_is_refused_with_advice():
@@ -81,8 +85,9 @@ def test_steps_count_whatever_the_number_of_pictures():
     assert planned(3, steps=7, batch=512).steps == 7
 
 
-@pytest.mark.parametrize(("warmup", "steps", "becomes"), [
-    (0, 1, 0), (0.1, 1000, 100), (0.1, 3, 0), (0.5, 3, 2), (1, 2, 1), (99, 100, 99)])
+@pytest.mark.parametrize(
+    ("warmup", "steps", "becomes"), [(0, 1, 0), (0.1, 1000, 100), (0.1, 3, 0), (0.5, 3, 2), (1, 2, 1), (99, 100, 99)]
+)
 def test_warm_up_is_a_number_of_steps_or_a_share_of_the_run(warmup: float, steps: int, becomes: int):
     assert planned(100, steps=steps, schedule=Schedule(warmup=warmup)).schedule.warmup == becomes
 

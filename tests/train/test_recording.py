@@ -35,11 +35,18 @@ def on_a_gpu(test: Any) -> Any:
     return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")(test))
 
 
-@pytest.mark.parametrize(("device", "micro", "sharing", "recompute", "why"), [
-    (CPU, 16, "none", False, "CUDA device"), (CUDA, 16, "ddp", False, "one process"),
-    (CUDA, 8, "none", False, "one part"), (CUDA, 16, "none", True, "recompute")])
+@pytest.mark.parametrize(
+    ("device", "micro", "sharing", "recompute", "why"),
+    [
+        (CPU, 16, "none", False, "CUDA device"),
+        (CUDA, 16, "ddp", False, "one process"),
+        (CUDA, 8, "none", False, "one part"),
+        (CUDA, 16, "none", True, "recompute"),
+    ],
+)
 def test_where_it_cannot_be_it_is_left_alone_and_refused_to_those_who_ask(
-        device: torch.device, micro: int, sharing: Any, recompute: bool, why: str):
+    device: torch.device, micro: int, sharing: Any, recompute: bool, why: str
+):
     model = _model("token")
     model.encoder.recompute = recompute
     given = (_labels(model), Plan(micro=micro, **PLAN), Processes(device), "bf16", sharing)
@@ -95,21 +102,26 @@ def test_gradients_come_from_where_the_graph_leaves_them(optimizer: AdamW | SGD,
     for recorded in (False, True):
         torch.manual_seed(0)
         objectives.append(_labels(_model("token")))
-        step = Step(objectives[-1], build_optimizer(objectives[-1], Fit(optimizer=optimizer, lr=1e-3), fused=False),
-                    clip=0.3, recorded=recorded)
+        step = Step(
+            objectives[-1],
+            build_optimizer(objectives[-1], Fit(optimizer=optimizer, lr=1e-3), fused=False),
+            clip=0.3,
+            recorded=recorded,
+        )
         losses = []
         for number in range(WARM_UPS + 3):
             pixels = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(number))
             few = pixels[:3] if number == WARM_UPS + 1 else pixels  # of another shape, once
-            losses.append(step(iter([(few, torch.eye(10)[:len(few)])])).loss)
+            losses.append(step(iter([(few, torch.eye(10)[: len(few)])])).loss)
         found.append([*losses, *objectives[-1].parameters()])
     assert [graph.times for graph in graphs] == [2]
     for one, other in zip(*found, strict=True):
         assert_close(one, other, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(("kind", "error"), [(RuntimeError, ConfigError),
-                                             (torch.OutOfMemoryError, torch.OutOfMemoryError)])
+@pytest.mark.parametrize(
+    ("kind", "error"), [(RuntimeError, ConfigError), (torch.OutOfMemoryError, torch.OutOfMemoryError)]
+)
 def test_what_cannot_be_recorded_says_what_to_do(kind: Any, error: Any, monkeypatch: pytest.MonkeyPatch):
     def record(work: object, aside: object) -> None:
         raise kind("operation not permitted when stream is capturing\nand a long tail")
@@ -206,10 +218,22 @@ def test_another_shape_goes_through_as_it_is():
 @on_a_gpu
 @pytest.mark.parametrize("compile_", ["no", "yes"])
 def test_a_run_is_the_same_run(compile_: str, tmp_path: Path):
-    how: dict[str, Any] = {"steps": 12, "save_every": 4, "lr": 1e-3, "optimizer": AdamW(weight_decay=0.1), "dev": 0.1,
-                           "micro": None, "schedule": Schedule(warmup=2), "augment": Augmentation(mixup=0.2),
-                           "device": "cuda", "precision": "bf16", "average": 0.9, "score_every": 3, "dropout": 0.1,
-                           "compile": compile_}
+    how: dict[str, Any] = {
+        "steps": 12,
+        "save_every": 4,
+        "lr": 1e-3,
+        "optimizer": AdamW(weight_decay=0.1),
+        "dev": 0.1,
+        "micro": None,
+        "schedule": Schedule(warmup=2),
+        "augment": Augmentation(mixup=0.2),
+        "device": "cuda",
+        "precision": "bf16",
+        "average": 0.9,
+        "score_every": 3,
+        "dropout": 0.1,
+        "compile": compile_,
+    }
     plain = trained(toy(tmp_path / "plain", cuda_graph="no", **how))
     ours = trained(toy(tmp_path / "ours", cuda_graph="yes", **how))
     assert_close(losses(ours), losses(plain), atol=2e-3, rtol=0)
@@ -227,8 +251,9 @@ def _labels(model: Model) -> Labels:
     return Labels(model.train(), multilabel=False, smoothing=0.0, weights=None)
 
 
-def _stepped(objective: Objective, precision: str, optimizer: SGD | AdamW,
-             recorded: bool) -> tuple[list[float], list[Tensor]]:
+def _stepped(
+    objective: Objective, precision: str, optimizer: SGD | AdamW, recorded: bool
+) -> tuple[list[float], list[Tensor]]:
     """The losses of some steps, and the weights after them."""
     step, objective, parts = _ready(objective, precision, optimizer, recorded=recorded)
     found = []
@@ -242,7 +267,8 @@ def _stepped(objective: Objective, precision: str, optimizer: SGD | AdamW,
 def _ready(objective: Objective, precision: Any, optimizer: SGD | AdamW, *, recorded: bool) -> Any:
     objective = objective.to(CUDA)
     shared = share(objective, "none", Processes(CUDA), precision)
-    step = Step(shared, build_optimizer(objective, Fit(optimizer=optimizer, lr=1e-3), fused=True), clip=1.0,
-                recorded=recorded)
+    step = Step(
+        shared, build_optimizer(objective, Fit(optimizer=optimizer, lr=1e-3), fused=True), clip=1.0, recorded=recorded
+    )
     pixels = images_for(objective.model, 4).to(CUDA)
     return step, objective, lambda: iter([(pixels, torch.eye(10, device=CUDA)[:4])])

@@ -45,9 +45,19 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 30
 EVERYTHING: dict[str, Any] = {
-    "steps": STEPS, "save_every": 3, "lr": 0.001, "optimizer__kind": "adamw", "schedule__warmup": 5, "dropout": 0.1,
-    "average": 0.9, "dev": 0.02, "score_every": 8, "augment__crop": (0.3, 1.0), "augment__randaugment": (2, 9),
-    "augment__mixup": 0.2, "augment__erase": 0.1,
+    "steps": STEPS,
+    "save_every": 3,
+    "lr": 0.001,
+    "optimizer__kind": "adamw",
+    "schedule__warmup": 5,
+    "dropout": 0.1,
+    "average": 0.9,
+    "dev": 0.02,
+    "score_every": 8,
+    "augment__crop": (0.3, 1.0),
+    "augment__randaugment": (2, 9),
+    "augment__mixup": 0.2,
+    "augment__erase": 0.1,
 }
 
 
@@ -64,8 +74,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, killed after nine steps. For copies."""
     folder = tmp_path_factory.mktemp("killed")
-    started = Command(words(folder / "run", **EVERYTHING), folder / "log",
-                      dies_at="vitkit.train.checkpoint:keep_only", after=4)
+    started = Command(
+        words(folder / "run", **EVERYTHING), folder / "log", dies_at="vitkit.train.checkpoint:keep_only", after=4
+    )
     assert started.wait() == -signal.SIGKILL, started.said
     assert steps_of(folder / "run") == 9
     return folder / "run"
@@ -77,6 +88,7 @@ def copy(killed: Path, tmp_path: Path) -> Path:
 
 
 # Kills
+
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_five_kills_at_random_steps_change_nothing(workers: int, whole: Path, tmp_path: Path):
@@ -106,17 +118,20 @@ def test_kills_at_any_moment_change_nothing(whole: Path, tmp_path: Path):
     assert same(states(run)["step-00000030"], states(whole)["step-00000030"])
 
 
-@pytest.mark.parametrize(("place", "after"), [
-    pytest.param("vitkit.train.run:start_model", 1, marks=pytest.mark.slow),          # nothing was begun
-    pytest.param("vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow),  # half of the first checkpoint
-    pytest.param("vitkit.runs:_describe", 1, marks=pytest.mark.slow),                  # nor was it recorded
-    ("vitkit.train.loop:augment", 1),                                                 # before the first step
-    ("vitkit.train.checkpoint:write_record", 5),                                      # half of a later checkpoint
-    pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),         # in place, and one too many
-    pytest.param("vitkit.train.run:save", 1, marks=pytest.mark.slow),                 # trained, but nothing kept
-    ("vitkit.runs:evaluate", 1),                                                       # kept, but not scored
-    ("vitkit.runs:write_report", 1),                                                   # scored, but not reported
-])
+@pytest.mark.parametrize(
+    ("place", "after"),
+    [
+        pytest.param("vitkit.train.run:start_model", 1, marks=pytest.mark.slow),  # nothing was begun
+        pytest.param("vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow),  # half of the first checkpoint
+        pytest.param("vitkit.runs:_describe", 1, marks=pytest.mark.slow),  # nor was it recorded
+        ("vitkit.train.loop:augment", 1),  # before the first step
+        ("vitkit.train.checkpoint:write_record", 5),  # half of a later checkpoint
+        pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),  # in place, and one too many
+        pytest.param("vitkit.train.run:save", 1, marks=pytest.mark.slow),  # trained, but nothing kept
+        ("vitkit.runs:evaluate", 1),  # kept, but not scored
+        ("vitkit.runs:write_report", 1),  # scored, but not reported
+    ],
+)
 def test_a_kill_at_this_very_moment_changes_nothing(place: str, after: int, whole: Path, tmp_path: Path):
     run = tmp_path / "run"
     started = Command(words(run, **EVERYTHING), tmp_path / "log", dies_at=place, after=after)
@@ -156,8 +171,9 @@ def test_a_checkpoint_that_goes_is_none_from_the_first_moment(copy: Path, monkey
     assert not list(checkpoints.glob(".leaving"))
 
 
-def test_a_damaged_checkpoint_is_named_and_can_be_removed(copy: Path, whole: Path, tmp_path: Path,
-                                                          capsys: pytest.CaptureFixture[str]):
+def test_a_damaged_checkpoint_is_named_and_can_be_removed(
+    copy: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     latest = copy / "checkpoints" / "step-00000009"
     (shard,) = latest.glob("*.safetensors")
     shard.write_bytes(shard.read_bytes()[:1000])
@@ -195,16 +211,26 @@ def test_a_kill_after_a_roll_back_neither_repeats_nor_forgets_it(monkeypatch: py
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_broken_pictures_are_named_once_however_often_a_run_is_killed(workers: int, monkeypatch: pytest.MonkeyPatch,
-                                                                      tmp_path: Path):
+def test_broken_pictures_are_named_once_however_often_a_run_is_killed(
+    workers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     for index in range(40):
         folder = tmp_path / "photos" / ("test" if index > 35 else "train") / "ab"[index % 2]
         folder.mkdir(parents=True, exist_ok=True)
         picture = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
         (folder / f"{index:02d}\u2028.png").write_bytes(picture[:50] if index in (3, 20, 31) else picture)
     data = open_data(tmp_path / "photos")
-    settings = {"data": str(tmp_path / "photos"), "image": (16, 16), "channels": 3, "batch": 4, "micro": 4,
-                "steps": 14, "save_every": 4, "max_failed": 0.2, "workers": workers}
+    settings = {
+        "data": str(tmp_path / "photos"),
+        "image": (16, 16),
+        "channels": 3,
+        "batch": 4,
+        "micro": 4,
+        "steps": 14,
+        "save_every": 4,
+        "max_failed": 0.2,
+        "workers": workers,
+    }
     expected = trained(toy(tmp_path / "whole", **settings), data)
     assert len(lines(expected, "left-out")) == 3
     calls = []
@@ -224,6 +250,7 @@ def test_broken_pictures_are_named_once_however_often_a_run_is_killed(workers: i
 
 
 # Being asked to stop
+
 
 @pytest.mark.parametrize("sent", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM] * 3, [signal.SIGUSR1]], ids=str)
 def test_a_signal_saves_the_step_and_says_how_to_go_on(sent: list[signal.Signals], whole: Path, tmp_path: Path):
@@ -262,15 +289,20 @@ def test_two_signals_at_once_end_it_in_order(tmp_path: Path):
 
 # Refusals
 
-@pytest.mark.parametrize(("change", "told"), [
-    (("lr = 0.001\n", "lr = 0.01\n"), "lr: 0.001 → 0.01"),
-    (("steps = 30\n", "steps = 60\n"), "steps: 30 → 60"),
-    (("mixup = 0.2\n", "mixup = 0.4\n"), "augment.mixup: 0.2 → 0.4"),
-    (('model = "mu/4"\n', 'model = "mu/7"\n'), "model: mu/4 → mu/7"),
-    (("\nseed = 0\n", "\nseed = 1\n"), "seed: 0 → 1"),
-])
-def test_changed_settings_are_refused_and_shown(change: tuple[str, str], told: str, copy: Path,
-                                                capsys: pytest.CaptureFixture[str]):
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("lr = 0.001\n", "lr = 0.01\n"), "lr: 0.001 → 0.01"),
+        (("steps = 30\n", "steps = 60\n"), "steps: 30 → 60"),
+        (("mixup = 0.2\n", "mixup = 0.4\n"), "augment.mixup: 0.2 → 0.4"),
+        (('model = "mu/4"\n', 'model = "mu/7"\n'), "model: mu/4 → mu/7"),
+        (("\nseed = 0\n", "\nseed = 1\n"), "seed: 0 → 1"),
+    ],
+)
+def test_changed_settings_are_refused_and_shown(
+    change: tuple[str, str], told: str, copy: Path, capsys: pytest.CaptureFixture[str]
+):
     config = copy / "config.toml"
     assert config.read_text().count(change[0]) == 1
     config.write_text(config.read_text().replace(*change))
@@ -318,8 +350,10 @@ def test_a_run_that_meets_them_before_its_first_step_leaves_nothing_and_says_so(
     assert started.wait() == 2
     [share] = re.findall(r"  or +--set max_failed=(\S+) does without them", started.said)
     assert not run.exists()
-    again = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6, max_failed=float(share)),
-                    tmp_path / "log")
+    again = Command(
+        words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6, max_failed=float(share)),
+        tmp_path / "log",
+    )
     assert again.wait() == 0, again.said
 
 
@@ -329,8 +363,12 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{index}.png").write_bytes(encode(np.roll(scene(16, 16), index, axis=1), "PNG"))
     run = tmp_path / "run"
-    started = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log",
-                      dies_at="vitkit.train.loop:augment", after=7)
+    started = Command(
+        words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6),
+        tmp_path / "log",
+        dies_at="vitkit.train.loop:augment",
+        after=7,
+    )
     assert started.wait() == -signal.SIGKILL, started.said
     picture = tmp_path / "photos" / "a" / "4.png"
     picture.rename(tmp_path / "photos" / "b" / "4.png")
@@ -339,8 +377,9 @@ def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     resume(run, tmp_path / "log")
 
 
-def test_a_folder_in_use_is_refused_and_free_as_soon_as_its_run_is_killed(tmp_path: Path,
-                                                                          capsys: pytest.CaptureFixture[str]):
+def test_a_folder_in_use_is_refused_and_free_as_soon_as_its_run_is_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     run = tmp_path / "run"
     started = Command(words(run, steps=10_000, workers=2), tmp_path / "log")
     while steps_of(run) < 2:
@@ -371,22 +410,26 @@ def test_what_is_no_run_folder_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 # Places that cannot be written
 
-def test_a_folder_that_cannot_be_made_is_an_error_before_anything_else(tmp_path: Path,
-                                                                       capsys: pytest.CaptureFixture[str]):
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_anything_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     (tmp_path / "file").write_text("not a folder")
     assert "cannot be made" in refused(capsys, *words(tmp_path / "file" / "run"))
     assert "is a file, not a folder" in refused(capsys, *words(tmp_path / "file"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_an_error_before_anything_else(tmp_path: Path,
-                                                                           capsys: pytest.CaptureFixture[str]):
+def test_a_folder_that_may_not_be_written_is_an_error_before_anything_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     tmp_path.chmod(0o500)
     assert "cannot be made" in refused(capsys, *words(tmp_path / "run"))
 
 
 def test_a_disk_without_room_for_the_checkpoints_is_an_error_before_the_first_step(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12 - 10**6, 10**6))
     message = refused(capsys, *words(tmp_path / "run", steps=4))
     assert "on a disk with 1 MiB free; this run needs" in message

@@ -57,12 +57,15 @@ def test_the_warm_up_is_torchs_linear_rise(warmup: int, kind: str):
     assert factors(Schedule(kind=kind, warmup=warmup), 1000)[:warmup] == pytest.approx(theirs, abs=1e-9)
 
 
-@pytest.mark.parametrize(("kind", "expected"), [
-    ("cosine", [1 / 4, 2 / 4, 3 / 4, 1, 1, (2 + math.sqrt(2)) / 4, 1 / 2, (2 - math.sqrt(2)) / 4]),
-    ("linear", [1 / 4, 2 / 4, 3 / 4, 1, 1, 3 / 4, 2 / 4, 1 / 4]),
-    ("constant", [1 / 4, 2 / 4, 3 / 4, 1, 1, 1, 1, 1]),
-    ("rsqrt", [1 / 4, 2 / 4, 3 / 4, 1, 1, math.sqrt(2 / 3), math.sqrt(1 / 2), math.sqrt(2 / 5)]),
-])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("cosine", [1 / 4, 2 / 4, 3 / 4, 1, 1, (2 + math.sqrt(2)) / 4, 1 / 2, (2 - math.sqrt(2)) / 4]),
+        ("linear", [1 / 4, 2 / 4, 3 / 4, 1, 1, 3 / 4, 2 / 4, 1 / 4]),
+        ("constant", [1 / 4, 2 / 4, 3 / 4, 1, 1, 1, 1, 1]),
+        ("rsqrt", [1 / 4, 2 / 4, 3 / 4, 1, 1, math.sqrt(2 / 3), math.sqrt(1 / 2), math.sqrt(2 / 5)]),
+    ],
+)
 def test_eight_steps_by_hand(kind: str, expected: list[float]):
     assert factors(Schedule(kind=kind, warmup=4, timescale=2), 8) == pytest.approx(expected)
 
@@ -87,7 +90,7 @@ def test_factors_stay_between_nothing_and_one_reach_it_and_then_only_fall(run: t
     seen = factors(schedule, steps)
     assert all(0 < value <= 1 for value in seen)
     assert seen[schedule.warmup] == 1
-    rise, decay = seen[:schedule.warmup], seen[schedule.warmup:]
+    rise, decay = seen[: schedule.warmup], seen[schedule.warmup :]
     assert rise == sorted(rise)
     assert decay == sorted(decay, reverse=True)
 

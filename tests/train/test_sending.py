@@ -10,9 +10,12 @@ from vitkit.train.sending import Sender
 
 
 def batch(number: int, pictures: int = 8, *, pin: bool = False) -> Batch:
-    made = Batch(images=torch.full((pictures, 3, 64, 64), number % 256, dtype=torch.uint8),
-                 labels=torch.full((pictures,), number), indices=torch.arange(pictures),
-                 epochs=torch.zeros(pictures, dtype=torch.int64))
+    made = Batch(
+        images=torch.full((pictures, 3, 64, 64), number % 256, dtype=torch.uint8),
+        labels=torch.full((pictures,), number),
+        indices=torch.arange(pictures),
+        epochs=torch.zeros(pictures, dtype=torch.int64),
+    )
     return made.pin_memory() if pin else made
 
 

@@ -69,20 +69,30 @@ def test_without_a_word_a_fresh_model_is_for_224_pixels_in_colour():
 
 
 def test_a_fresh_model_takes_options_dropout_and_channels():
-    model, words = start(weights="none", model="mu/4", image=(16, 16), channels=5, dropout=0.1, stochastic_depth=0.2,
-                         options={"pool": "gap"})
+    model, words = start(
+        weights="none",
+        model="mu/4",
+        image=(16, 16),
+        channels=5,
+        dropout=0.1,
+        stochastic_depth=0.2,
+        options={"pool": "gap"},
+    )
     assert (model.config.pool, model.config.dropout, model.config.stochastic_depth) == ("gap", 0.1, 0.2)
     assert model.metadata.preprocessing.mean == (0.5,) * 5
     assert "5 channels" in words
     assert torch.isfinite(model(images_for(model))).all()
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"classes": 7}, "the data say how many classes there are"),
-    ({"image": 32}, "options.image is a setting of its own"),
-    ({"dropout": 0.1}, "--set dropout=0.1"),
-    ({"poool": "gap"}, "did you mean pool"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 7}, "the data say how many classes there are"),
+        ({"image": 32}, "options.image is a setting of its own"),
+        ({"dropout": 0.1}, "--set dropout=0.1"),
+        ({"poool": "gap"}, "did you mean pool"),
+    ],
+)
 def test_options_that_cannot_be_are_told(options: dict[str, Any], message: str):
     with pytest.raises(ConfigError) as told:
         start(weights="none", model="mu/4", image=(16, 16), options=options)
@@ -96,8 +106,9 @@ def test_pre_training_without_labels_has_no_head():
     assert isinstance(model.head.logits, nn.Identity)
 
 
-@pytest.mark.parametrize("name", ["google_token", "google_token_prelinen", "google_gap", "google_representation",
-                                  "google_hybrid"])
+@pytest.mark.parametrize(
+    "name", ["google_token", "google_token_prelinen", "google_gap", "google_representation", "google_hybrid"]
+)
 def test_googles_weights_start_with_logits_of_zero_over_the_body_they_had(name: str, fixtures: Path):
     file, theirs = fixtures / f"{name}_weights.npz", expected(name)
     model, words = start(weights=str(file))
@@ -179,11 +190,14 @@ def test_where_weights_come_from_stays_known(labelled: dict[str, Path]):
     json.dumps(dict(model.metadata.provenance))
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"model": "mu/8"}, "is mu/4, not mu/8"),
-    ({"options": {"pool": "gap"}}, "describe a fresh model"),
-    ({"channels": 1}, "takes pictures of 3 channels, not 1"),
-])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "mu/8"}, "is mu/4, not mu/8"),
+        ({"options": {"pool": "gap"}}, "describe a fresh model"),
+        ({"channels": 1}, "takes pictures of 3 channels, not 1"),
+    ],
+)
 def test_what_contradicts_the_weights_is_an_error(settings: dict[str, Any], message: str, tmp_path: Path):
     vitkit.save(vitkit.create("mu/4", image=16, classes=2), tmp_path / "a")
     assert start(weights=str(tmp_path / "a"), model="mu/4", channels=3)
@@ -242,10 +256,21 @@ def photos(tmp_path: Path) -> Path:
 
 def fit(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: huggingface_hub reads its environment once."""
-    settings = {**os.environ, "HF_HOME": str(folder / "cache"), "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*",
-                **environment}
-    return subprocess.run([sys.executable, "-m", "vitkit", "fit", "photos", *words], cwd=folder, env=settings,
-                          capture_output=True, text=True, timeout=120)
+    settings = {
+        **os.environ,
+        "HF_HOME": str(folder / "cache"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "*",
+        **environment,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "vitkit", "fit", "photos", *words],
+        cwd=folder,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_without_a_word_the_public_weights_come_from_the_hub(photos: Path):

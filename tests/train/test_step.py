@@ -43,12 +43,17 @@ def test_weights_losses_and_norms_are_those_of_torch_alone(clip: float):
     ours, theirs = objective(), objective().model
     batch = [random_part(), random_part()]
     step = made(ours, clip=clip, parts=2)
-    decayed = [parameter for name, parameter in theirs.named_parameters()
-               if name.endswith("weight") and parameter.ndim > 1]
-    others = [parameter for name, parameter in theirs.named_parameters()
-              if not (name.endswith("weight") and parameter.ndim > 1)]
-    optimizer = torch.optim.AdamW([{"params": others, "weight_decay": 0.0}, {"params": decayed, "weight_decay": 0.1}],
-                                  lr=1e-2)
+    decayed = [
+        parameter for name, parameter in theirs.named_parameters() if name.endswith("weight") and parameter.ndim > 1
+    ]
+    others = [
+        parameter
+        for name, parameter in theirs.named_parameters()
+        if not (name.endswith("weight") and parameter.ndim > 1)
+    ]
+    optimizer = torch.optim.AdamW(
+        [{"params": others, "weight_decay": 0.0}, {"params": decayed, "weight_decay": 0.1}], lr=1e-2
+    )
     for _ in range(3):
         found = step(iter(batch))
         losses = [F.cross_entropy(theirs((pixels - 0.5) / 0.5), targets) for pixels, targets in batch]

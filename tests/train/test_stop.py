@@ -18,8 +18,10 @@ def test_schedulers_may_repeat_themselves_and_people_mean_it():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     heard = []
-    before = (signal.signal(signal.SIGUSR1, lambda *given: heard.append(given)),
-              signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    before = (
+        signal.signal(signal.SIGUSR1, lambda *given: heard.append(given)),
+        signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
     try:
         with StopRequest() as stop:  # where somebody listens, and where nohup was said
             os.kill(os.getpid(), signal.SIGUSR1)

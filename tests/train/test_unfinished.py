@@ -37,7 +37,8 @@ def test_a_run_answers_with_its_latest_checkpoint_and_says_so(unfinished: Path, 
     assert told == f"{unfinished}: a run that is not finished; these are its weights after step 6"
     stored = states(unfinished)["step-00000006"]
     assert {name for name in stored if name.startswith("average.")} == {
-        f"average.model.{name}" for name, _ in model.named_parameters()}
+        f"average.model.{name}" for name, _ in model.named_parameters()
+    }
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, stored[f"average.model.{name}"])
     assert model.metadata.labels == open_data("fashion").classes

@@ -62,7 +62,7 @@ def test_a_native_file_missing_a_tensor_is_refused(tmp_path: Path):
 def test_truncated_files_are_refused(suffix: str, share: float, tmp_path: Path):
     path = whole_file(tmp_path, suffix)
     content = path.read_bytes()
-    path.write_bytes(content[:int(len(content) * share)])
+    path.write_bytes(content[: int(len(content) * share)])
     assert str(path) in error_of(path)
 
 
@@ -120,12 +120,16 @@ def whole_file(folder: Path, suffix: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("write", [
-    lambda path, marker: torch.save({"model": marker}, path),
-    lambda path, marker: torch.save({"model": marker}, path, _use_new_zipfile_serialization=False),
-    lambda path, marker: path.write_bytes(pickle.dumps({"model": marker})),
-    lambda path, marker: np.savez(path.open("wb"), **{"embedding/kernel": np.array([marker], dtype=object)}),
-], ids=["torch zip", "torch legacy", "plain pickle", "npz object array"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path, marker: torch.save({"model": marker}, path),
+        lambda path, marker: torch.save({"model": marker}, path, _use_new_zipfile_serialization=False),
+        lambda path, marker: path.write_bytes(pickle.dumps({"model": marker})),
+        lambda path, marker: np.savez(path.open("wb"), **{"embedding/kernel": np.array([marker], dtype=object)}),
+    ],
+    ids=["torch zip", "torch legacy", "plain pickle", "npz object array"],
+)
 def test_a_pickle_with_code_in_it_is_never_executed(write, tmp_path: Path):
     executed = tmp_path / "executed"
 
@@ -138,11 +142,17 @@ def test_a_pickle_with_code_in_it_is_never_executed(write, tmp_path: Path):
     assert not executed.exists()
 
 
-@pytest.mark.parametrize("wrap", [
-    lambda state: state, lambda state: {"model": state, "epoch": 3}, lambda state: {"state_dict": state},
-    lambda state: {f"module.{name}": value for name, value in state.items()},
-    lambda state: {f"_orig_mod.{name}": value for name, value in state.items()},
-], ids=["bare", "model", "state_dict", "DataParallel", "compiled"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"model": state, "epoch": 3},
+        lambda state: {"state_dict": state},
+        lambda state: {f"module.{name}": value for name, value in state.items()},
+        lambda state: {f"_orig_mod.{name}": value for name, value in state.items()},
+    ],
+    ids=["bare", "model", "state_dict", "DataParallel", "compiled"],
+)
 def test_state_dicts_as_trainers_save_them_are_read(wrap, tensors: dict, tmp_path: Path):
     torch.save(wrap(tensors), tmp_path / "weights.pth")
     model = vitkit.load(tmp_path / "weights.pth", heads=3)
@@ -163,11 +173,12 @@ def test_a_header_as_long_as_the_letters_pk_is_no_archive(tmp_path: Path):
     length = int.from_bytes(content[:8], "little")
     longer = int.from_bytes(b"PK", "little")
     assert length <= longer
-    padded = longer.to_bytes(8, "little") + content[8:8 + length].ljust(longer) + content[8 + length:]
+    padded = longer.to_bytes(8, "little") + content[8 : 8 + length].ljust(longer) + content[8 + length :]
     (tmp_path / "padded.safetensors").write_bytes(padded)
     images = images_for(make("token"))
-    assert torch.equal(vitkit.load(tmp_path / "padded.safetensors")(images),
-                       vitkit.load(tmp_path / "model.safetensors")(images))
+    assert torch.equal(
+        vitkit.load(tmp_path / "padded.safetensors")(images), vitkit.load(tmp_path / "model.safetensors")(images)
+    )
 
 
 def test_half_precision_weights_become_single(tensors: dict, tmp_path: Path):
@@ -247,11 +258,14 @@ def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path):
 def test_a_record_that_does_not_fit_is_refused(tmp_path: Path):
     vitkit.save(make("token"), tmp_path / "run")
     record = (tmp_path / "run" / "model.json").read_text()
-    for bad, message in [(record.replace('"depth": 2', '"depth": 3'), "describes another model"),
-                         (record.replace('"version": 1', '"version": 99'), "version 99"),
-                         (record.replace('"labels": null', '"labels": ["a"]'), "names 1 classes"),
-                         (record.replace('"crop": 1.0', '"crop": 7'), "crop=7"),
-                         (record[:50], "is not JSON"), ("[1]", "should hold a JSON object")]:
+    for bad, message in [
+        (record.replace('"depth": 2', '"depth": 3'), "describes another model"),
+        (record.replace('"version": 1', '"version": 99'), "version 99"),
+        (record.replace('"labels": null', '"labels": ["a"]'), "names 1 classes"),
+        (record.replace('"crop": 1.0', '"crop": 7'), "crop=7"),
+        (record[:50], "is not JSON"),
+        ("[1]", "should hold a JSON object"),
+    ]:
         (tmp_path / "run" / "model.json").write_text(bad)
         assert message in error_of(tmp_path / "run")
 
@@ -297,11 +311,18 @@ def test_weights_written_over_others_leave_none_of_their_records(tmp_path: Path)
     assert vitkit.load(tmp_path).config.gelu == "exact"
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"heads": 7}, "has heads 2, not 7"), ({"heads": 0}, "heads=0 must be"), ({"grid": (9, 9)}, "has grid (4, 4), not"),
-    ({"grid": 4.5}, "is no size"), ({"classes": -1}, "classes=-1 must be"), ({"image": "48"}, "is no size"),
-    ({"interpolation": "cubic"}, "interpolation='cubic' is not known"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 7}, "has heads 2, not 7"),
+        ({"heads": 0}, "heads=0 must be"),
+        ({"grid": (9, 9)}, "has grid (4, 4), not"),
+        ({"grid": 4.5}, "is no size"),
+        ({"classes": -1}, "classes=-1 must be"),
+        ({"image": "48"}, "is no size"),
+        ({"interpolation": "cubic"}, "interpolation='cubic' is not known"),
+    ],
+)
 def test_arguments_that_do_not_fit_are_never_ignored(options: dict, message: str, tmp_path: Path):
     vitkit.save(make("token"), tmp_path / "run")
     assert message in error_of(tmp_path / "run", **{"heads": None, **options})

@@ -65,8 +65,14 @@ def test_group_norms_of_older_flax_files_are_read(fixtures: Path, tmp_path: Path
 
 
 def test_a_bit_resnet_in_big_transfers_names_comes_back(tmp_path: Path):
-    body = ConvConfig(layers=(1, 2, 1, 1), width=32, preactivation=True, standardise_eps=1e-10,
-                      standardise_on="variance", norm_eps=1e-5)
+    body = ConvConfig(
+        layers=(1, 2, 1, 1),
+        width=32,
+        preactivation=True,
+        standardise_eps=1e-10,
+        standardise_on="variance",
+        norm_eps=1e-5,
+    )
     model = randomise(ResNet(ResNetConfig(body=body, classes=5))).eval()
     vitkit.save(model, tmp_path / "bit.npz", format="google")
     with np.load(tmp_path / "bit.npz") as arrays:  # shapes as bit_pytorch/models.py reads them
@@ -82,4 +88,3 @@ def test_a_bit_resnet_in_big_transfers_names_comes_back(tmp_path: Path):
 def test_the_tensors_tell_the_number_of_heads(fixtures: Path):
     with pytest.raises(vitkit.VitkitError, match="has 3 heads by its tensors' shapes, not 4"):
         vitkit.load(fixtures / "google_token_weights.npz", heads=4)
-

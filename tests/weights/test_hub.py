@@ -41,8 +41,14 @@ def served(tmp_path: Path, fixtures: Path) -> Iterator[tuple[Fetch, list[str], P
     with hub(tmp_path / "served") as (address, log):
 
         def fetch(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-            settings = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "cache"),
-                        "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*", **environment}
+            settings = {
+                **os.environ,
+                "HF_ENDPOINT": address,
+                "HF_HOME": str(tmp_path / "cache"),
+                "HF_HUB_DISABLE_TELEMETRY": "1",
+                "NO_PROXY": "*",
+                **environment,
+            }
             command = [sys.executable, "-c", SCRIPT, source, str(tmp_path / "logits.npy"), str(tmp_path / "image.npy")]
             return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
 
@@ -69,16 +75,20 @@ def test_a_repository_is_downloaded_once_and_serves_offline(served: tuple[Fetch,
     assert not log
 
 
-@pytest.mark.parametrize(("source", "environment", "message"), [
-    ("hf:google/no-such-vit", {}, "does not exist on the Hub, or is private"),
-    ("hf:google/tiny-vit@v9", {}, "that revision is not"),
-    ("hf:gated/vit", {}, "asks its users to accept conditions first"),
-    ("hf:not a name", {}, "is no repository name"),
-    ("hf:google/tiny-vit", {"HF_HUB_OFFLINE": "1"}, "cannot be fetched, and is not in the local cache"),
-    # huggingface_hub retries a refused connection for 25 seconds
-    pytest.param("hf:google/tiny-vit", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot be fetched",
-                 marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    ("source", "environment", "message"),
+    [
+        ("hf:google/no-such-vit", {}, "does not exist on the Hub, or is private"),
+        ("hf:google/tiny-vit@v9", {}, "that revision is not"),
+        ("hf:gated/vit", {}, "asks its users to accept conditions first"),
+        ("hf:not a name", {}, "is no repository name"),
+        ("hf:google/tiny-vit", {"HF_HUB_OFFLINE": "1"}, "cannot be fetched, and is not in the local cache"),
+        # huggingface_hub retries a refused connection for 25 seconds
+        pytest.param(
+            "hf:google/tiny-vit", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot be fetched", marks=pytest.mark.slow
+        ),
+    ],
+)
 def test_what_cannot_be_fetched_is_a_clear_error(
     source: str, environment: dict[str, str], message: str, served: tuple[Fetch, list[str], Path]
 ):
@@ -113,8 +123,10 @@ def test_a_timm_repository_is_read_too(served: tuple[Fetch, list[str], Path]):
 
 def test_a_cache_that_another_tool_filled_serves_offline(served: tuple[Fetch, list[str], Path]):
     fetch, log, folder = served
-    script = ("import huggingface_hub as hub\n"
-              "for name in ('config.json', 'model.safetensors'): hub.hf_hub_download('google/tiny-vit', name)")
+    script = (
+        "import huggingface_hub as hub\n"
+        "for name in ('config.json', 'model.safetensors'): hub.hf_hub_download('google/tiny-vit', name)"
+    )
     environment = {**os.environ, "HF_ENDPOINT": fetch.address, "HF_HOME": str(folder / "cache")}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
     log.clear()

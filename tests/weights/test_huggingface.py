@@ -22,13 +22,19 @@ def configurations(draw: st.DrawFn) -> ViTConfig:
     heads, patch = draw(st.integers(1, 4)), draw(st.sampled_from([2, 4, 8]))
     rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     return ViTConfig(
-        hidden_size=heads * draw(st.sampled_from([4, 8])), num_attention_heads=heads,
-        num_hidden_layers=draw(st.integers(1, 3)), intermediate_size=draw(st.integers(4, 40)),
-        image_size=[rows * patch, columns * patch] if rows != columns else rows * patch, patch_size=patch,
-        num_channels=draw(st.integers(1, 4)), qkv_bias=draw(st.booleans()),
+        hidden_size=heads * draw(st.sampled_from([4, 8])),
+        num_attention_heads=heads,
+        num_hidden_layers=draw(st.integers(1, 3)),
+        intermediate_size=draw(st.integers(4, 40)),
+        image_size=[rows * patch, columns * patch] if rows != columns else rows * patch,
+        patch_size=patch,
+        num_channels=draw(st.integers(1, 4)),
+        qkv_bias=draw(st.booleans()),
         hidden_act=draw(st.sampled_from(["gelu", "gelu_new", "gelu_pytorch_tanh"])),
-        layer_norm_eps=draw(st.sampled_from([1e-12, 1e-6, 1e-5])), num_labels=draw(st.integers(2, 12)),
-        initializer_range=0.2, attn_implementation="eager",
+        layer_norm_eps=draw(st.sampled_from([1e-12, 1e-6, 1e-5])),
+        num_labels=draw(st.integers(2, 12)),
+        initializer_range=0.2,
+        attn_implementation="eager",
     )
 
 
@@ -58,8 +64,9 @@ def test_transformers_reads_what_we_write(kind: str, tmp_path: Path):
 
 
 def test_a_bare_model_with_its_pooler_is_the_pretraining_representation(tmp_path: Path):
-    config = ViTConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=24, image_size=16,
-                       patch_size=8)
+    config = ViTConfig(
+        hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=24, image_size=16, patch_size=8
+    )
     theirs = randomise(ViTModel(config).eval())
     theirs.save_pretrained(tmp_path / "theirs")
     ours = vitkit.load(tmp_path / "theirs")
@@ -72,8 +79,16 @@ def test_a_bare_model_with_its_pooler_is_the_pretraining_representation(tmp_path
 
 
 def test_labels_travel_both_ways(tmp_path: Path):
-    config = ViTConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=24, image_size=16,
-                       patch_size=8, id2label={0: "cat", 1: "dog"}, label2id={"cat": 0, "dog": 1})
+    config = ViTConfig(
+        hidden_size=16,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        intermediate_size=24,
+        image_size=16,
+        patch_size=8,
+        id2label={0: "cat", 1: "dog"},
+        label2id={"cat": 0, "dog": 1},
+    )
     ViTForImageClassification(config).save_pretrained(tmp_path / "theirs")
     ours = vitkit.load(tmp_path / "theirs")
     assert ours.metadata.labels == ("cat", "dog")
@@ -81,10 +96,14 @@ def test_labels_travel_both_ways(tmp_path: Path):
     assert ViTForImageClassification.from_pretrained(tmp_path / "ours").config.id2label == {0: "cat", 1: "dog"}
 
 
-@pytest.mark.parametrize("preprocessing", [
-    Preprocessing(), Preprocessing(crop=0.875, interpolation="bilinear", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)),
-    Preprocessing(resize="squash", interpolation="bilinear"),
-])
+@pytest.mark.parametrize(
+    "preprocessing",
+    [
+        Preprocessing(),
+        Preprocessing(crop=0.875, interpolation="bilinear", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)),
+        Preprocessing(resize="squash", interpolation="bilinear"),
+    ],
+)
 def test_preprocessing_travels_and_means_the_same_to_transformers(preprocessing: Preprocessing, tmp_path: Path):
     from dataclasses import replace
 
@@ -102,7 +121,7 @@ def test_preprocessing_travels_and_means_the_same_to_transformers(preprocessing:
     filter = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}[preprocessing.interpolation]
     resized = np.asarray(picture.resize((side, side), filter), dtype=np.float32) / 255
     start = (side - 32) // 2
-    cropped = resized[start:start + 32, start:start + 32]
+    cropped = resized[start : start + 32, start : start + 32]
     ours = (cropped - np.float32(preprocessing.mean)) / np.float32(preprocessing.std)
     np.testing.assert_allclose(theirs.permute(1, 2, 0), ours, atol=1e-5)
 

@@ -26,10 +26,14 @@ def plain_models(draw: st.DrawFn) -> Model:
     """Class token, 1-D positions, linear head: what all four formats hold."""
     heads, patch = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     config = ViTConfig(
-        depth=draw(st.integers(1, 12)), width=heads * draw(st.integers(1, 8)), heads=heads,
-        mlp=draw(st.integers(1, 30)), patch=patch,
+        depth=draw(st.integers(1, 12)),
+        width=heads * draw(st.integers(1, 8)),
+        heads=heads,
+        mlp=draw(st.integers(1, 30)),
+        patch=patch,
         image=(draw(st.integers(1, 4)) * patch, draw(st.integers(1, 4)) * patch),
-        channels=draw(st.integers(1, 4)), classes=draw(st.integers(1, 11)),
+        channels=draw(st.integers(1, 4)),
+        classes=draw(st.integers(1, 11)),
     )
     return randomise(build(config)).eval()
 
@@ -57,8 +61,11 @@ def test_google_native_timm_hf_google_gives_the_same_bytes(tmp_path_factory, mod
 def test_our_own_format_holds_every_model(kind: str, tmp_path: Path):
     model = make(kind)
     labels = tuple("abcdefghij") if model.config.classes else None
-    model.metadata = Metadata(labels=labels, provenance={"trained": "by a test"},
-                              preprocessing=Preprocessing(resize="letterbox", mean=(0.1,) * 3))
+    model.metadata = Metadata(
+        labels=labels,
+        provenance={"trained": "by a test"},
+        preprocessing=Preprocessing(resize="letterbox", mean=(0.1,) * 3),
+    )
     vitkit.save(model, tmp_path / "folder")
     vitkit.save(model, tmp_path / "alone.safetensors")
     images = images_for(model)
@@ -69,17 +76,32 @@ def test_our_own_format_holds_every_model(kind: str, tmp_path: Path):
         assert torch.equal(again(images), model(images))
 
 
-@pytest.mark.parametrize(("kind", "format", "lost"), [
-    ("representation", "hf", "pre_logits"), ("representation", "timm", "pre_logits"),
-    ("gap", "hf", "pool='gap'"), ("gap-norm", "google", "pool='gap-norm'"), ("attention pool", "google", "attention"),
-    ("gap-norm with class token", "hf", "gap-norm"),
-    ("hybrid", "hf", "convolutional stem"), ("hybrid", "timm", "this hybrid"), ("ResNet", "hf", "a ResNet"),
-    ("2d", "google", "positions='2d'"), ("2d", "timm", "positions='2d'"), ("2d", "hf", "positions='2d'"),
-    ("relative", "timm", "relative"), ("sincos", "google", "sincos"), ("1d every", "timm", "injected at 'every'"),
-    ("1d shared", "hf", "injected at 'shared'"), ("no positions", "hf", "positions='none'"),
-    ("no positions", "google", "positions='none'"),
-    ("post-norm", "timm", "post-norm"), ("axial", "google", "axial"), ("exact GELU", "google", "GELU: exact"),
-])
+@pytest.mark.parametrize(
+    ("kind", "format", "lost"),
+    [
+        ("representation", "hf", "pre_logits"),
+        ("representation", "timm", "pre_logits"),
+        ("gap", "hf", "pool='gap'"),
+        ("gap-norm", "google", "pool='gap-norm'"),
+        ("attention pool", "google", "attention"),
+        ("gap-norm with class token", "hf", "gap-norm"),
+        ("hybrid", "hf", "convolutional stem"),
+        ("hybrid", "timm", "this hybrid"),
+        ("ResNet", "hf", "a ResNet"),
+        ("2d", "google", "positions='2d'"),
+        ("2d", "timm", "positions='2d'"),
+        ("2d", "hf", "positions='2d'"),
+        ("relative", "timm", "relative"),
+        ("sincos", "google", "sincos"),
+        ("1d every", "timm", "injected at 'every'"),
+        ("1d shared", "hf", "injected at 'shared'"),
+        ("no positions", "hf", "positions='none'"),
+        ("no positions", "google", "positions='none'"),
+        ("post-norm", "timm", "post-norm"),
+        ("axial", "google", "axial"),
+        ("exact GELU", "google", "GELU: exact"),
+    ],
+)
 def test_what_a_format_cannot_hold_is_refused_by_name_and_nothing_is_written(
     kind: str, format: str, lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -127,10 +149,15 @@ def test_the_same_number_of_classes_keeps_the_head(tmp_path: Path):
     assert torch.equal(vitkit.load(tmp_path / "in", classes=10)(images), original(images))
 
 
-@pytest.mark.parametrize(("format", "name", "message"), [
-    ("google", "out", "one .npz file"), ("vitkit", "out.npz", "format='google' writes .npz files"),
-    ("timm", "out.safetensors", "is a folder"), ("hf", "out.bin", "is a folder"),
-])
+@pytest.mark.parametrize(
+    ("format", "name", "message"),
+    [
+        ("google", "out", "one .npz file"),
+        ("vitkit", "out.npz", "format='google' writes .npz files"),
+        ("timm", "out.safetensors", "is a folder"),
+        ("hf", "out.bin", "is a folder"),
+    ],
+)
 def test_a_name_that_does_not_fit_its_format_is_refused(format: str, name: str, message: str, tmp_path: Path):
     with pytest.raises(WeightsError, match=message):
         vitkit.save(make("token"), tmp_path / name, format=format)

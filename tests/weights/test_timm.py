@@ -48,23 +48,39 @@ def test_a_known_width_tells_the_heads(tmp_path: Path):
 def test_a_bare_file_means_exact_gelu_and_the_stated_preprocessing(fixtures: Path):
     model = vitkit.load(fixtures / "timm_token_weights.safetensors", heads=3)
     assert model.config.gelu == "exact"
-    assert model.metadata.preprocessing == Preprocessing(resize="crop", crop=1.0, interpolation="bicubic",
-                                                         mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert model.metadata.preprocessing == Preprocessing(
+        resize="crop", crop=1.0, interpolation="bicubic", mean=(0.5,) * 3, std=(0.5,) * 3
+    )
 
 
 def test_a_folder_as_timm_puts_it_on_the_hub_is_read_with_its_config(fixtures: Path, tmp_path: Path):
     save_file(load_file(fixtures / "timm_token_weights.safetensors"), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({
-        "architecture": "vit_tiny_patch16_224", "num_classes": 10, "num_features": 48, "global_pool": "token",
-        "model_args": {"img_size": 32, "embed_dim": 48, "num_heads": 3, "act_layer": "gelu_tanh"},
-        "label_names": list("abcdefghij"),
-        "pretrained_cfg": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "interpolation": "bilinear",
-                           "crop_pct": 0.875, "crop_mode": "squash", "input_size": [3, 32, 32]}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "architecture": "vit_tiny_patch16_224",
+                "num_classes": 10,
+                "num_features": 48,
+                "global_pool": "token",
+                "model_args": {"img_size": 32, "embed_dim": 48, "num_heads": 3, "act_layer": "gelu_tanh"},
+                "label_names": list("abcdefghij"),
+                "pretrained_cfg": {
+                    "mean": [0.485, 0.456, 0.406],
+                    "std": [0.229, 0.224, 0.225],
+                    "interpolation": "bilinear",
+                    "crop_pct": 0.875,
+                    "crop_mode": "squash",
+                    "input_size": [3, 32, 32],
+                },
+            }
+        )
+    )
     model = vitkit.load(tmp_path)
     assert (model.config.heads, model.config.gelu) == (3, "tanh")
     assert model.metadata.labels == tuple("abcdefghij")
     assert model.metadata.preprocessing == Preprocessing(
-        resize="squash", crop=0.875, interpolation="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+        resize="squash", crop=0.875, interpolation="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    )
 
 
 def test_options_of_timm_that_are_special_cases_are_read(tmp_path: Path):
@@ -86,8 +102,19 @@ def test_options_of_timm_that_are_special_cases_are_read(tmp_path: Path):
     assert torch.equal(vitkit.load(tmp_path)(images), model(images))
 
 
-@pytest.mark.parametrize("kind", ["gap", "gap-norm", "gap-norm with class token", "attention pool", "no head",
-                                  "no positions", "non-square, one channel", "exact GELU"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "gap",
+        "gap-norm",
+        "gap-norm with class token",
+        "attention pool",
+        "no head",
+        "no positions",
+        "non-square, one channel",
+        "exact GELU",
+    ],
+)
 def test_what_timm_can_hold_comes_back_whole(kind: str, tmp_path: Path):
     model = make(kind)
     vitkit.save(model, tmp_path / "out", format="timm")

@@ -17,8 +17,20 @@ from vitkit.model.positions import resize_table
 timm = pytest.importorskip("timm")
 
 
-@pytest.mark.parametrize("kind", ["token", "non-square, one channel", "exact GELU", "gap", "gap-norm", "no positions",
-                                  "gap-norm with class token", "attention pool", "no head"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "token",
+        "non-square, one channel",
+        "exact GELU",
+        "gap",
+        "gap-norm",
+        "no positions",
+        "gap-norm with class token",
+        "attention pool",
+        "no head",
+    ],
+)
 def test_timm_reads_what_we_write(kind: str, tmp_path: Path):
     check_timm_reads(make(kind), tmp_path, tolerance=1e-5)
 
@@ -39,15 +51,22 @@ def check_timm_reads(model: torch.nn.Module, folder: Path, tolerance: float) -> 
     torch.testing.assert_close(theirs(images), model(images), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize(("architecture", "options"), [
-    ("vit_tiny_patch16_224", {"img_size": 64}), ("vit_small_patch32_224", {"img_size": (64, 128)}),
-    ("vit_tiny_patch16_224", {"img_size": 64, "global_pool": "avg", "class_token": False}),
-    ("vit_tiny_patch16_224", {"img_size": 64, "global_pool": "avg", "fc_norm": False, "class_token": False}),
-    ("vit_tiny_patch16_224", {"img_size": 64, "qkv_bias": False}),
-    ("vit_tiny_patch16_224", {"img_size": 64, "in_chans": 1, "num_classes": 0}),
-    ("vit_tiny_r_s16_p8_224", {"img_size": 64}), ("vit_small_r26_s32_224", {"img_size": 64}),
-    ("vit_base_r50_s16_224", {"img_size": 64}), ("resnetv2_50x1_bit", {}), ("resnetv2_50x3_bit", {}),
-])
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("vit_tiny_patch16_224", {"img_size": 64}),
+        ("vit_small_patch32_224", {"img_size": (64, 128)}),
+        ("vit_tiny_patch16_224", {"img_size": 64, "global_pool": "avg", "class_token": False}),
+        ("vit_tiny_patch16_224", {"img_size": 64, "global_pool": "avg", "fc_norm": False, "class_token": False}),
+        ("vit_tiny_patch16_224", {"img_size": 64, "qkv_bias": False}),
+        ("vit_tiny_patch16_224", {"img_size": 64, "in_chans": 1, "num_classes": 0}),
+        ("vit_tiny_r_s16_p8_224", {"img_size": 64}),
+        ("vit_small_r26_s32_224", {"img_size": 64}),
+        ("vit_base_r50_s16_224", {"img_size": 64}),
+        ("resnetv2_50x1_bit", {}),
+        ("resnetv2_50x3_bit", {}),
+    ],
+)
 def test_we_read_what_timm_writes(architecture: str, options: dict, tmp_path: Path):
     theirs = randomise(timm.create_model(architecture, **{"num_classes": 5, **options}).eval())
     save_file(theirs.state_dict(), tmp_path / "weights.safetensors")

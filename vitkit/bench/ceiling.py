@@ -12,15 +12,15 @@ import torch
 from vitkit.bench.timing import timed
 
 SIDE = {"cuda": 8192}  # large enough for a GPU to be busy throughout
-SMALLER = 1536         # and for two cores not to take a second
+SMALLER = 1536  # and for two cores not to take a second
 ROUNDS, SECONDS = 12, 0.4
 
 
 @dataclass(frozen=True)
 class Ceiling:
     numbers: Literal["bf16", "fp32"]
-    side: int          # of square matrices
-    flops: float       # operations a second
+    side: int  # of square matrices
+    flops: float  # operations a second
 
     @property
     def words(self) -> str:

@@ -21,12 +21,12 @@ from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.train.devices import free_memory, pick_precision
 
 ALL: tuple[What, ...] = get_args(What)
-STEPS, WARMUPS = 12, 5        # of a GPU
-ANSWERS = 100                 # instead, where one picture is asked about at a time
+STEPS, WARMUPS = 12, 5  # of a GPU
+ANSWERS = 100  # instead, where one picture is asked about at a time
 SECONDS, CPU_WARMUPS = 2.0, 2  # of a row on a CPU, where nothing is compiled on the way
-MOST = {"training": 256, "inference": 512}        # pictures on a GPU unless said
-CPU_MOST, CPU_FLOPS = 8, 5e11                     # and on a CPU: a step of a few seconds
-ROOM = 0.8                    # of a GPU's free memory, for what is counted in closed form
+MOST = {"training": 256, "inference": 512}  # pictures on a GPU unless said
+CPU_MOST, CPU_FLOPS = 8, 5e11  # and on a CPU: a step of a few seconds
+ROOM = 0.8  # of a GPU's free memory, for what is counted in closed form
 
 
 class BenchError(VitkitError):
@@ -52,8 +52,15 @@ class Row:
         return BYTES[self.numbers]
 
 
-def plan(model: Model, device: torch.device, *, what: Sequence[What], precision: Literal["auto"] | Numbers,
-         batch: int | None, compiled: bool) -> list[Row]:
+def plan(
+    model: Model,
+    device: torch.device,
+    *,
+    what: Sequence[What],
+    precision: Literal["auto"] | Numbers,
+    batch: int | None,
+    compiled: bool,
+) -> list[Row]:
     """Rows in the order in which they are measured: without `what` all that these numbers serve for; without a batch,
     one that suits the device."""
     config = model.config
@@ -63,15 +70,36 @@ def plan(model: Model, device: torch.device, *, what: Sequence[What], precision:
     answers = _numbers(model, device) if precision == "auto" else (precision,)
     rows: list[Row] = []
     if "training" in what:
-        rows.append(Row(what="training", numbers=pick_precision(precision, device), compiled=compiled,
-                        batch=batch or pick_batch(config, "training", device)))
+        rows.append(
+            Row(
+                what="training",
+                numbers=pick_precision(precision, device),
+                compiled=compiled,
+                batch=batch or pick_batch(config, "training", device),
+            )
+        )
     if "inference" in what:
         size = batch or pick_batch(config, "inference", device)
-        rows += [Row(what="inference", numbers=numbers, batch=size,
-                     compiled=compiled and compiles(model, "inference", numbers)) for numbers in answers]
+        rows += [
+            Row(
+                what="inference",
+                numbers=numbers,
+                batch=size,
+                compiled=compiled and compiles(model, "inference", numbers),
+            )
+            for numbers in answers
+        ]
     if "latency" in what:
-        rows += [Row(what="latency", numbers=numbers, batch=1, graph=device.type == "cuda",
-                     compiled=compiled and compiles(model, "latency", numbers)) for numbers in answers]
+        rows += [
+            Row(
+                what="latency",
+                numbers=numbers,
+                batch=1,
+                graph=device.type == "cuda",
+                compiled=compiled and compiles(model, "latency", numbers),
+            )
+            for numbers in answers
+        ]
     if device.type == "cpu":  # where asking for too much is not an error but the end of the process
         for row in rows:
             if needed(config, row.what, row.batch, bytes_per_number=row.bytes_per_number) > free_memory(device):
@@ -94,10 +122,17 @@ def measure(model: Model, row: Row, device: torch.device) -> Result:
 def _measure(model: Model, row: Row, device: torch.device) -> Result:
     ready = _prepare(model, row, device)
     steps = ANSWERS if row.what == "latency" else STEPS
-    times = timed(ready.work, device, steps, alone=row.what == "latency",
-                  seconds=math.inf if device.type == "cuda" else SECONDS)
-    return Result(batch=row.batch, flops=flops(model.config, row.what), times=times, compiled=row.compiled,
-                  first_seconds=ready.first_seconds, peak_bytes=ready.peak_bytes)
+    times = timed(
+        ready.work, device, steps, alone=row.what == "latency", seconds=math.inf if device.type == "cuda" else SECONDS
+    )
+    return Result(
+        batch=row.batch,
+        flops=flops(model.config, row.what),
+        times=times,
+        compiled=row.compiled,
+        first_seconds=ready.first_seconds,
+        peak_bytes=ready.peak_bytes,
+    )
 
 
 def _prepare(model: Model, row: Row, device: torch.device) -> Ready:
@@ -107,14 +142,18 @@ def _prepare(model: Model, row: Row, device: torch.device) -> Ready:
         return answering(own, device, row.numbers, batch=row.batch, compiled=row.compiled, graph=row.graph)
 
     try:
-        return prepare(lambda: copy.deepcopy(model), build, device,
-                       warmups=WARMUPS if device.type == "cuda" else CPU_WARMUPS)
+        return prepare(
+            lambda: copy.deepcopy(model), build, device, warmups=WARMUPS if device.type == "cuda" else CPU_WARMUPS
+        )
     except Exception as error:  # compilers have kinds of their own
         if not row.compiled or isinstance(error, VitkitError) or out_of_memory(error):
             raise
         first = str(error).strip().splitlines()[:1]
-        raise BenchError(f"torch could not compile {row.what} in {row.numbers} here.",
-                         found=f"{type(error).__name__}: {''.join(first)[:200]}", try_="--compile no") from error
+        raise BenchError(
+            f"torch could not compile {row.what} in {row.numbers} here.",
+            found=f"{type(error).__name__}: {''.join(first)[:200]}",
+            try_="--compile no",
+        ) from error
 
 
 def pick_batch(config: ModelConfig, what: Literal["training", "inference"], device: torch.device) -> int:
@@ -127,8 +166,7 @@ def pick_batch(config: ModelConfig, what: Literal["training", "inference"], devi
 def _fitting(config: ModelConfig, what: What, most: int, room: float, *, bytes_per_number: int) -> int:
     """The largest power of two, up to `most`, that there is room for."""
     sizes = (1 << shift for shift in reversed(range(most.bit_length())))
-    return next((size for size in sizes
-                 if needed(config, what, size, bytes_per_number=bytes_per_number) <= room), 1)
+    return next((size for size in sizes if needed(config, what, size, bytes_per_number=bytes_per_number) <= room), 1)
 
 
 def needed(config: ModelConfig, what: What, batch: int, *, bytes_per_number: int) -> int:
@@ -150,8 +188,10 @@ def _numbers(model: Model, device: torch.device) -> tuple[Numbers, ...]:
 
 def _check_fp8(model: Model, device: torch.device, what: Sequence[What]) -> None:
     if "training" in what:
-        raise ConfigError("fp8 is for inference: training computes in bf16 or fp32",
-                          try_="--what inference latency, or --precision bf16")
+        raise ConfigError(
+            "fp8 is for inference: training computes in bf16 or fp32",
+            try_="--what inference latency, or --precision bf16",
+        )
     check_numbers(model, device, "fp8")
 
 
@@ -159,8 +199,10 @@ def _too_large(config: ModelConfig, row: Row, device: torch.device) -> BenchErro
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else free_memory(device)
     pictures = f"{row.batch:,} pictures at a time" if row.batch > 1 else "one picture at a time"
     smaller = _fitting(config, row.what, row.batch // 2, ROOM * total, bytes_per_number=row.bytes_per_number)
-    return BenchError(f"{row.what} with {pictures} does not fit into the {total / 2**30:.1f} GiB of {device}.",
-                      try_=f"--batch {smaller}" if row.batch > 1 else "a smaller model, or a smaller --image")
+    return BenchError(
+        f"{row.what} with {pictures} does not fit into the {total / 2**30:.1f} GiB of {device}.",
+        try_=f"--batch {smaller}" if row.batch > 1 else "a smaller model, or a smaller --image",
+    )
 
 
 def _power_of_two(most: float) -> int:

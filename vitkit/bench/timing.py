@@ -24,8 +24,8 @@ class Ready:
     """Work that was done a few times."""
 
     work: Work
-    first_seconds: float      # from nothing to done once: loading kernels, and compiling where that is asked for
-    peak_bytes: int | None    # held and needed while it runs; a CPU does not tell
+    first_seconds: float  # from nothing to done once: loading kernels, and compiling where that is asked for
+    peak_bytes: int | None  # held and needed while it runs; a CPU does not tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Result:
     """What was measured of pictures that are computed `batch` at a time."""
 
     batch: int
-    flops: int                # of one picture, in closed form
+    flops: int  # of one picture, in closed form
     times: tuple[float, ...]  # seconds of each step
     first_seconds: float
     peak_bytes: int | None
@@ -51,15 +51,24 @@ class Result:
     def record(self, ceiling: float) -> dict[str, Any]:
         """As plain data; `ceiling` in floating-point operations a second."""
         rate = self.batch / self.seconds
-        return {"batch": self.batch, "pictures_per_second": rate, "milliseconds": 1000 * self.seconds,
-                "fastest_milliseconds": 1000 * min(self.times), "slowest_milliseconds": 1000 * max(self.times),
-                "steps": len(self.times), "flops_per_second": rate * self.flops,
-                "share_of_ceiling": rate * self.flops / ceiling, "peak_bytes": self.peak_bytes,
-                "compile_seconds": self.compile_seconds, "first_seconds": self.first_seconds}
+        return {
+            "batch": self.batch,
+            "pictures_per_second": rate,
+            "milliseconds": 1000 * self.seconds,
+            "fastest_milliseconds": 1000 * min(self.times),
+            "slowest_milliseconds": 1000 * max(self.times),
+            "steps": len(self.times),
+            "flops_per_second": rate * self.flops,
+            "share_of_ceiling": rate * self.flops / ceiling,
+            "peak_bytes": self.peak_bytes,
+            "compile_seconds": self.compile_seconds,
+            "first_seconds": self.first_seconds,
+        }
 
 
-def prepare(make: Callable[[], Subject], build: Callable[[Subject], Work], device: torch.device, *,
-            warmups: int) -> Ready:
+def prepare(
+    make: Callable[[], Subject], build: Callable[[Subject], Work], device: torch.device, *, warmups: int
+) -> Ready:
     """Built from what is made and not kept, and done `warmups` times: making it is not timed, and memory that only
     compiling needs is not counted."""
     on_gpu = device.type == "cuda"
@@ -81,8 +90,9 @@ def prepare(make: Callable[[], Subject], build: Callable[[Subject], Work], devic
     return Ready(work, first, torch.cuda.max_memory_allocated(device) - held if on_gpu else None)
 
 
-def timed(work: Work, device: torch.device, steps: int, *, alone: bool = False,
-          seconds: float = math.inf) -> tuple[float, ...]:
+def timed(
+    work: Work, device: torch.device, steps: int, *, alone: bool = False, seconds: float = math.inf
+) -> tuple[float, ...]:
     """Seconds of each of `steps`, or of as many as `seconds` allow.
 
     On a GPU a step is queued while the one before it runs, as in a training run; `alone`, each is waited for, as by

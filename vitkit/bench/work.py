@@ -53,8 +53,9 @@ def training(model: Model, device: torch.device, precision: Precision, *, batch:
     return lambda: step(parts)
 
 
-def answering(model: Model, device: torch.device, numbers: Numbers, *, batch: int, compiled: bool,
-              graph: bool = False) -> Work:
+def answering(
+    model: Model, device: torch.device, numbers: Numbers, *, batch: int, compiled: bool, graph: bool = False
+) -> Work:
     compute = inference(model.eval(), device, numbers, compiled=compiled, graph=graph)
     pictures = random_pictures(model.config, batch, device)
     if numbers != "fp32":

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 Result = TypeVar("Result")
 
-WARM_UPS = 3    # libraries choose kernels and allocate workspaces in their first passes, which a graph must not record
-MOST = 8        # sizes that are recorded; each holds memory of its own
-STREAMS = 32    # that torch has for a device, and hands out in turn
+WARM_UPS = 3  # libraries choose kernels and allocate workspaces in their first passes, which a graph must not record
+MOST = 8  # sizes that are recorded; each holds memory of its own
+STREAMS = 32  # that torch has for a device, and hands out in turn
 
 _recorded_on: WeakValueDictionary[tuple[torch.device, int], torch.cuda.CUDAGraph] = WeakValueDictionary()
 

@@ -40,11 +40,15 @@ def check_numbers(model: Model, device: torch.device, numbers: Numbers) -> None:
     if not isinstance(model, VisionTransformer) or not applies(model):
         raise ConfigError("fp8 is for plain ViTs, and this model is another", try_="--precision bf16")
     if not roundable(model):
-        raise ConfigError("fp8 products need widths that are multiples of 16, and these are "
-                          f"{model.config.width} and {model.config.mlp}", try_="--precision bf16")
+        raise ConfigError(
+            "fp8 products need widths that are multiples of 16, and these are "
+            f"{model.config.width} and {model.config.mlp}",
+            try_="--precision bf16",
+        )
     if "fp8" not in numbers_here(device):
-        raise ConfigError(f"{device} does not multiply fp8 numbers",
-                          try_=f"--precision {' or '.join(numbers_here(device))}")
+        raise ConfigError(
+            f"{device} does not multiply fp8 numbers", try_=f"--precision {' or '.join(numbers_here(device))}"
+        )
 
 
 def ready(model: Model, numbers: Numbers) -> Quick | Whole:
@@ -57,8 +61,9 @@ def ready(model: Model, numbers: Numbers) -> Quick | Whole:
     return Whole(model).eval()
 
 
-def inference(model: Model, device: torch.device, numbers: Numbers, *, compiled: bool = False,
-              graph: bool = False) -> nn.Module:
+def inference(
+    model: Model, device: torch.device, numbers: Numbers, *, compiled: bool = False, graph: bool = False
+) -> nn.Module:
     """`ready` on a device. Plain ViTs need no compiling: they are laid out by hand. `graph` replays what was recorded
     with the first batch of a size, where launching kernels would take longer than running them."""
     quick = ready(model.to(device), numbers)

@@ -37,8 +37,13 @@ def applies(model: Model) -> bool:
     if not isinstance(model, VisionTransformer):
         return False
     config = model.config
-    return (config.norm == "pre" and not config.axial and config.positions != "relative" and config.inject == "stem"
-            and all(isinstance(block, Block) and block.is_plain for block in model.encoder.blocks))
+    return (
+        config.norm == "pre"
+        and not config.axial
+        and config.positions != "relative"
+        and config.inject == "stem"
+        and all(isinstance(block, Block) and block.is_plain for block in model.encoder.blocks)
+    )
 
 
 def roundable(model: VisionTransformer) -> bool:
@@ -80,7 +85,7 @@ class Quick(nn.Module):
         """(B, D), float32."""
         whole = self.whole
         whole.check_images(images)
-        x = whole.tokens(whole.embed(images.to(self.numbers)))                     # (B, T, D)
+        x = whole.tokens(whole.embed(images.to(self.numbers)))  # (B, T, D)
         x = whole.encoder.place(x)
         b, t, _ = x.shape
         wanted = whole.wanted({})

@@ -30,29 +30,35 @@ ERASED_AREA, ERASED_ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)  # Zhong et al. 2020,
 class Augment:
     """Everything is off unless asked for."""
 
-    crop: Range | None = None                      # least and greatest share of the area to keep
-    aspect: Range = (3 / 4, 4 / 3)                 # width / height of a crop
-    flip: float = 0.0                              # the share of pictures mirrored
-    randaugment: tuple[int, float] | None = None   # how many operations, and their magnitude (10 is much)
-    erase: float = 0.0                             # the share of pictures with a box painted over
-    mixup: float = 0.0                             # alpha of the Beta distribution; 0 is off
-    cutmix: float = 0.0                            # likewise; with both, each batch gets one or the other
+    crop: Range | None = None  # least and greatest share of the area to keep
+    aspect: Range = (3 / 4, 4 / 3)  # width / height of a crop
+    flip: float = 0.0  # the share of pictures mirrored
+    randaugment: tuple[int, float] | None = None  # how many operations, and their magnitude (10 is much)
+    erase: float = 0.0  # the share of pictures with a box painted over
+    mixup: float = 0.0  # alpha of the Beta distribution; 0 is off
+    cutmix: float = 0.0  # likewise; with both, each batch gets one or the other
 
     def __post_init__(self) -> None:
         for name, range_, most in (("crop", self.crop, 1.0), ("aspect", self.aspect, float("inf"))):
             if range_ is not None and not 0 < range_[0] <= range_[1] <= most:
-                raise ConfigError(f"augment: {name}={range_} is not a range",
-                                  try_=f"{name}=(least, greatest), above 0" + (" and up to 1" if most == 1 else ""))
+                raise ConfigError(
+                    f"augment: {name}={range_} is not a range",
+                    try_=f"{name}=(least, greatest), above 0" + (" and up to 1" if most == 1 else ""),
+                )
         for name, share in (("flip", self.flip), ("erase", self.erase)):
             if not 0 <= share <= 1:
                 raise ConfigError(f"augment: {name}={share} is not a share of the pictures", try_="0 … 1")
         for name, alpha in (("mixup", self.mixup), ("cutmix", self.cutmix)):
             if not 0 <= alpha < float("inf"):
-                raise ConfigError(f"augment: {name}={alpha} is no alpha of a Beta distribution",
-                                  try_="0 to leave it out, 0.2 for a little, 1 for much")
+                raise ConfigError(
+                    f"augment: {name}={alpha} is no alpha of a Beta distribution",
+                    try_="0 to leave it out, 0.2 for a little, 1 for much",
+                )
         if self.randaugment is not None and not (self.randaugment[0] >= 1 and 0 <= self.randaugment[1] <= 30):
-            raise ConfigError(f"augment: randaugment={self.randaugment} is out of range",
-                              try_="(operations, magnitude) such as (2, 9); magnitudes go from 0 to 30")
+            raise ConfigError(
+                f"augment: randaugment={self.randaugment} is out of range",
+                try_="(operations, magnitude) such as (2, 9); magnitudes go from 0 to 30",
+            )
 
 
 def augment(images: Tensor, indices: ArrayLike, how: Augment, *, seed: int, epoch: ArrayLike) -> Tensor:
@@ -62,8 +68,11 @@ def augment(images: Tensor, indices: ArrayLike, how: Augment, *, seed: int, epoc
     """
     images = _unit(images)
     if isinstance(indices, Tensor) and indices.device.type != "cpu":
-        raise ConfigError(f"augment needs the pictures' indices on the CPU, not on {indices.device}: reading them back "
-                          "would stall the device", try_="the indices as the loader gave them")
+        raise ConfigError(
+            f"augment needs the pictures' indices on the CPU, not on {indices.device}: reading them back "
+            "would stall the device",
+            try_="the indices as the loader gave them",
+        )
     pictures = np.asarray(indices)
     if pictures.shape != images.shape[:1]:
         raise SizeError(f"augment needs the index of each of {len(images)} pictures, not {pictures.shape} indices")
@@ -79,8 +88,16 @@ def augment(images: Tensor, indices: ArrayLike, how: Augment, *, seed: int, epoc
     return erase(images, pictures, how.erase, seed=seed, epoch=epoch) if how.erase else images
 
 
-def _move(images: Tensor, indices: np.ndarray, how: Augment, moved: np.ndarray | None = None,
-          holes: np.ndarray | None = None, *, seed: int, epoch: ArrayLike) -> Tensor:
+def _move(
+    images: Tensor,
+    indices: np.ndarray,
+    how: Augment,
+    moved: np.ndarray | None = None,
+    holes: np.ndarray | None = None,
+    *,
+    seed: int,
+    epoch: ArrayLike,
+) -> Tensor:
     """Crop, flip and RandAugment's movements (B, 3, 3) and cut-outs (B, N, 4), sampled once."""
     size = _size(images)
     flipped = uniform(seed, epoch, indices, "flip", 1)[:, 0] < how.flip
@@ -100,7 +117,7 @@ def erase(images: Tensor, indices: ArrayLike, share: float, *, seed: int, epoch:
     """Random erasing: a box of one random colour; the paper's noise would need a draw for every pixel."""
     size = _size(images)
     draws = uniform(seed, epoch, indices, "erase", 5 + images.shape[1])
-    colours = draws[:, 5:]                                                                        # (B, C)
+    colours = draws[:, 5:]  # (B, C)
     boxes = draw_boxes(draws[:, 1:5], size, area=ERASED_AREA, aspect=ERASED_ASPECT)
     boxes = boxes * (draws[:, :1] < share)  # an empty box where nothing is to be erased
     return torch.where(inside(boxes, size, images.device), send(colours, images.device)[:, :, None, None], images)
@@ -114,8 +131,11 @@ def mix(images: Tensor, targets: Tensor, how: Augment, *, seed: int, step: int, 
     if not how.mixup and not how.cutmix:
         return images, targets
     if targets.ndim != 2 or len(targets) != len(images) or not targets.is_floating_point():
-        raise SizeError(f"mixing {len(images)} pictures needs a share for each class, not {targets.dtype} targets of "
-                        f"shape {tuple(targets.shape)}", try_="one-hot targets as floats, (pictures, classes)")
+        raise SizeError(
+            f"mixing {len(images)} pictures needs a share for each class, not {targets.dtype} targets of "
+            f"shape {tuple(targets.shape)}",
+            try_="one-hot targets as floats, (pictures, classes)",
+        )
     images = _unit(images)
     random = np.random.default_rng([zlib.crc32(b"mix"), *(word % 2**64 for word in (seed, step, rank))])
     if how.cutmix and not (how.mixup and random.random() < 0.5):
@@ -141,8 +161,10 @@ def _paste(images: Tensor, kept: float, random: np.random.Generator) -> tuple[Te
 
 def _unit(images: Tensor) -> Tensor:
     if images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
-        raise SizeError(f"augmentation takes a batch of pictures, not {images.dtype} of shape {tuple(images.shape)}",
-                        try_="(pictures, channels, height, width), uint8 or float in 0 … 1")
+        raise SizeError(
+            f"augmentation takes a batch of pictures, not {images.dtype} of shape {tuple(images.shape)}",
+            try_="(pictures, channels, height, width), uint8 or float in 0 … 1",
+        )
     return images / 255 if images.dtype == torch.uint8 else images.float()
 
 

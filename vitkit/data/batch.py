@@ -26,8 +26,9 @@ class Batch:
 
         Indices and epochs stay on the host, where augmentation draws from them.
         """
-        return replace(self, images=self.images.to(device, non_blocking=True),
-                       labels=self.labels.to(device, non_blocking=True))
+        return replace(
+            self, images=self.images.to(device, non_blocking=True), labels=self.labels.to(device, non_blocking=True)
+        )
 
     def pin_memory(self) -> Batch:
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
@@ -37,5 +38,6 @@ class Batch:
         return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-                           for name, value in state.items()})
+        vars(self).update(
+            {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in state.items()}
+        )

@@ -33,8 +33,9 @@ def draw_boxes(draws: np.ndarray, size: Size, *, area: Range, aspect: Range) -> 
     low, high = (np.log(np.clip(bound, narrowest, widest)) for bound in aspect)
     ratio = np.exp(low + (high - low) * draws[:, 1])
     pixels = share * (height * width)
-    extent = np.stack([np.minimum(np.sqrt(pixels * ratio), width),
-                       np.minimum(np.sqrt(pixels / ratio), height)], axis=1)              # (B, 2) wide, high
+    extent = np.stack(
+        [np.minimum(np.sqrt(pixels * ratio), width), np.minimum(np.sqrt(pixels / ratio), height)], axis=1
+    )  # (B, 2) wide, high
     corner = (np.array([width, height]) - extent) * draws[:, 2:]
     return np.concatenate([corner, corner + extent], axis=1)
 
@@ -55,8 +56,8 @@ def inside(boxes: np.ndarray, size: Size, device: torch.device) -> Tensor:
     """(B, 4) → (B, 1, height, width), true for the pixels whose centre is in the box."""
     height, width = size
     centres = torch.arange(0.5, max(size), device=device)
-    edges = send(boxes, device)[..., None]                                                # (B, 4, 1)
-    between = (centres >= edges[:, :2]) & (centres < edges[:, 2:])                        # (B, 2, longer side): x, y
+    edges = send(boxes, device)[..., None]  # (B, 4, 1)
+    between = (centres >= edges[:, :2]) & (centres < edges[:, 2:])  # (B, 2, longer side): x, y
     return between[:, 1, None, :height, None] & between[:, 0, None, None, :width]
 
 

@@ -23,9 +23,21 @@ FEW = 10  # pictures of a class under which a remark is made
 LARGE = 4_000_000  # pixels of half of the pictures from which a remark is made: 20 ms of a core each, in every epoch
 
 # How pictures are stored that ordinary tools get wrong; here they are merely worth knowing of.
-ODD_MODES = {"CMYK": "CMYK", "P": "palette", "PA": "palette", "RGBA": "with transparency", "LA": "with transparency",
-             "I;16": "16-bit", "I;16B": "16-bit", "I": "16-bit or deeper", "F": "floats", "uint16": "16-bit",
-             "1": "black and white", "LAB": "Lab colours", "YCbCr": "YCbCr"}
+ODD_MODES = {
+    "CMYK": "CMYK",
+    "P": "palette",
+    "PA": "palette",
+    "RGBA": "with transparency",
+    "LA": "with transparency",
+    "I;16": "16-bit",
+    "I;16B": "16-bit",
+    "I": "16-bit or deeper",
+    "F": "floats",
+    "uint16": "16-bit",
+    "1": "black and white",
+    "LAB": "Lab colours",
+    "YCbCr": "YCbCr",
+}
 
 EIGHT_BITS = {"RGB", "L", "P", "PA", "RGBA", "LA", "CMYK", "YCbCr", "LAB", "1"}
 
@@ -58,8 +70,14 @@ class Report:
     remarks: list[str] = field(default_factory=list)
 
 
-def check(data: Data, *, channels: int = 3, workers: int = 4, memory: Memory | None = None,
-          watch: Watch = lambda items, total, what: iter(items)) -> Report:
+def check(
+    data: Data,
+    *,
+    channels: int = 3,
+    workers: int = 4,
+    memory: Memory | None = None,
+    watch: Watch = lambda items, total, what: iter(items),
+) -> Report:
     """Decode everything, in parallel; what was seen before, by content, is remembered and not decoded again."""
     memory = memory or Memory()
     places = [Place(name, index) for name, split in data.splits.items() for index in range(len(split))]
@@ -72,8 +90,14 @@ def check(data: Data, *, channels: int = 3, workers: int = 4, memory: Memory | N
             return Facts(error=str(error).splitlines()[0].removeprefix(f"{key} "))
 
     facts = list(watch(_in_parallel(examine, places, workers, memory), len(places), "decoding"))
-    report = Report(name=data.name, kind=data.kind, classes=data.classes, multilabel=data.multilabel,
-                    pictures={name: len(split) for name, split in data.splits.items()}, remarks=list(data.notes))
+    report = Report(
+        name=data.name,
+        kind=data.kind,
+        classes=data.classes,
+        multilabel=data.multilabel,
+        pictures={name: len(split) for name, split in data.splits.items()},
+        remarks=list(data.notes),
+    )
     _judge_files(report, data, places, facts)
     _judge_classes(report, data)
     _judge_copies(report, data, places, facts)
@@ -87,7 +111,7 @@ def _in_parallel(
     with ThreadPoolExecutor(max(workers, 1)) as pool:  # decoding leaves Python's lock, so threads are enough
         for first in range(0, len(places), STRETCH):
             try:
-                yield from pool.map(examine, places[first:first + STRETCH])
+                yield from pool.map(examine, places[first : first + STRETCH])
             finally:
                 memory.save()
 
@@ -101,8 +125,12 @@ def _judge_files(report: Report, data: Data, places: list[Place], facts: list[Fa
         report.problems.append("there is not one whole picture")
         return
     odd = Counter(ODD_MODES[one.mode] for one in whole if one.mode in ODD_MODES)
-    odd.update({"turned upright by Exif": sum(one.turned for one in whole),
-                "animated, first frame used": sum(one.frames > 1 for one in whole)})
+    odd.update(
+        {
+            "turned upright by Exif": sum(one.turned for one in whole),
+            "animated, first frame used": sum(one.frames > 1 for one in whole),
+        }
+    )
     report.odd = {what: count for what, count in odd.most_common() if count}
     heights, widths = (np.array([getattr(one, side) for one in whole]) for side in ("height", "width"))
     shapes = widths / heights
@@ -110,12 +138,15 @@ def _judge_files(report: Report, data: Data, places: list[Place], facts: list[Fa
         "smallest": _size_at(heights, widths, int((heights * widths).argmin())),
         "median": [int(np.median(heights)), int(np.median(widths))],
         "largest": _size_at(heights, widths, int((heights * widths).argmax())),
-        "widest": round(float(shapes.max()), 2), "tallest": round(float(shapes.min()), 2),
+        "widest": round(float(shapes.max()), 2),
+        "tallest": round(float(shapes.min()), 2),
     }
     shrinkable = [one.height * one.width for one in whole if one.mode in EIGHT_BITS]
     if len(shrinkable) > len(whole) / 2 and (pixels := float(np.median(shrinkable))) > LARGE:
-        report.remarks.append(f"half of the pictures have more than {pixels / 1e6:.0f} megapixels, all decoded again "
-                              "in every epoch; vitkit shard DATA small/ --side 512 makes them smaller once")
+        report.remarks.append(
+            f"half of the pictures have more than {pixels / 1e6:.0f} megapixels, all decoded again "
+            "in every epoch; vitkit shard DATA small/ --side 512 makes them smaller once"
+        )
 
 
 def _judge_classes(report: Report, data: Data) -> None:
@@ -140,12 +171,14 @@ def _judge_classes(report: Report, data: Data) -> None:
         report.remarks = [remark for remark in report.remarks if remark != told]  # a note of the data: once is enough
     scarce = [label for label, count in counts.items() if 0 < count < FEW]
     if scarce:
-        report.remarks.append(f"{counted(len(scarce), 'class has', 'classes have')} fewer than {FEW} pictures "
-                              f"in {fitted}: {few(scarce)}")
+        report.remarks.append(
+            f"{counted(len(scarce), 'class has', 'classes have')} fewer than {FEW} pictures in {fitted}: {few(scarce)}"
+        )
     taught = [count for count in counts.values() if count]
     if taught and max(taught) >= IMBALANCE * min(taught):
-        report.remarks.append(f"the largest class of {fitted} has {max(taught) / min(taught):.0f} times the pictures "
-                              "of the smallest")
+        report.remarks.append(
+            f"the largest class of {fitted} has {max(taught) / min(taught):.0f} times the pictures of the smallest"
+        )
 
 
 def _judge_copies(report: Report, data: Data, places: list[Place], facts: list[Facts]) -> None:
@@ -186,4 +219,3 @@ def _key(data: Data, place: Place) -> str:
 
 def _size_at(heights: np.ndarray, widths: np.ndarray, index: int) -> list[int]:
     return [int(heights[index]), int(widths[index])]
-

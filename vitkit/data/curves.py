@@ -26,13 +26,19 @@ def apply_curves(images: Tensor, kinds: Tensor, ends: list[int], tables: Tensor,
     of COUNTING, `tables` is fixed_curves(magnitude) on the device.
     """
     # One kernel multiplies and adds; the whole numbers that follow are the nearest shades
-    shades = torch.add(torch.tensor(0.5), images, alpha=255).long()                               # (n, C, H, W)
+    shades = torch.add(torch.tensor(0.5), images, alpha=255).long()  # (n, C, H, W)
     stretched, equalized, contrasted = ends
     curves = tables.index_select(0, kinds[contrasted:])[:, None].expand(-1, images.shape[1], -1)  # (…, C, 256)
     if contrasted:
         counts, ramp = count(shades[:contrasted]), tables[-1]
-        curves = torch.cat([autocontrast(counts[:stretched], ramp), equalize(counts[stretched:equalized], ramp),
-                            contrast(counts[equalized:], ramp, images[0, 0].numel(), magnitude), curves])
+        curves = torch.cat(
+            [
+                autocontrast(counts[:stretched], ramp),
+                equalize(counts[stretched:equalized], ramp),
+                contrast(counts[equalized:], ramp, images[0, 0].numel(), magnitude),
+                curves,
+            ]
+        )
     return curves.gather(2, shades.flatten(2)).view_as(images)
 
 
@@ -80,7 +86,7 @@ def equalize(counts: Tensor, ramp: Tensor) -> Tensor:
 
 def contrast(counts: Tensor, ramp: Tensor, pixels: int, magnitude: float) -> Tensor:
     """From the picture's mean grey towards and past its own shades."""
-    means = (counts * ramp).sum(2, keepdim=True) / pixels                                         # (n, C, 1)
+    means = (counts * ramp).sum(2, keepdim=True) / pixels  # (n, C, 1)
     return torch.lerp(luminance(means), ramp, factor(magnitude)).clamp_(0, 1).expand_as(counts)
 
 

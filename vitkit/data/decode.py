@@ -22,8 +22,32 @@ from vitkit.errors import DecodeError
 PIXEL_LIMIT = 200_000_000
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels: a white page
 # of what Pillow opens: no documents, some of which it would have run by other programs, no films, no data grids
-PICTURES = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "HEIF", "PPM", "JPEG2000", "TGA", "PCX", "DCX",
-            "PSD", "SGI", "ICO", "ICNS", "CUR", "DDS", "QOI", "SUN", "XBM", "XPM")
+PICTURES = (
+    "JPEG",
+    "PNG",
+    "GIF",
+    "BMP",
+    "DIB",
+    "WEBP",
+    "TIFF",
+    "AVIF",
+    "HEIF",
+    "PPM",
+    "JPEG2000",
+    "TGA",
+    "PCX",
+    "DCX",
+    "PSD",
+    "SGI",
+    "ICO",
+    "ICNS",
+    "CUR",
+    "DDS",
+    "QOI",
+    "SUN",
+    "XBM",
+    "XPM",
+)
 
 _EXIF_ORIENTATION = 0x0112
 _TIFF_PHOTOMETRIC = 262
@@ -60,8 +84,13 @@ def decode(
     return np.require(pixels, requirements=["C", "W"])  # Pillow's arrays are read-only, which torch warns of
 
 
-def _decode(content: bytes | np.ndarray | Image.Image, channels: int, background: tuple[int, int, int],
-            limit: int, formats: Collection[str]) -> np.ndarray:
+def _decode(
+    content: bytes | np.ndarray | Image.Image,
+    channels: int,
+    background: tuple[int, int, int],
+    limit: int,
+    formats: Collection[str],
+) -> np.ndarray:
     if isinstance(content, np.ndarray):
         return _fit_channels(deepen(content), channels)
     if isinstance(content, Image.Image):

@@ -59,8 +59,11 @@ def read_tiff(content: bytes, channels: int, limit: int) -> np.ndarray:
         raise DecodeError('a multi-band TIFF, which needs: pip install "vitkit[formats]"') from None
     with tifffile.TiffFile(io.BytesIO(content)) as file:
         page: Any = file.pages[0]
-        _check_size((page.imagelength, page.imagewidth, page.size // max(page.imagelength * page.imagewidth, 1)),
-                    channels, limit)
+        _check_size(
+            (page.imagelength, page.imagewidth, page.size // max(page.imagelength * page.imagewidth, 1)),
+            channels,
+            limit,
+        )
         _refuse_bombs(page, content)
         pixels = page.asarray()
         return np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 and page.planarconfig == 2 else pixels
@@ -72,7 +75,7 @@ def _refuse_bombs(page: Any, content: bytes) -> None:
         return
     room = int(np.prod(page.chunks, dtype=np.int64)) * page.dtype.itemsize
     for start, length in zip(page.dataoffsets, page.databytecounts, strict=True):
-        if len(zlib.decompressobj().decompress(content[start:start + length], room + 1)) > room:
+        if len(zlib.decompressobj().decompress(content[start : start + length], room + 1)) > room:
             raise DecodeError(f"damaged: a piece that unpacks to more than its {room:,} bytes")
 
 

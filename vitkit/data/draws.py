@@ -29,10 +29,12 @@ def uniform(seed: int, epoch: ArrayLike, indices: ArrayLike, stream: str, count:
     """
     pictures = np.asarray(indices)
     if pictures.ndim != 1 or pictures.dtype.kind not in "iu":
-        raise ConfigError(f"draws need one whole number per picture, not {pictures.dtype} of shape {pictures.shape}",
-                          try_="a 1-D array or tensor of dataset indices, on the CPU")
-    epochs = scramble(np.asarray(epoch).astype(np.uint64) + _key(seed, stream))         # (1,) or (B,)
-    own = scramble(pictures.astype(np.uint64) * _GOLDEN + epochs)                       # (B,)
+        raise ConfigError(
+            f"draws need one whole number per picture, not {pictures.dtype} of shape {pictures.shape}",
+            try_="a 1-D array or tensor of dataset indices, on the CPU",
+        )
+    epochs = scramble(np.asarray(epoch).astype(np.uint64) + _key(seed, stream))  # (1,) or (B,)
+    own = scramble(pictures.astype(np.uint64) * _GOLDEN + epochs)  # (B,)
     bits = scramble(own[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)  # (B, N)
     return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)  # 24 bits: what a float32 holds evenly
 

@@ -28,16 +28,24 @@ def identical(facts: Sequence[Facts]) -> list[list[int]]:
 def near(facts: Sequence[Facts], splits: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs from two splits that are nearly the same; one for each picture, the identical left out."""
     # one of each kind of picture per split: a thousand copies are no thousand finds
-    chosen = list({(one.pixels, split): index for index, (one, split) in enumerate(zip(facts, splits, strict=True))
-                   if one.thumbnail}.values())
+    chosen = list(
+        {
+            (one.pixels, split): index
+            for index, (one, split) in enumerate(zip(facts, splits, strict=True))
+            if one.thumbnail
+        }.values()
+    )
     if len(set(splits)) < 2 or not chosen:
         return []
     levels = np.frombuffer(bytes.fromhex("".join(facts[index].thumbnail for index in chosen)), np.uint8)
     thumbnails = levels.astype(np.float32).reshape(-1, THUMBNAIL, THUMBNAIL)
     textured = thumbnails.std(axis=(1, 2)) >= FLAT
-    search = _Search(hashes=fingerprints(thumbnails), level=thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True),
-                     split=np.unique([splits[index] for index in chosen], return_inverse=True)[1],
-                     pixels=np.unique([facts[index].pixels for index in chosen], return_inverse=True)[1])
+    search = _Search(
+        hashes=fingerprints(thumbnails),
+        level=thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True),
+        split=np.unique([splits[index] for index in chosen], return_inverse=True)[1],
+        pixels=np.unique([facts[index].pixels for index in chosen], return_inverse=True)[1],
+    )
     for band in range(4):
         keys = (search.hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
         for group in _groups((int(key), place) for place, key in enumerate(keys) if textured[place]):
@@ -58,7 +66,7 @@ class _Search:
         for place, one in enumerate(group[:-1].tolist()):
             if one in self.found:
                 continue
-            others = group[place + 1:]
+            others = group[place + 1 :]
             others = others[(self.split[others] != self.split[one]) & (self.pixels[others] != self.pixels[one])]
             apart = np.bitwise_count(self.hashes[others] ^ self.hashes[one])
             others = others[apart <= HASH_DISTANCE][:CANDIDATES]
@@ -70,8 +78,8 @@ class _Search:
 
 def fingerprints(thumbnails: np.ndarray) -> np.ndarray:
     """(n, 16, 16) grey levels → (n,) uint64: is each of 8 x 8 cells darker than its right neighbour?"""
-    cells = thumbnails.reshape(-1, 8, 2, 16).mean(axis=2)                # (n, 8, 16): rows halved, columns kept
-    steps = cells[:, :, 1::2] > cells[:, :, 0::2]                        # (n, 8, 8)
+    cells = thumbnails.reshape(-1, 8, 2, 16).mean(axis=2)  # (n, 8, 16): rows halved, columns kept
+    steps = cells[:, :, 1::2] > cells[:, :, 0::2]  # (n, 8, 8)
     weights = np.uint64(1) << np.arange(64, dtype=np.uint64)
     return (steps.reshape(len(steps), 64) * weights).sum(axis=1, dtype=np.uint64)
 

@@ -59,15 +59,24 @@ def find_facts(content: bytes | np.ndarray, channels: int) -> Facts:
         return Facts(error=str(error).splitlines()[0], **stored)
     grey = torch.from_numpy(pixels).float().mean(dim=2)[None, None]
     small = resize(grey, (THUMBNAIL, THUMBNAIL), "bilinear").round().clamp(0, 255).byte()
-    return Facts(height=pixels.shape[0], width=pixels.shape[1], pixels=content_hash(pixels),
-                 thumbnail=small.numpy().tobytes().hex(), **stored)
+    return Facts(
+        height=pixels.shape[0],
+        width=pixels.shape[1],
+        pixels=content_hash(pixels),
+        thumbnail=small.numpy().tobytes().hex(),
+        **stored,
+    )
 
 
 def _storage(content: bytes) -> dict[str, Any]:
     try:
         with Image.open(io.BytesIO(content)) as picture:
-            return {"format": picture.format or "", "mode": picture.mode, "frames": getattr(picture, "n_frames", 1),
-                    "turned": picture.getexif().get(0x0112, 1) not in (0, 1)}
+            return {
+                "format": picture.format or "",
+                "mode": picture.mode,
+                "frames": getattr(picture, "n_frames", 1),
+                "turned": picture.getexif().get(0x0112, 1) not in (0, 1),
+            }
     except Exception:  # whatever is wrong, decoding names it
         return {"format": "npy" if content[:6] == b"\x93NUMPY" else ""}
 

@@ -41,8 +41,11 @@ class TooManyBroken(DataError):
 
 
 def too_many_broken(failed: int, pictures: int, allowed: float, such_as: Sequence[str] = ()) -> TooManyBroken:
-    error = TooManyBroken(f"{failed} of {pictures:,} pictures could not be decoded so far, more than {allowed:.1%}.",
-                          **({"such_as": such_as} if such_as else {}), try_="vitkit check lists all of them")
+    error = TooManyBroken(
+        f"{failed} of {pictures:,} pictures could not be decoded so far, more than {allowed:.1%}.",
+        **({"such_as": such_as} if such_as else {}),
+        try_="vitkit check lists all of them",
+    )
     error.share = failed / pictures
     return error
 
@@ -89,12 +92,19 @@ class Loader:
         if len(self.reader.split) == 0:
             raise DataError("there are no pictures to load.")
         if self.batch < 1 or self.batch % self.ranks:
-            raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.ranks} processes",
-                              try_=f"a multiple of {self.ranks}")
+            raise ConfigError(
+                f"a batch of {self.batch} cannot be shared by {self.ranks} processes",
+                try_=f"a multiple of {self.ranks}",
+            )
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        batches = read(_Steps(self), itertools.count(self.start), self.reader.room(self.batch // self.ranks),
-                       workers=self.workers, pin=self.pin)
+        batches = read(
+            _Steps(self),
+            itertools.count(self.start),
+            self.reader.room(self.batch // self.ranks),
+            workers=self.workers,
+            pin=self.pin,
+        )
         with contextlib.closing(batches):
             while True:
                 asked = time.perf_counter()
@@ -110,8 +120,11 @@ class Loader:
         """The batch, its failures counted and named once. Without a picture, it is a step that found no whole one."""
         if not len(batch.images):
             shown = [f"{self.reader.split.keys[index]}: {reason}" for index, reason in batch.failures[-3:]]
-            raise DataError(f"{len(batch.failures)} pictures one after another cannot be used.", such_as=shown,
-                            try_="vitkit check lists all of them; --set channels=N for pictures of N bands")
+            raise DataError(
+                f"{len(batch.failures)} pictures one after another cannot be used.",
+                such_as=shown,
+                try_="vitkit check lists all of them; --set channels=N for pictures of N bands",
+            )
         note_failures(self.failures, batch, self.reader.split, self.max_failed)
         return batch
 
@@ -140,11 +153,20 @@ class _Steps:
         """The picture, or the first whole one that follows it in the split; whether there is one."""
         count = len(self.reader.split)
         return batch.add(epoch, index, draws) or any(
-            batch.add(epoch, (index + offset) % count) for offset in range(1, min(count, NEIGHBOURS)))
+            batch.add(epoch, (index + offset) % count) for offset in range(1, min(count, NEIGHBOURS))
+        )
 
 
-def evaluation_batches(reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1,
-                       pin: bool = False, max_failed: float = 0.01) -> Iterator[Batch]:
+def evaluation_batches(
+    reader: Reader,
+    batch: int,
+    *,
+    workers: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    pin: bool = False,
+    max_failed: float = 0.01,
+) -> Iterator[Batch]:
     """Every picture of the split once, in order; broken ones are left out of their batch and named in it.
 
     A batch may be empty; a score over what is left, when more than `max_failed` is broken, is an error instead.
@@ -155,14 +177,16 @@ def evaluation_batches(reader: Reader, batch: int, *, workers: int = 0, rank: in
         yield loaded
 
 
-def batches_in_order(reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1,
-                     pin: bool = False) -> Iterator[Batch]:
+def batches_in_order(
+    reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1, pin: bool = False
+) -> Iterator[Batch]:
     """The same, with any number of broken pictures: what to make of them is the caller's."""
     mine = range(rank, len(reader.split), ranks)
-    chunks = [mine[first:first + batch] for first in range(0, len(mine), batch)]
+    chunks = [mine[first : first + batch] for first in range(0, len(mine), batch)]
     if chunks:
-        yield from read(_Chunks(reader, chunks), range(len(chunks)), reader.room(len(chunks[0])), workers=workers,
-                        pin=pin)
+        yield from read(
+            _Chunks(reader, chunks), range(len(chunks)), reader.room(len(chunks[0])), workers=workers, pin=pin
+        )
 
 
 def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed: float) -> None:
@@ -209,9 +233,13 @@ class _Gathering:
     def whole(self) -> Batch:
         epochs, indices = np.array(self.places, dtype=np.int64).reshape(-1, 2).T
         labels = torch.from_numpy(self.reader.split.labels[indices])
-        return Batch(images=self.images[:len(self.places)], labels=labels.float() if labels.ndim == 2 else labels,
-                     indices=torch.from_numpy(indices.copy()), epochs=torch.from_numpy(epochs.copy()),
-                     failures=tuple(self.failures))
+        return Batch(
+            images=self.images[: len(self.places)],
+            labels=labels.float() if labels.ndim == 2 else labels,
+            indices=torch.from_numpy(indices.copy()),
+            epochs=torch.from_numpy(epochs.copy()),
+            failures=tuple(self.failures),
+        )
 
     def emptied(self) -> Batch:
         """The failures alone."""

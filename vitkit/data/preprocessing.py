@@ -24,8 +24,11 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         if self.resize not in get_args(Resize) or self.interpolation not in get_args(Interpolation):
-            raise ConfigError(f"preprocessing by {self.resize!r}, {self.interpolation!r} is not known",
-                              resize=", ".join(get_args(Resize)), interpolation=", ".join(get_args(Interpolation)))
+            raise ConfigError(
+                f"preprocessing by {self.resize!r}, {self.interpolation!r} is not known",
+                resize=", ".join(get_args(Resize)),
+                interpolation=", ".join(get_args(Interpolation)),
+            )
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop={self.crop} is a share: above 0, at most 1")
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
@@ -35,8 +38,9 @@ class Preprocessing:
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
         """The inverse of dataclasses.asdict, after a trip through JSON."""
         try:
-            fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
-                                      for name, value in record.items()}
+            fields: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+            }
             return cls(**fields)
         except (TypeError, AttributeError) as error:
             raise ConfigError(f"this record of preprocessing cannot be used: {error}") from error

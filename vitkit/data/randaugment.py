@@ -36,16 +36,19 @@ OPERATIONS = (*CURVES, "Color", "Sharpness", "Cutout", "Rotate", "ShearX", "Shea
 class Drawn:
     """What each picture will get; all on the host."""
 
-    kinds: np.ndarray    # (N, B) places in OPERATIONS
-    signs: np.ndarray    # (N, B) -1 or 1, the direction of a movement
+    kinds: np.ndarray  # (N, B) places in OPERATIONS
+    signs: np.ndarray  # (N, B) -1 or 1, the direction of a movement
     centres: np.ndarray  # (N, B, 2) x and y of a cut-out, as shares of the sides
 
 
 def draw(indices: ArrayLike, count: int, *, seed: int, epoch: ArrayLike) -> Drawn:
     numbers = uniform(seed, epoch, indices, "randaugment", 4 * count)
-    numbers = numbers.reshape(-1, count, 4).swapaxes(0, 1)                                        # (N, B, 4)
-    return Drawn(kinds=(numbers[..., 0] * len(OPERATIONS)).astype(np.int64), signs=1 - 2.0 * (numbers[..., 1] < 0.5),
-                 centres=numbers[..., 2:])
+    numbers = numbers.reshape(-1, count, 4).swapaxes(0, 1)  # (N, B, 4)
+    return Drawn(
+        kinds=(numbers[..., 0] * len(OPERATIONS)).astype(np.int64),
+        signs=1 - 2.0 * (numbers[..., 1] < 0.5),
+        centres=numbers[..., 2:],
+    )
 
 
 def movement(drawn: Drawn, magnitude: float, size: Size) -> np.ndarray:
@@ -55,14 +58,27 @@ def movement(drawn: Drawn, magnitude: float, size: Size) -> np.ndarray:
     for kinds, signs in zip(drawn.kinds, drawn.signs, strict=True):
         strength = signs * magnitude / 10
         angle, shear_x, shear_y, shift_x, shift_y = (
-            np.where(kinds == OPERATIONS.index(name), strength * reach, 0.0) for name, reach in (
-                ("Rotate", math.radians(30)), ("ShearX", 0.3), ("ShearY", 0.3),
-                ("TranslateX", width * 100 / 224), ("TranslateY", height * 100 / 224)))
+            np.where(kinds == OPERATIONS.index(name), strength * reach, 0.0)
+            for name, reach in (
+                ("Rotate", math.radians(30)),
+                ("ShearX", 0.3),
+                ("ShearY", 0.3),
+                ("TranslateX", width * 100 / 224),
+                ("TranslateY", height * 100 / 224),
+            )
+        )
         # At most one of the five is not zero, so adding them is choosing. Rotation is about the centre, shear about the
         # upper left corner, as in the originals.
         cos, sin = np.cos(angle), np.sin(angle)
-        total = total @ affine(len(kinds), cos, shear_x - sin, shift_x + (width - cos * width + sin * height) / 2,
-                               sin + shear_y, cos, shift_y + (height - sin * width - cos * height) / 2)
+        total = total @ affine(
+            len(kinds),
+            cos,
+            shear_x - sin,
+            shift_x + (width - cos * width + sin * height) / 2,
+            sin + shear_y,
+            cos,
+            shift_y + (height - sin * width - cos * height) / 2,
+        )
     return total
 
 
@@ -81,12 +97,15 @@ def recolour(images: Tensor, drawn: Drawn, magnitude: float) -> Tensor:
     tables = send(fixed_curves(magnitude), images.device)
     for layer, kinds in enumerate(drawn.kinds):
         ends = np.bincount(kinds, minlength=len(OPERATIONS)).cumsum().tolist()
-        curved, coloured, sharpened = ends[len(CURVES) - 1:len(CURVES) + 2]
+        curved, coloured, sharpened = ends[len(CURVES) - 1 : len(CURVES) + 2]
         if curved:
             chosen = places[layer, :curved]
-            pictures = images.index_select(0, chosen)                                             # (n, C, H, W)
-            images.index_copy_(0, chosen, apply_curves(pictures, sorted_kinds[layer, :curved], ends[:len(COUNTING)],
-                                                       tables, magnitude))
+            pictures = images.index_select(0, chosen)  # (n, C, H, W)
+            images.index_copy_(
+                0,
+                chosen,
+                apply_curves(pictures, sorted_kinds[layer, :curved], ends[: len(COUNTING)], tables, magnitude),
+            )
         if curved < sharpened:
             chosen = places[layer, curved:sharpened]
             pictures = images.index_select(0, chosen)

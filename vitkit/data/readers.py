@@ -27,9 +27,11 @@ from vitkit.data.sources.files import counted
 MOMENTS = 3.0  # seconds within which signals, however many, mean the same
 AHEAD = 2  # batches of each reader on their way: one slow batch holds nobody up, and all of them are in memory
 LEAST_AHEAD = 8  # over all readers, where they are few: a GPU's host runs ahead of it by several steps
-WAYS_OUT = ["--workers 0, which reads in the process that computes",
-            "fewer --workers, where memory has run out; in a container, docker run --memory, --shm-size and "
-            "--pids-limit bound what there is"]
+WAYS_OUT = [
+    "--workers 0, which reads in the process that computes",
+    "fewer --workers, where memory has run out; in a container, docker run --memory, --shm-size and "
+    "--pids-limit bound what there is",
+]
 FORKS = sys.platform == "linux"  # elsewhere readers share no memory, and batches come through a pipe
 
 
@@ -38,8 +40,9 @@ class Work(Protocol):
         """The batch of a number, its pictures written to the first of `images`, or to memory of their own."""
 
 
-def read(work: Work, numbers: Iterable[int], like: Tensor, *, workers: int,
-         pin: bool = False) -> Generator[Batch, None, None]:
+def read(
+    work: Work, numbers: Iterable[int], like: Tensor, *, workers: int, pin: bool = False
+) -> Generator[Batch, None, None]:
     """Batches of the numbers' work, by `workers` readers or, with none, in this process; in memory of their own.
 
     `like` is of the shape and type of the largest batch's pictures.
@@ -113,13 +116,23 @@ def _start(work: Work, numbers: Iterable[int], like: Tensor, workers: int, pin: 
     try:
         # one more than are on their way: the next number is given out before the batch that has come is copied
         slots = Slots(in_flight(workers) + 1, like) if FORKS else None
-        return iter(DataLoader(
-            _Tasks(work, slots), sampler=((number, slots.take() if slots else None) for number in numbers),
-            batch_size=None, num_workers=workers, prefetch_factor=in_flight(workers) // workers, pin_memory=pin,
-            worker_init_fn=_outlive_a_signal, multiprocessing_context="fork" if FORKS else None))
+        return iter(
+            DataLoader(
+                _Tasks(work, slots),
+                sampler=((number, slots.take() if slots else None) for number in numbers),
+                batch_size=None,
+                num_workers=workers,
+                prefetch_factor=in_flight(workers) // workers,
+                pin_memory=pin,
+                worker_init_fn=_outlive_a_signal,
+                multiprocessing_context="fork" if FORKS else None,
+            )
+        )
     except OSError as error:  # of processes, of memory, or of the semaphores that Python keeps in /dev/shm
-        raise DataError(f"{counted(workers, 'reader process', 'reader processes')} cannot be started: "
-                        f"{error.strerror or error}.", try_=WAYS_OUT) from error
+        raise DataError(
+            f"{counted(workers, 'reader process', 'reader processes')} cannot be started: {error.strerror or error}.",
+            try_=WAYS_OUT,
+        ) from error
 
 
 def _outlive_a_signal(worker: int) -> None:

@@ -30,9 +30,12 @@ def print_report(report: Report, talk: TextIO | None = None) -> None:
 
 
 def _print(report: Report) -> None:
-    _line("data", f"{report.name}: {report.kind}"
-          + (f", {counted(len(report.classes), 'class', 'classes')}" if report.classes else ", unlabelled")
-          + (", multi-label: any number of them to a picture" if report.multilabel else ""))
+    _line(
+        "data",
+        f"{report.name}: {report.kind}"
+        + (f", {counted(len(report.classes), 'class', 'classes')}" if report.classes else ", unlabelled")
+        + (", multi-label: any number of them to a picture" if report.multilabel else ""),
+    )
     _line("pictures", ", ".join(f"{count:,} {name}" for name, count in report.pictures.items()))
     if report.sizes:
         low, middle, high = (" x ".join(map(str, report.sizes[which])) for which in ("smallest", "median", "largest"))
@@ -43,8 +46,10 @@ def _print(report: Report) -> None:
         present = [count for count in counts.values() if count] or [0]
         missing = sum(not count for count in counts.values())
         absent = f", {counted(missing, 'class', 'classes')} absent" if missing else ""
-        _line("classes" if name == next(iter(report.per_class)) else "",
-              f"{name}: {_span(min(present), max(present))} pictures each{absent}")
+        _line(
+            "classes" if name == next(iter(report.per_class)) else "",
+            f"{name}: {_span(min(present), max(present))} pictures each{absent}",
+        )
     _list("bad", [f"{key}: {reason}" for key, reason in report.bad])
     _list("conflicts", [f"{one} = {other}" for one, other in report.conflicts])
     _list("leaks", [f"{one} = {other} ({how})" for one, other, how in report.leaks])
@@ -52,8 +57,10 @@ def _print(report: Report) -> None:
     _list("note", report.remarks)
     _list("hurts", report.problems)
     if not report.problems:
-        _line("verdict", "nothing here would hurt " + (
-            "training" if report.classes else "pre-training; there are no labels to fit"))
+        _line(
+            "verdict",
+            "nothing here would hurt " + ("training" if report.classes else "pre-training; there are no labels to fit"),
+        )
 
 
 def _span(least: int, most: int) -> str:
@@ -82,8 +89,10 @@ def _classes(data: Data, split: Split) -> list[tuple[str, np.ndarray]]:
     if not data.classes:
         everything = np.arange(len(split))
         return [("unlabelled", part) for part in np.array_split(everything, ROWS) if len(part)]
-    members = [np.flatnonzero(split.labels[:, index] if split.labels.ndim == 2 else split.labels == index)
-               for index in range(min(len(data.classes), ROWS))]
+    members = [
+        np.flatnonzero(split.labels[:, index] if split.labels.ndim == 2 else split.labels == index)
+        for index in range(min(len(data.classes), ROWS))
+    ]
     return [(name, found) for name, found in zip(data.classes, members, strict=False) if len(found)]
 
 

@@ -30,13 +30,26 @@ Watch = Callable[[Iterable[Any], int, str], Iterable[Any]]  # vitkit.progress.pr
 STRETCH = 256  # pictures that are made smaller ahead of the writing
 
 _PARTIAL = ".partial"
-_BEGINNINGS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"GIF8": ".gif", b"RIFF": ".webp", b"BM": ".bmp",
-               b"II*\0": ".tif", b"MM\0*": ".tif", b"\x93NUMPY": ".npy"}
+_BEGINNINGS = {
+    b"\xff\xd8\xff": ".jpg",
+    b"\x89PNG": ".png",
+    b"GIF8": ".gif",
+    b"RIFF": ".webp",
+    b"BM": ".bmp",
+    b"II*\0": ".tif",
+    b"MM\0*": ".tif",
+    b"\x93NUMPY": ".npy",
+}
 
 
 def write_shards(
-    data: Data, folder: str | os.PathLike[str], *, megabytes: int = 256, side: int | None = None, workers: int = 4,
-    progress: Watch | None = None
+    data: Data,
+    folder: str | os.PathLike[str],
+    *,
+    megabytes: int = 256,
+    side: int | None = None,
+    workers: int = 4,
+    progress: Watch | None = None,
 ) -> int:
     """Every picture byte for byte as it was found (pixels as .npy), in shards of about `megabytes` each; with `side`,
     those whose shorter side is longer are made smaller, `workers` at a time. How many were."""
@@ -51,8 +64,15 @@ def write_shards(
             smaller += _write_split(data, name, writer, side, workers, progress)
             places |= {f"{name}.{member}": array for member, array in writer.places(split).items()}
             splits[name] = {"count": len(split), "shards": writer.shards}
-        index = {"version": VERSION, "source": data.name, "kind": data.kind, "classes": list(data.classes),
-                 "multilabel": data.multilabel, "splits": splits, **({"side": side} if smaller else {})}
+        index = {
+            "version": VERSION,
+            "source": data.name,
+            "kind": data.kind,
+            "classes": list(data.classes),
+            "multilabel": data.multilabel,
+            "splits": splits,
+            **({"side": side} if smaller else {}),
+        }
         with (target / (PLACES + _PARTIAL)).open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **places)
         (target / UNFINISHED).write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -69,8 +89,7 @@ def write_shards(
     return smaller
 
 
-def _write_split(data: Data, name: str, writer: _Writer, side: int | None, workers: int,
-                 progress: Watch | None) -> int:
+def _write_split(data: Data, name: str, writer: _Writer, side: int | None, workers: int, progress: Watch | None) -> int:
     """How many of its pictures were made smaller."""
     split, smaller = data.splits[name], 0
     indices: Iterable[int] = range(len(split))
@@ -126,8 +145,9 @@ def _make_room(target: Path) -> IO[str]:
 
 def _clear(target: Path, but: str = "") -> None:
     for path in list(target.iterdir()):
-        if path.name != but and (path.name.endswith(_PARTIAL)
-                                 or re.fullmatch(r"[a-z]+-\d{6}\.tar|index\.npz", path.name)):
+        if path.name != but and (
+            path.name.endswith(_PARTIAL) or re.fullmatch(r"[a-z]+-\d{6}\.tar|index\.npz", path.name)
+        ):
             path.unlink()
 
 
@@ -169,12 +189,21 @@ class _Writer:
             self.tar = None
 
     def places(self, split: Split) -> dict[str, NDArray[Any]]:
-        shard, offset, size, pixels = (np.array(column) for column in zip(*self.rows, strict=True)) if self.rows else (
-            np.zeros(0, dtype) for dtype in (np.int64, np.int64, np.int64, bool))
+        shard, offset, size, pixels = (
+            (np.array(column) for column in zip(*self.rows, strict=True))
+            if self.rows
+            else (np.zeros(0, dtype) for dtype in (np.int64, np.int64, np.int64, bool))
+        )
         keys = [key.encode("utf-8", "surrogatepass") for key in split.keys]
-        return {"shard": shard, "offset": offset, "size": size, "pixels": pixels, "labels": split.labels,
-                "key_text": np.frombuffer(b"".join(keys), np.uint8),
-                "key_stops": np.cumsum([len(key) for key in keys], dtype=np.int64)}
+        return {
+            "shard": shard,
+            "offset": offset,
+            "size": size,
+            "pixels": pixels,
+            "labels": split.labels,
+            "key_text": np.frombuffer(b"".join(keys), np.uint8),
+            "key_stops": np.cumsum([len(key) for key in keys], dtype=np.int64),
+        }
 
     def _partial(self) -> Path:
         return self.folder / (self.shards[-1]["name"] + _PARTIAL)

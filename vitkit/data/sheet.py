@@ -16,8 +16,16 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 MARK = "vitkit check"  # in every sheet that is kept, so that nothing else is ever replaced by one
 TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
 # of many scripts, under the names that Linux, macOS and Windows have them
-WIDE_FONTS = ("NotoSansCJK-Regular.ttc", "NotoSansCJKkr-Regular.otf", "NanumGothic.ttf", "AppleSDGothicNeo.ttc",
-              "Arial Unicode.ttf", "malgun.ttf", "msyh.ttc", "DejaVuSans.ttf")
+WIDE_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "NotoSansCJKkr-Regular.otf",
+    "NanumGothic.ttf",
+    "AppleSDGothicNeo.ttc",
+    "Arial Unicode.ttf",
+    "malgun.ttf",
+    "msyh.ttc",
+    "DejaVuSans.ttf",
+)
 INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
 
 
@@ -33,8 +41,10 @@ def refuse_others(path: Path) -> None:
     if path.suffix.lower() not in ENDINGS:
         raise ConfigError(f"{path} is no name for a contact sheet.", try_="one that ends in .png or .jpg")
     if path.exists() and not _ours(path):
-        raise ConfigError(f"{path} is there already, and not a sheet of check's; it stays as it is.",
-                          try_="--sheet FILE, another name")
+        raise ConfigError(
+            f"{path} is there already, and not a sheet of check's; it stays as it is.",
+            try_="--sheet FILE, another name",
+        )
 
 
 def _ours(path: Path) -> bool:
@@ -71,8 +81,10 @@ def _tile(pixels: np.ndarray) -> Image.Image:
     scale = min(TILE / picture.width, TILE / picture.height)
     size = max(round(picture.width * scale), 1), max(round(picture.height * scale), 1)
     tile = Image.new("RGB", (TILE, TILE), (236, 236, 232))
-    tile.paste(picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC),
-               ((TILE - size[0]) // 2, (TILE - size[1]) // 2))
+    tile.paste(
+        picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC),
+        ((TILE - size[0]) // 2, (TILE - size[1]) // 2),
+    )
     return tile
 
 

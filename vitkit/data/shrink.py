@@ -48,5 +48,8 @@ def shrink(picture: Picture, side: int) -> Picture:
 
 def _lossy(picture: bytes) -> bool:
     """JPEGs, HEIC, AVIF, and WebP of the kind that is."""
-    return picture.startswith(b"\xff\xd8\xff") or picture[4:8] == b"ftyp" or (
-        picture.startswith(b"RIFF") and picture[12:16] == b"VP8 ")
+    return (
+        picture.startswith(b"\xff\xd8\xff")
+        or picture[4:8] == b"ftyp"
+        or (picture.startswith(b"RIFF") and picture[12:16] == b"VP8 ")
+    )

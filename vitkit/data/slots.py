@@ -27,8 +27,9 @@ class Slots:
 
     def __init__(self, count: int, like: Tensor):
         """Places of the shape and type of `like`. Only what is written to takes memory."""
-        self.places = [torch.frombuffer(mmap.mmap(-1, like.nbytes), dtype=like.dtype).view(like.shape)
-                       for _ in range(count)]
+        self.places = [
+            torch.frombuffer(mmap.mmap(-1, like.nbytes), dtype=like.dtype).view(like.shape) for _ in range(count)
+        ]
         self.free = deque(range(count))
         self.name = next(_names)
         _known[self.name] = self

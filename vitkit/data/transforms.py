@@ -46,8 +46,9 @@ class Exact:
         return fit(picture, self.image, self.preprocessing)
 
     def normalise(self, framed: Tensor) -> Tensor:
-        mean, std = (per_channel(values, framed.shape[-3]) for values in
-                     (self.preprocessing.mean, self.preprocessing.std))
+        mean, std = (
+            per_channel(values, framed.shape[-3]) for values in (self.preprocessing.mean, self.preprocessing.std)
+        )
         return (framed / 255 - mean) / std
 
     def describe(self) -> list[str]:
@@ -56,11 +57,13 @@ class Exact:
         geometry = {
             "crop": f"resize to cover {grown}, cut {size} from the centre",
             "squash": f"resize to {grown}, whatever the shape"
-                      + (f", cut {size} from the centre" if how.crop != 1 else ""),
+            + (f", cut {size} from the centre" if how.crop != 1 else ""),
             "letterbox": f"resize to fit {size}, pad with the mean colour",
         }[how.resize]
-        return [f"{geometry} ({how.interpolation}, antialiased, float32)",
-                f"scale to 0…1, subtract {_words(how.mean)}, divide by {_words(how.std)}"]
+        return [
+            f"{geometry} ({how.interpolation}, antialiased, float32)",
+            f"scale to 0…1, subtract {_words(how.mean)}, divide by {_words(how.std)}",
+        ]
 
 
 def fit(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
@@ -79,7 +82,7 @@ def fit(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
 
 def centre_crop(picture: Tensor, image: Size) -> Tensor:
     top, left = ((side - wanted) // 2 for side, wanted in zip(picture.shape[-2:], image, strict=True))
-    return picture[:, top:top + image[0], left:left + image[1]]
+    return picture[:, top : top + image[0], left : left + image[1]]
 
 
 def _without_ends(picture: Tensor, grown: Size) -> Tensor:
@@ -95,7 +98,7 @@ def _without_ends(picture: Tensor, grown: Size) -> Tensor:
         # the same middle: as many pixels go on one side as on the other
         kept.append(side if side * scale <= LONG * wanted or side <= needed else needed + (side - needed) % 2)
     top, left = ((side - keep) // 2 for side, keep in zip(sides, kept, strict=True))
-    return picture[:, top:top + kept[0], left:left + kept[1]]
+    return picture[:, top : top + kept[0], left : left + kept[1]]
 
 
 def _covering(size: Size, target: Size) -> Size:
@@ -112,7 +115,7 @@ def _letterbox(picture: Tensor, image: Size, how: Preprocessing) -> Tensor:
     top, left = (image[0] - size[0]) // 2, (image[1] - size[1]) // 2
     # the mean colour is what normalisation makes zero
     framed = (per_channel(how.mean, len(picture)) * 255).expand(-1, *image).clone()
-    framed[:, top:top + size[0], left:left + size[1]] = resized
+    framed[:, top : top + size[0], left : left + size[1]] = resized
     return framed
 
 

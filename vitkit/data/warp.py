@@ -40,31 +40,32 @@ def flip_map(flipped: np.ndarray, size: Size) -> np.ndarray:
     return affine(len(flipped), 1 - 2.0 * flipped, 0, flipped * size[1], 0, 1, 0)
 
 
-def sample(images: Tensor, maps: np.ndarray, frames: np.ndarray | None = None,
-           holes: np.ndarray | None = None) -> Tensor:
+def sample(
+    images: Tensor, maps: np.ndarray, frames: np.ndarray | None = None, holes: np.ndarray | None = None
+) -> Tensor:
     """(B, C, height, width) float → the same shape, bilinear.
 
     Grey are the pixels that come from outside the picture's box in `frames` (B, 4) and those inside its boxes in
     `holes` (B, N, 4) of the result; without frames the border is repeated.
     """
     height, width = images.shape[2:]
-    to_unit = np.array([[2 / width, 0, -1], [0, 2 / height, -1]])                         # grid_sample's -1 … 1
-    table = (to_unit @ maps).reshape(-1, 6)                                               # (B, 6)
+    to_unit = np.array([[2 / width, 0, -1], [0, 2 / height, -1]])  # grid_sample's -1 … 1
+    table = (to_unit @ maps).reshape(-1, 6)  # (B, 6)
     if frames is not None:
         start, end = frames[:, :2], frames[:, 2:]
         scale = np.array([1 / width, 1 / height])
-        table = np.concatenate([table, (start + end) * scale - 1, (end - start) * scale], axis=1)      # (B, 10)
-    entries = send(table, images.device)[:, None, None]                                   # (B, 1, 1, 6 or 10)
-    step_x, step_y, origin = entries[..., :6].unflatten(-1, (2, 3)).unbind(-1)            # (B, 1, 1, 2) each
-    x = torch.arange(0.5, width, device=images.device)[:, None]                           # (width, 1)
-    y = torch.arange(0.5, height, device=images.device)[:, None, None]                    # (height, 1, 1)
+        table = np.concatenate([table, (start + end) * scale - 1, (end - start) * scale], axis=1)  # (B, 10)
+    entries = send(table, images.device)[:, None, None]  # (B, 1, 1, 6 or 10)
+    step_x, step_y, origin = entries[..., :6].unflatten(-1, (2, 3)).unbind(-1)  # (B, 1, 1, 2) each
+    x = torch.arange(0.5, width, device=images.device)[:, None]  # (width, 1)
+    y = torch.arange(0.5, height, device=images.device)[:, None, None]  # (height, 1, 1)
     # By hand, not affine_grid: that is a matrix product, and TF32, which training often allows, is off by 0.1 pixels
-    grid = step_x * x + (step_y * y + origin)                                             # (B, height, width, 2)
+    grid = step_x * x + (step_y * y + origin)  # (B, height, width, 2)
     sampled = F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
     if frames is None:
         return sampled
     beyond_x, beyond_y = (grid.sub_(entries[..., 6:8]).abs_() > entries[..., 8:]).unbind(-1)
-    grey = (beyond_x | beyond_y).unsqueeze(1)                                             # (B, 1, height, width)
+    grey = (beyond_x | beyond_y).unsqueeze(1)  # (B, 1, height, width)
     if holes is not None:
         grey |= inside(holes.reshape(-1, 4), (height, width), images.device).unflatten(0, holes.shape[:2]).any(1)
     return sampled.masked_fill_(grey, GREY)

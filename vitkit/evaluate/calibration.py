@@ -24,8 +24,16 @@ def reliability(confidence: NDArray[Any], right: NDArray[np.bool_], bins: int = 
     pictures = np.bincount(place, minlength=bins)
     sums = np.bincount(place, confidence, bins), np.bincount(place, right, bins)
     confidences, accuracies = (total / np.maximum(pictures, 1) for total in sums)
-    return tuple(Bin(low=float(borders[i]), high=float(borders[i + 1]), pictures=int(pictures[i]),
-                     confidence=float(confidences[i]), accuracy=float(accuracies[i])) for i in range(bins))
+    return tuple(
+        Bin(
+            low=float(borders[i]),
+            high=float(borders[i + 1]),
+            pictures=int(pictures[i]),
+            confidence=float(confidences[i]),
+            accuracy=float(accuracies[i]),
+        )
+        for i in range(bins)
+    )
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:

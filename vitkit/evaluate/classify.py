@@ -51,23 +51,45 @@ def evaluate(
     seen = read_real(real, model) if real is not None else None
     rows = np.arange(len(chosen)) if chosen.labels.ndim == 2 else np.flatnonzero(chosen.labels >= 0)
     if len(rows) == 0:
-        raise DataError(f"no picture of {data.name}, {name}, has a class of the model.",
-                        found=f"{len(chosen):,} pictures", only_the_data_have=few(matched.extra) or "no other class")
-    told = answers(model.to(device), chosen.select(rows), device=device, precision=precision, batch=batch,
-                   workers=workers, max_failed=max_failed, watch=watch)
+        raise DataError(
+            f"no picture of {data.name}, {name}, has a class of the model.",
+            found=f"{len(chosen):,} pictures",
+            only_the_data_have=few(matched.extra) or "no other class",
+        )
+    told = answers(
+        model.to(device),
+        chosen.select(rows),
+        device=device,
+        precision=precision,
+        batch=batch,
+        workers=workers,
+        max_failed=max_failed,
+        watch=watch,
+    )
     _refuse_nonsense(told, chosen.select(rows), precision)
     asked = Asked(matched.data.classes, chosen.keys, rows[told.indices.numpy()])
     unknown = set(matched.missing)
     known = np.array([label not in unknown for label in asked.classes])
-    scores: dict[str, Any] = (score_several_labels(asked, told.logits, told.labels, known) if several
-                              else score_one_label(asked, told.logits, told.labels))
+    scores: dict[str, Any] = (
+        score_several_labels(asked, told.logits, told.labels, known)
+        if several
+        else score_one_label(asked, told.logits, told.labels)
+    )
     if seen is not None:
-        scores["real"] = real_accuracy(seen, map(chosen.keys.__getitem__, asked.indices),
-                                       told.logits.argmax(1).tolist())
+        scores["real"] = real_accuracy(
+            seen, map(chosen.keys.__getitem__, asked.indices), told.logits.argmax(1).tolist()
+        )
     return Evaluation(
-        data=data.name, split=name, pictures=len(told.logits), classes=asked.classes, multilabel=several,
+        data=data.name,
+        split=name,
+        pictures=len(told.logits),
+        classes=asked.classes,
+        multilabel=several,
         left_out={chosen.keys[rows[index]]: reason for index, reason in told.failures.items()},
-        unlabelled=len(chosen) - len(rows), missing=matched.missing, extra=matched.extra, **scores,
+        unlabelled=len(chosen) - len(rows),
+        missing=matched.missing,
+        extra=matched.extra,
+        **scores,
     )
 
 
@@ -82,10 +104,14 @@ def _named(data: Data, split: str) -> str:
 
 def _refuse_nonsense(told: Answers, split: Split, precision: str) -> None:
     if len(told.logits) == 0:
-        raise DataError("no picture could be decoded; there is nothing to score.",
-                        such_as=[f"{split.keys[index]}: {reason}" for index, reason in [*told.failures.items()][:5]])
+        raise DataError(
+            "no picture could be decoded; there is nothing to score.",
+            such_as=[f"{split.keys[index]}: {reason}" for index, reason in [*told.failures.items()][:5]],
+        )
     wrong = told.indices[~told.logits.isfinite().all(1)]
     if len(wrong):
-        raise WeightsError(f"the model answers {len(wrong):,} of {len(told.logits):,} pictures with no finite numbers.",
-                           such_as=few([split.keys[int(index)] for index in wrong[:3]]),
-                           try_="--precision fp32" if precision != "fp32" else "an earlier checkpoint of the run")
+        raise WeightsError(
+            f"the model answers {len(wrong):,} of {len(told.logits):,} pictures with no finite numbers.",
+            such_as=few([split.keys[int(index)] for index in wrong[:3]]),
+            try_="--precision fp32" if precision != "fp32" else "an earlier checkpoint of the run",
+        )

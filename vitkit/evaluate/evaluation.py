@@ -21,8 +21,8 @@ class Estimate:
 class ClassScore:
     name: str
     pictures: int
-    recall: float | None               # None: the class has no picture here
-    precision: float | None            # None: it was never answered
+    recall: float | None  # None: the class has no picture here
+    precision: float | None  # None: it was never answered
     f1: float | None
     average_precision: float | None = None  # of multi-label evaluations
 
@@ -35,38 +35,38 @@ class Bin:
     high: float
     pictures: int
     confidence: float  # mean
-    accuracy: float    # share of them that were right
+    accuracy: float  # share of them that were right
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
     key: str
-    index: int          # in the split
+    index: int  # in the split
     truth: str
     answer: str
-    confidence: float   # in the answer
-    of_truth: float     # probability given to the truth
+    confidence: float  # in the answer
+    of_truth: float  # probability given to the truth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     data: str
     split: str
-    pictures: int                       # scored
-    classes: tuple[str, ...]            # of the model
+    pictures: int  # scored
+    classes: tuple[str, ...]  # of the model
     multilabel: bool
-    left_out: Mapping[str, str]         # pictures that could not be decoded, and why
-    unlabelled: int                     # pictures of the split that have no class of the model
-    missing: tuple[str, ...]            # classes that only the model has
-    extra: tuple[str, ...]              # classes that only the data have
-    loss: float                         # mean cross-entropy
-    top1: Estimate | None = None        # single label from here
-    top5: Estimate | None = None        # None with five classes or fewer
+    left_out: Mapping[str, str]  # pictures that could not be decoded, and why
+    unlabelled: int  # pictures of the split that have no class of the model
+    missing: tuple[str, ...]  # classes that only the model has
+    extra: tuple[str, ...]  # classes that only the data have
+    loss: float  # mean cross-entropy
+    top1: Estimate | None = None  # single label from here
+    top5: Estimate | None = None  # None with five classes or fewer
     macro_f1: Estimate | None = None
     balanced_accuracy: Estimate | None = None
     calibration_error: float | None = None
     mean_average_precision: Estimate | None = None  # multi-label
-    real: Estimate | None = None        # ImageNet-ReaL
+    real: Estimate | None = None  # ImageNet-ReaL
     reliability: tuple[Bin, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()  # rows: truth, columns: answer

@@ -36,8 +36,8 @@ VERSION = 2  # of decoding, the exact chain and the forward pass: a change there
 @dataclass(frozen=True, eq=False)
 class Features:
     values: NDArray[np.float32]  # (n, D)
-    labels: NDArray[np.int64]    # (n,)
-    keys: Names                  # (n,)
+    labels: NDArray[np.int64]  # (n,)
+    keys: Names  # (n,)
     failures: Mapping[str, str] = field(default_factory=dict)  # key → why it could not be decoded
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Features:
 class _Part:
     """What one batch gave."""
 
-    rows: NDArray[np.int64]      # which pictures these are
+    rows: NDArray[np.int64]  # which pictures these are
     values: NDArray[np.float32]  # (n, D)
     failures: Mapping[int, str]  # row → why it could not be decoded
 
@@ -92,8 +92,10 @@ class Extractor:
                 if values is not None and known[lacking].any():
                     remember(path, values, known)
         if values is None:
-            raise DataError("no picture could be decoded; there is nothing to look at.",
-                            such_as=[f"{key}: {reason}" for key, reason in [*failures.items()][:5]] or "no pictures")
+            raise DataError(
+                "no picture could be decoded; there is nothing to look at.",
+                such_as=[f"{key}: {reason}" for key, reason in [*failures.items()][:5]] or "no pictures",
+            )
         chosen = split if known.all() else split.select(known)
         return Features(values[known], chosen.labels, chosen.keys, failures)
 
@@ -101,8 +103,9 @@ class Extractor:
         """A batch at a time."""
         model, device = self.model.to(self.device), torch.device(self.device)
         reader = Reader(split=split, transform=self.exact, channels=model.config.channels)
-        batches = evaluation_batches(reader, self.batch, workers=self.workers, pin=device.type == "cuda",
-                                     max_failed=max_failed)
+        batches = evaluation_batches(
+            reader, self.batch, workers=self.workers, pin=device.type == "cuda", max_failed=max_failed
+        )
         training = model.training
         model.eval()
         represent = ready(model, self.precision).represent
@@ -122,9 +125,11 @@ class Extractor:
             found = represent(images.to(device, non_blocking=True)).cpu().numpy()
         wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
         if len(wrong):
-            raise WeightsError(f"the model has no finite numbers for {len(wrong):,} of {len(found):,} pictures.",
-                               such_as=few([split.keys[int(row)] for row in wrong[:3]]),
-                               try_="--precision fp32" if self.precision != "fp32" else "other weights")
+            raise WeightsError(
+                f"the model has no finite numbers for {len(wrong):,} of {len(found):,} pictures.",
+                such_as=few([split.keys[int(row)] for row in wrong[:3]]),
+                try_="--precision fp32" if self.precision != "fp32" else "other weights",
+            )
         return found
 
     def _key(self, split: Split) -> str:
@@ -139,8 +144,11 @@ class Extractor:
 
 
 def join(one: Features, other: Features) -> Features:
-    return Features(np.concatenate([one.values, other.values]), np.concatenate([one.labels, other.labels]),
-                    Names([*one.keys, *other.keys]))
+    return Features(
+        np.concatenate([one.values, other.values]),
+        np.concatenate([one.labels, other.labels]),
+        Names([*one.keys, *other.keys]),
+    )
 
 
 def weights_hash(model: Model) -> str:
@@ -157,7 +165,11 @@ def weights_hash(model: Model) -> str:
 def write_features(path: Path, parts: Mapping[str, Features], classes: tuple[str, ...]) -> None:
     """One file for other tools: the parts one after another, `split` telling which row belongs to which."""
     with replacing(path, ConfigError) as temporary, temporary.open("wb") as file:
-        np.savez(file, features=np.concatenate([part.values for part in parts.values()]),
-                 labels=np.concatenate([part.labels for part in parts.values()]),
-                 keys=np.array([key for part in parts.values() for key in part.keys]),
-                 split=np.repeat([*parts], [len(part) for part in parts.values()]), class_names=np.array(classes))
+        np.savez(
+            file,
+            features=np.concatenate([part.values for part in parts.values()]),
+            labels=np.concatenate([part.labels for part in parts.values()]),
+            keys=np.array([key for part in parts.values() for key in part.keys]),
+            split=np.repeat([*parts], [len(part) for part in parts.values()]),
+            class_names=np.array(classes),
+        )

@@ -35,8 +35,9 @@ def wilson(value: float, pictures: float) -> Estimate:
     shrink = 1 + Z * Z / pictures
     centre = (value + Z * Z / (2 * pictures)) / shrink
     half = Z / shrink * np.sqrt(value * (1 - value) / pictures + (Z / (2 * pictures)) ** 2)
-    return Estimate(value=value, low=float(min(max(centre - half, 0), value)),
-                    high=float(max(min(centre + half, 1), value)))
+    return Estimate(
+        value=value, low=float(min(max(centre - half, 0), value)), high=float(max(min(centre + half, 1), value))
+    )
 
 
 def from_spread(value: float, spread: float, pictures: NDArray[Any]) -> Estimate:

@@ -23,10 +23,10 @@ from vitkit.evaluate.features import Features, join
 from vitkit.evaluate.metrics import Ints
 
 GRID = tuple(10.0**power for power in range(2, -7, -1))  # strong first: each solution is where the next one starts
-DEV = 0.2         # share of the pictures that is set aside for choosing, where the data have none for it
+DEV = 0.2  # share of the pictures that is set aside for choosing, where the data have none for it
 DEVIATION = 1e-5  # added to each, so that a feature that never changes is not divided by nothing
 ITERATIONS = 1000
-GRADIENT = 1e-7   # its largest entry, at which a minimum is one
+GRADIENT = 1e-7  # its largest entry, at which a minimum is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,26 +37,29 @@ class Tried:
 
 @dataclass(frozen=True)
 class Logistic:
-    mean: Tensor       # (D,)
+    mean: Tensor  # (D,)
     deviation: Tensor  # (D,)
-    weights: Tensor    # (D, K)
-    bias: Tensor       # (K,)
-    present: Ints      # (K,) which classes these are: one without pictures would have a bias of minus infinity
+    weights: Tensor  # (D, K)
+    bias: Tensor  # (K,)
+    present: Ints  # (K,) which classes these are: one without pictures would have a bias of minus infinity
 
-    def logits(self, features: NDArray[Any]) -> Tensor:                  # (m, D)
+    def logits(self, features: NDArray[Any]) -> Tensor:  # (m, D)
         wide = torch.from_numpy(features).to(self.mean)
-        return (wide - self.mean) / self.deviation @ self.weights + self.bias   # (m, K)
+        return (wide - self.mean) / self.deviation @ self.weights + self.bias  # (m, K)
 
     def classify(self, features: NDArray[Any]) -> Ints:
         return self.present[self.logits(features).argmax(dim=1).cpu().numpy()]  # (m,)
 
 
-def learn(fit: Features, dev: Features,
-          device: torch.device | str = "cpu") -> tuple[Logistic, float, tuple[Tried, ...]]:
+def learn(
+    fit: Features, dev: Features, device: torch.device | str = "cpu"
+) -> tuple[Logistic, float, tuple[Tried, ...]]:
     """Fitted on all pictures with the l2 that did best on the dev ones; of equals, the strongest."""
     if not len(fit) or not len(dev):
-        raise DataError(f"{len(fit) + len(dev)} pictures, no two of a class, are too few to set some aside for "
-                        "choosing.", try_="--method knn, which chooses nothing, or more pictures")
+        raise DataError(
+            f"{len(fit) + len(dev)} pictures, no two of a class, are too few to set some aside for choosing.",
+            try_="--method knn, which chooses nothing, or more pictures",
+        )
     tried = []
     classifier: Logistic | None = None
     for l2 in GRID:
@@ -74,8 +77,9 @@ def set_aside(fit: Features) -> tuple[Features, Features]:
     return fit.select(rest), fit.select(aside)
 
 
-def regress(values: NDArray[Any], labels: Ints, l2: float, *, start: Logistic | None = None,
-            device: torch.device | str = "cpu") -> Logistic:
+def regress(
+    values: NDArray[Any], labels: Ints, l2: float, *, start: Logistic | None = None, device: torch.device | str = "cpu"
+) -> Logistic:
     """values (n, D), labels (n,). `start` is a solution for the same pictures and another l2."""
     present, places = np.unique(labels, return_inverse=True)
     device = "cpu" if torch.device(device).type == "mps" else device  # Apple's GPUs have no float64
@@ -84,9 +88,15 @@ def regress(values: NDArray[Any], labels: Ints, l2: float, *, start: Logistic | 
     features, targets = (features - mean) / deviation, torch.from_numpy(places).to(device)
     weights = features.new_zeros(features.shape[1], len(present)) if start is None else start.weights.clone()
     bias = features.new_zeros(len(present)) if start is None else start.bias.clone()
-    search = torch.optim.LBFGS([weights.requires_grad_(), bias.requires_grad_()], max_iter=ITERATIONS,
-                               max_eval=2 * ITERATIONS, history_size=20, tolerance_grad=GRADIENT,
-                               tolerance_change=0, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS(
+        [weights.requires_grad_(), bias.requires_grad_()],
+        max_iter=ITERATIONS,
+        max_eval=2 * ITERATIONS,
+        history_size=20,
+        tolerance_grad=GRADIENT,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
 
     def objective() -> Tensor:
         search.zero_grad()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitkit.atomic import replacing
 from vitkit.errors import VitkitError
 
-MOST = 8 * 2**30    # bytes: ImageNet's features from two models as wide as B/16
+MOST = 8 * 2**30  # bytes: ImageNet's features from two models as wide as B/16
 ABANDONED = 86_400  # seconds after which a file half written is taken for one whose process was killed
 
 _OURS = re.compile(r"[0-9a-f]{32}\.npz")
@@ -30,11 +30,17 @@ _HALF_WRITTEN = re.compile(r"\.[0-9a-f]{32}\.npz\..+")
 
 def recall(path: Path, pictures: int) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
     """What was remembered (n, D) and of which pictures (n,); None and no picture where that is damaged or missing."""
-    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), \
-            np.load(path, allow_pickle=False) as stored:
+    with (
+        contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
+        np.load(path, allow_pickle=False) as stored,
+    ):
         values, known = stored["values"], stored["known"]
-        if values.ndim == 2 and values.dtype == np.float32 and known.dtype == bool and (
-                values.shape[:1] == known.shape == (pictures,)):
+        if (
+            values.ndim == 2
+            and values.dtype == np.float32
+            and known.dtype == bool
+            and (values.shape[:1] == known.shape == (pictures,))
+        ):
             with contextlib.suppress(OSError):  # a folder of somebody else's that may only be read
                 os.utime(path)
             return values, known

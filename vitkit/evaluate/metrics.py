@@ -28,11 +28,11 @@ class Marks:
     """Each picture, marked; all (n,)."""
 
     truth: Ints
-    answer: Ints        # the class with the highest logit; of equals, the first
-    rank: Ints          # classes that stand before the truth: 0 is right, under 5 is in the top five
+    answer: Ints  # the class with the highest logit; of equals, the first
+    rank: Ints  # classes that stand before the truth: 0 is right, under 5 is in the top five
     confidence: Floats  # probability of the answer
-    of_truth: Floats    # probability of the truth
-    loss: Floats        # cross-entropy
+    of_truth: Floats  # probability of the truth
+    loss: Floats  # cross-entropy
 
     def right(self, k: int = 1) -> int:
         """Pictures whose truth is among the k best answers."""
@@ -52,8 +52,14 @@ def mark(logits: Tensor, labels: Tensor) -> Marks:
         behind = (some < own) | ((some == own) & (place > truth[:, None]))
         answer = some.argmax(1, keepdim=True)
         surprise = -some.double().log_softmax(1)
-        columns.append([answer[:, 0], some.shape[1] - 1 - behind.sum(1),
-                        (-surprise.gather(1, answer)[:, 0]).exp(), surprise.gather(1, truth[:, None])[:, 0]])
+        columns.append(
+            [
+                answer[:, 0],
+                some.shape[1] - 1 - behind.sum(1),
+                (-surprise.gather(1, answer)[:, 0]).exp(),
+                surprise.gather(1, truth[:, None])[:, 0],
+            ]
+        )
     answers, ranks, confidences, losses = (torch.cat(column).numpy() for column in zip(*columns, strict=True))
     return Marks(labels.numpy(), answers, ranks, confidences, np.exp(-losses), losses)
 
@@ -90,8 +96,11 @@ class Counts:
 def count(truth: Ints, answer: Ints, classes: int, weights: NDArray[Any] | None = None) -> Counts:
     """A picture with the weight 3 counts as three of its kind."""
     right = truth == answer
-    return Counts(np.bincount(truth, weights, classes), np.bincount(answer, weights, classes),
-                  np.bincount(truth[right], None if weights is None else weights[right], classes))
+    return Counts(
+        np.bincount(truth, weights, classes),
+        np.bincount(answer, weights, classes),
+        np.bincount(truth[right], None if weights is None else weights[right], classes),
+    )
 
 
 def macro_f1(counts: Counts) -> float:

@@ -35,8 +35,10 @@ def mean_average_precision(per_class: Floats) -> float:
 def spread(scores: Table, labels: Table) -> float:
     """Standard deviation of the mean average precision over resamples of the pictures, drawn with replacement."""
     random = generator(0, RESAMPLING)
-    drawn = np.array([np.bincount(random.integers(0, len(scores), len(scores)), minlength=len(scores))
-                      for _ in range(RESAMPLES)], dtype=np.uint8)  # (R, n); no picture is drawn 256 times
+    drawn = np.array(
+        [np.bincount(random.integers(0, len(scores), len(scores)), minlength=len(scores)) for _ in range(RESAMPLES)],
+        dtype=np.uint8,
+    )  # (R, n); no picture is drawn 256 times
     areas, classes = np.zeros(RESAMPLES), np.zeros(RESAMPLES)
     for k in np.flatnonzero(labels.any(axis=0)):
         curve = _Curve(scores[:, k], labels[:, k] > 0)
@@ -58,7 +60,7 @@ class _Curve:
 
     def area(self, weights: NDArray[Any] | None = None) -> float:
         """A picture with the weight 3 counts as three of its kind."""
-        pictures = self._at_steps(self.reach, weights)                                                       # (s,)
+        pictures = self._at_steps(self.reach, weights)  # (s,)
         positives = self._at_steps(self.reach[self.positive], None if weights is None else weights[self.positive])
         found, among = (np.cumsum(counts[::-1])[::-1] for counts in (positives, pictures))
         total = positives.sum()

@@ -20,11 +20,22 @@ TEMPERATURE = 0.07
 ASKED, KNOWN = 512, 16_384  # pictures compared at a time: some 64 MiB tables, however many there are
 
 
-def classify(known: NDArray[Any], labels: Ints, asked: NDArray[Any], classes: int, *, neighbours: int = NEIGHBOURS,
-             temperature: float = TEMPERATURE) -> Ints:
+def classify(
+    known: NDArray[Any],
+    labels: Ints,
+    asked: NDArray[Any],
+    classes: int,
+    *,
+    neighbours: int = NEIGHBOURS,
+    temperature: float = TEMPERATURE,
+) -> Ints:
     """known (n, D), labels (n,), asked (m, D) → (m,) classes. With fewer pictures than neighbours, all vote."""
-    answers = [votes(*nearest(known, asked[first:first + ASKED], min(neighbours, len(known))), labels, classes,
-                     temperature).argmax(axis=1) for first in range(0, len(asked), ASKED)]
+    answers = [
+        votes(
+            *nearest(known, asked[first : first + ASKED], min(neighbours, len(known))), labels, classes, temperature
+        ).argmax(axis=1)
+        for first in range(0, len(asked), ASKED)
+    ]
     return np.concatenate(answers) if answers else np.empty(0, np.int64)
 
 
@@ -41,7 +52,7 @@ def nearest(known: NDArray[Any], asked: NDArray[Any], k: int) -> tuple[Floats, I
     best: Floats = np.empty((len(asked), 0))
     rows: Ints = np.empty((len(asked), 0), np.int64)
     for first in range(0, len(known), KNOWN):
-        similarities = directions @ unit(known[first:first + KNOWN]).T
+        similarities = directions @ unit(known[first : first + KNOWN]).T
         here = np.broadcast_to(np.arange(first, first + similarities.shape[1]), similarities.shape)
         best, rows = np.hstack([best, similarities]), np.hstack([rows, here])  # earlier pictures stay in front
         places = largest(best, min(k, best.shape[1]))
@@ -54,7 +65,7 @@ def largest(table: Floats, k: int) -> Ints:
 
     Sorting whole rows would do, at ten times the price; a partition alone leaves it open which of equals it takes.
     """
-    least = -np.partition(-table, k - 1, axis=1)[:, k - 1:k]
+    least = -np.partition(-table, k - 1, axis=1)[:, k - 1 : k]
     above, level = table > least, table == least
     chosen = above | (level & (level.cumsum(axis=1) <= k - above.sum(axis=1, keepdims=True)))
     places = np.nonzero(chosen)[1].reshape(len(table), k)

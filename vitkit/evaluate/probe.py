@@ -37,7 +37,7 @@ class Parts:
     fit: Features
     dev: Features | None = None  # pictures that the data have for choosing
     test: Features
-    names: tuple[str, ...]       # of the splits that these are, in this order
+    names: tuple[str, ...]  # of the splits that these are, in this order
     inputs: tuple[str, ...] = ()  # how pictures were prepared, in words
     device: torch.device | str = "cpu"  # where a learner may compute that has much to do
 
@@ -50,17 +50,17 @@ class Parts:
 class Probe:
     data: str
     method: str
-    fitted: Mapping[str, int]       # splits and how many pictures of each were learnt from or chosen by
+    fitted: Mapping[str, int]  # splits and how many pictures of each were learnt from or chosen by
     scored: Mapping[str, int]
-    classes: tuple[str, ...]        # of the data
-    inputs: tuple[str, ...]         # how pictures were prepared, in words
-    width: int                      # numbers per picture
-    left_out: Mapping[str, str]     # pictures that could not be decoded, and why
-    top1: Estimate | None = None    # of all methods but few-shot
-    shots: tuple[Shots, ...] = ()   # few-shot
-    neighbours: int | None = None   # kNN: that voted
+    classes: tuple[str, ...]  # of the data
+    inputs: tuple[str, ...]  # how pictures were prepared, in words
+    width: int  # numbers per picture
+    left_out: Mapping[str, str]  # pictures that could not be decoded, and why
+    top1: Estimate | None = None  # of all methods but few-shot
+    shots: tuple[Shots, ...] = ()  # few-shot
+    neighbours: int | None = None  # kNN: that voted
     temperature: float | None = None
-    l2: float | None = None         # linear: chosen among those tried
+    l2: float | None = None  # linear: chosen among those tried
     tried: tuple[Tried, ...] = ()
 
     def to_json(self) -> str:
@@ -114,22 +114,36 @@ def probe(parts: Parts, data: Data, method: Method) -> Probe:
     left_out = {key: reason for part in parts.by_name().values() for key, reason in part.failures.items()}
     name = next(name for name, kind in METHODS.items() if isinstance(method, kind))
     scored = parts.names[-1]
-    return Probe(data=data.name, method=name, fitted={split: pictures[split] for split in parts.names[:-1]},
-                 scored={scored: pictures[scored]}, classes=data.classes, inputs=parts.inputs,
-                 width=parts.fit.values.shape[1], left_out=left_out, **method(parts, len(data.classes)))
+    return Probe(
+        data=data.name,
+        method=name,
+        fitted={split: pictures[split] for split in parts.names[:-1]},
+        scored={scored: pictures[scored]},
+        classes=data.classes,
+        inputs=parts.inputs,
+        width=parts.fit.values.shape[1],
+        left_out=left_out,
+        **method(parts, len(data.classes)),
+    )
 
 
 def gather(extract: Extractor, data: Data, method: Method) -> Parts:
     """Features of the pictures to fit and to score; of those for choosing where the method chooses something."""
     if data.multilabel:
-        raise DataError(f"pictures of {data.name} have several labels; a probe gives each one answer.",
-                        found=few(data.classes))
+        raise DataError(
+            f"pictures of {data.name} have several labels; a probe gives each one answer.", found=few(data.classes)
+        )
     division = divide(data, Fit())
     if division.test is None:
         raise DataError(f"{data.name} has nothing to score on.")
     names = ("train", "test") if division.set_aside is not None else (fitting_split(data), scoring_split(data))
-    parts = Parts(fit=extract(division.fit), test=extract(division.test), names=names,
-                  inputs=tuple(extract.exact.describe()), device=extract.device)
+    parts = Parts(
+        fit=extract(division.fit),
+        test=extract(division.test),
+        names=names,
+        inputs=tuple(extract.exact.describe()),
+        device=extract.device,
+    )
     chosen = choosing_split(data) if isinstance(method, Linear) else None
     if chosen is None or chosen in names or not data.splits[chosen].labelled:
         return parts
@@ -147,18 +161,24 @@ def apart(run: str, data: Data) -> Data:
 
 
 def print_probe(found: Probe) -> None:
-    (scored, pictures), = found.scored.items()
+    ((scored, pictures),) = found.scored.items()
     fitted = " and ".join(f"{number:,} {name}" for name, number in found.fitted.items())
-    _line("data", f"{found.data}: {fitted} to fit, {pictures:,} {scored} to score, "
-                  f"{counted(len(found.classes), 'class', 'classes')}")
+    _line(
+        "data",
+        f"{found.data}: {fitted} to fit, {pictures:,} {scored} to score, "
+        f"{counted(len(found.classes), 'class', 'classes')}",
+    )
     for number, how in enumerate(found.inputs):
         _line("" if number else "inputs", how)
     _line("features", f"{counted(found.width, 'number')} per picture, frozen")
     for one in found.shots:
         spread = "" if one.spread is None else f" ± {100 * one.spread:.1f}"
         short = f"; {counted(one.short, 'class has', 'classes have')} fewer" if one.short else ""
-        _line(counted(one.shots, "shot"), f"{100 * one.mean:.1f} %{spread}   {counted(len(one.accuracies), 'seed')}, "
-                                          f"{counted(one.pictures, 'picture')} to fit{short}")
+        _line(
+            counted(one.shots, "shot"),
+            f"{100 * one.mean:.1f} %{spread}   {counted(len(one.accuracies), 'seed')}, "
+            f"{counted(one.pictures, 'picture')} to fit{short}",
+        )
     if found.neighbours is not None:
         _line("knn", f"{counted(found.neighbours, 'neighbour')}, cosine, votes exp(similarity / {found.temperature:g})")
     if found.l2 is not None:

@@ -30,8 +30,10 @@ Seen = Sequence[Sequence[int]]  # the classes of each picture, by its number les
 def read_real(path: Path, model: Model) -> Seen:
     """Checked, also that the model's answers mean the same classes."""
     if not in_imagenet_order(model):
-        raise ConfigError("ReaL's labels are indices of ImageNet's 1000 classes in the order of their synsets; "
-                          f"this model has {model.config.classes} classes, or others.")
+        raise ConfigError(
+            "ReaL's labels are indices of ImageNet's 1000 classes in the order of their synsets; "
+            f"this model has {model.config.classes} classes, or others."
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -39,8 +41,10 @@ def read_real(path: Path, model: Model) -> Seen:
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, list) or not all(isinstance(row, list) and all(map(_is_class, row)) for row in content):
-        raise DataError(f"{path} is not ReaL's file of labels.",
-                        expected="real.json: a list, for each validation picture, of class indices from 0 to 999")
+        raise DataError(
+            f"{path} is not ReaL's file of labels.",
+            expected="real.json: a list, for each validation picture, of class indices from 0 to 999",
+        )
     return content
 
 
@@ -54,16 +58,20 @@ def real_accuracy(seen: Seen, keys: Iterable[str], answers: Iterable[int]) -> Es
             continue
         place = int(number[1]) - 1
         if not 0 <= place < len(seen):
-            raise DataError(f"{key} has a number that ReaL's file does not have.",
-                            found=f"{len(seen):,} pictures in the file")
+            raise DataError(
+                f"{key} has a number that ReaL's file does not have.", found=f"{len(seen):,} pictures in the file"
+            )
         right += answer in seen[place]
         counted += bool(seen[place])
     if not counted:
-        raise DataError("none of these pictures has a label of ReaL's.",
-                        looked_for="ILSVRC2012_val_00000001.JPEG and so on, in any folder")
+        raise DataError(
+            "none of these pictures has a label of ReaL's.",
+            looked_for="ILSVRC2012_val_00000001.JPEG and so on, in any folder",
+        )
     if strange:
-        log.warning("ReaL: %s pictures are not of ImageNet's validation set by their names, and not counted",
-                    f"{strange:,}")
+        log.warning(
+            "ReaL: %s pictures are not of ImageNet's validation set by their names, and not counted", f"{strange:,}"
+        )
     return share(right, counted)
 
 

@@ -38,9 +38,9 @@ NOTHING = "nothing"  # where a picture has none of the labels
 
 @dataclass(frozen=True)
 class Asked:
-    classes: tuple[str, ...]     # (K,)
-    keys: Names                  # of the whole split
-    indices: NDArray[np.int64]   # (n,) in the split, of those that were answered
+    classes: tuple[str, ...]  # (K,)
+    keys: Names  # of the whole split
+    indices: NDArray[np.int64]  # (n,) in the split, of those that were answered
 
 
 def score_one_label(asked: Asked, logits: Tensor, labels: Tensor) -> dict[str, Any]:
@@ -57,15 +57,15 @@ def score_one_label(asked: Asked, logits: Tensor, labels: Tensor) -> dict[str, A
         "top5": share(marks.right(5), n) if classes > 5 else None,
         "macro_f1": from_spread(macro_f1(counts), of_f1, counts.pictures),
         "balanced_accuracy": from_spread(balanced_accuracy(counts), of_recall, counts.pictures),
-        "calibration_error": calibration_error(bins), "reliability": bins,
+        "calibration_error": calibration_error(bins),
+        "reliability": bins,
         "per_class": _per_class(asked.classes, counts),
         "confusion": tuple(map(tuple, confusion.tolist())),
         "mistakes": _most_confident_mistakes(asked, marks),
     }
 
 
-def score_several_labels(asked: Asked, logits: Tensor, labels: Tensor,
-                         known: NDArray[np.bool_]) -> dict[str, Any]:
+def score_several_labels(asked: Asked, logits: Tensor, labels: Tensor, known: NDArray[np.bool_]) -> dict[str, Any]:
     """logits (n, K); labels (n, K) of 0 and 1, or (n,) where pictures of one label meet a model of several.
 
     Only `known` (K,) classes are scored: what the data do not know, they cannot deny.
@@ -86,28 +86,40 @@ def score_several_labels(asked: Asked, logits: Tensor, labels: Tensor,
 
     return {
         "loss": float(loss.mean() / known.sum()),
-        "mean_average_precision": from_spread(multilabel.mean_average_precision(precisions),
-                                              multilabel.spread(logits.numpy(), there), counts.pictures),
+        "mean_average_precision": from_spread(
+            multilabel.mean_average_precision(precisions), multilabel.spread(logits.numpy(), there), counts.pictures
+        ),
         "per_class": _per_class(asked.classes, counts, precisions),
-        "mistakes": tuple(_mistake(asked, place, called(there[place]), called(answered[place]),
-                                   np.exp(-of_answer[place]), np.exp(-loss[place])) for place in worst),
+        "mistakes": tuple(
+            _mistake(
+                asked,
+                place,
+                called(there[place]),
+                called(answered[place]),
+                np.exp(-of_answer[place]),
+                np.exp(-loss[place]),
+            )
+            for place in worst
+        ),
     }
 
 
 def _set_loss(logits: Tensor, there: NDArray[np.bool_]) -> Floats:
     """(n,): minus the logarithm of the probability that exactly these labels are there."""
-    parts = [binary_cross_entropy_with_logits(some.double(), truth.double(), reduction="none").sum(1)
-             for some, truth in zip(logits.split(CHUNK), torch.from_numpy(there).split(CHUNK), strict=True)]
+    parts = [
+        binary_cross_entropy_with_logits(some.double(), truth.double(), reduction="none").sum(1)
+        for some, truth in zip(logits.split(CHUNK), torch.from_numpy(there).split(CHUNK), strict=True)
+    ]
     return torch.cat(parts).numpy()
 
 
 def _per_class(names: tuple[str, ...], counts: Counts, precisions: Floats | None = None) -> tuple[ClassScore, ...]:
     columns = [_or_none(column) for column in (counts.recall, counts.precision, counts.f1)]
     areas = [None] * len(names) if precisions is None else _or_none(precisions)
-    return tuple(ClassScore(name=name, pictures=int(number), recall=recall, precision=precision, f1=f1,
-                            average_precision=area)
-                 for name, number, recall, precision, f1, area in zip(names, counts.pictures, *columns, areas,
-                                                                      strict=True))
+    return tuple(
+        ClassScore(name=name, pictures=int(number), recall=recall, precision=precision, f1=f1, average_precision=area)
+        for name, number, recall, precision, f1, area in zip(names, counts.pictures, *columns, areas, strict=True)
+    )
 
 
 def _or_none(values: Floats) -> list[float | None]:
@@ -117,11 +129,26 @@ def _or_none(values: Floats) -> list[float | None]:
 def _most_confident_mistakes(asked: Asked, marks: Marks) -> tuple[Mistake, ...]:
     wrong = np.flatnonzero(marks.rank > 0)
     worst = wrong[np.argsort(-marks.confidence[wrong], kind="stable")[:MISTAKES]]
-    return tuple(_mistake(asked, place, asked.classes[marks.truth[place]], asked.classes[marks.answer[place]],
-                          marks.confidence[place], marks.of_truth[place]) for place in worst)
+    return tuple(
+        _mistake(
+            asked,
+            place,
+            asked.classes[marks.truth[place]],
+            asked.classes[marks.answer[place]],
+            marks.confidence[place],
+            marks.of_truth[place],
+        )
+        for place in worst
+    )
 
 
 def _mistake(asked: Asked, place: int, truth: str, answer: str, confidence: float, of_truth: float) -> Mistake:
     index = int(asked.indices[place])
-    return Mistake(key=asked.keys[index], index=index, truth=truth, answer=answer, confidence=float(confidence),
-                   of_truth=float(of_truth))
+    return Mistake(
+        key=asked.keys[index],
+        index=index,
+        truth=truth,
+        answer=answer,
+        confidence=float(confidence),
+        of_truth=float(of_truth),
+    )

@@ -13,11 +13,19 @@ SHOWN = 5  # weak classes, confusions and pictures left out; --json has all of t
 
 
 def print_evaluation(found: Evaluation) -> None:
-    _line("data", f"{found.data}, {found.split}: {counted(found.pictures, 'picture')}, "
-                  f"{counted(len(found.classes), 'class', 'classes')}")
-    for name, estimate in (("top-1", found.top1), ("top-5", found.top5), ("ReaL", found.real),
-                           ("macro-F1", found.macro_f1), ("balanced", found.balanced_accuracy),
-                           ("mean AP", found.mean_average_precision)):
+    _line(
+        "data",
+        f"{found.data}, {found.split}: {counted(found.pictures, 'picture')}, "
+        f"{counted(len(found.classes), 'class', 'classes')}",
+    )
+    for name, estimate in (
+        ("top-1", found.top1),
+        ("top-5", found.top5),
+        ("ReaL", found.real),
+        ("macro-F1", found.macro_f1),
+        ("balanced", found.balanced_accuracy),
+        ("mean AP", found.mean_average_precision),
+    ):
         if estimate is not None:
             _line(name, _interval(estimate) + (", the mean recall of classes" if name == "balanced" else ""))
     if found.calibration_error is not None:
@@ -38,6 +46,7 @@ def print_evaluation(found: Evaluation) -> None:
 
 def weakest(found: Evaluation) -> list[str]:
     """The classes with the lowest recall, or average precision where pictures have several labels."""
+
     def strength(score: ClassScore) -> float:
         value = score.average_precision if found.multilabel else score.recall
         return float("inf") if value is None else value
@@ -45,19 +54,24 @@ def weakest(found: Evaluation) -> list[str]:
     worst = sorted((score for score in found.per_class if score.pictures), key=strength)[:SHOWN]
     what = "average precision" if found.multilabel else "recall"
     column = max((len(score.name) for score in worst), default=0)
-    return [f"{score.name:<{column}}  {what} {_percent(strength(score)):>7}, {counted(score.pictures, 'picture')}"
-            for score in worst]
+    return [
+        f"{score.name:<{column}}  {what} {_percent(strength(score)):>7}, {counted(score.pictures, 'picture')}"
+        for score in worst
+    ]
 
 
 def confusions(found: Evaluation) -> list[str]:
-    """"shirt taken for coat 18 times": the most frequent first."""
+    """ "shirt taken for coat 18 times": the most frequent first."""
     if not found.confusion:
         return []
     wrong = np.array(found.confusion)
     np.fill_diagonal(wrong, 0)
     places = np.argsort(-wrong, axis=None, kind="stable")[:SHOWN]
-    return [f"{found.classes[truth]} taken for {found.classes[answer]} {_times(int(wrong[truth, answer]))}"
-            for truth, answer in zip(*np.unravel_index(places, wrong.shape), strict=True) if wrong[truth, answer]]
+    return [
+        f"{found.classes[truth]} taken for {found.classes[answer]} {_times(int(wrong[truth, answer]))}"
+        for truth, answer in zip(*np.unravel_index(places, wrong.shape), strict=True)
+        if wrong[truth, answer]
+    ]
 
 
 def _times(number: int) -> str:

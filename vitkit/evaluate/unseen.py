@@ -29,19 +29,33 @@ def unseen(run: str, data: Data, split: str | None) -> Data:
         return data
     source = record["source"]
     if split is not None:  # asked for by name, and given
-        if source in data.splits and source == (canonical(split) or split) and (
-                fingerprint(data, source) == record["fingerprint"]):
+        if (
+            source in data.splits
+            and source == (canonical(split) or split)
+            and (fingerprint(data, source) == record["fingerprint"])
+        ):
             log.warning("%s was fitted on most of these pictures; without --split, those it set aside are scored", run)
         return data
     if _scored(data) not in (source, None):
         return data
     aside = held_out(data, record)
     if aside is None:
-        log.warning("%s as it is now is not what %s was fitted on: all of it is scored; if the run has seen some of "
-                    "these pictures, the scores are too good", data.name, run)
+        log.warning(
+            "%s as it is now is not what %s was fitted on: all of it is scored; if the run has seen some of "
+            "these pictures, the scores are too good",
+            data.name,
+            run,
+        )
         return data
-    log.warning("scoring the %s pictures of %s that %s set aside (%.0f %% of %s, seed %s), not those it was fitted on",
-                f"{len(aside.splits['test']):,}", data.name, run, 100 * record["share"], source, record["seed"])
+    log.warning(
+        "scoring the %s pictures of %s that %s set aside (%.0f %% of %s, seed %s), not those it was fitted on",
+        f"{len(aside.splits['test']):,}",
+        data.name,
+        run,
+        100 * record["share"],
+        source,
+        record["seed"],
+    )
     return aside
 
 
@@ -62,11 +76,19 @@ def _seen_elsewhere(run: str, data: Data, split: str | None) -> str:
         return ""
     # names below the upper of the two folders; a million of them are compared in a second
     above = began if here.is_relative_to(began) else here
-    known, asked = ({f"{root.relative_to(above).as_posix()}/{key}".removeprefix("./") for key in pictures.keys}
-                    for root, pictures in ((began, fitted), (here, data.splits[name])))
+    known, asked = (
+        {f"{root.relative_to(above).as_posix()}/{key}".removeprefix("./") for key in pictures.keys}
+        for root, pictures in ((began, fitted), (here, data.splits[name]))
+    )
     seen = len(known & asked)
-    return (f"{run} was fitted on {seen:,} of these {len(data.splits[name]):,} pictures: the scores say little about "
-            "new ones") if seen else ""
+    return (
+        (
+            f"{run} was fitted on {seen:,} of these {len(data.splits[name]):,} pictures: the scores say little about "
+            "new ones"
+        )
+        if seen
+        else ""
+    )
 
 
 def _warn_if_fitted(run: str, data: Data, split: str | None) -> None:
@@ -83,8 +105,9 @@ def _set_aside(run: str) -> dict[str, Any] | None:
     folder = RunFolder.of(run)
     record = folder.record().get("split") if folder else None
     if folder and record is not None and not (isinstance(record, dict) and record.keys() >= KEYS):
-        raise ConfigError(f"{folder.path / RECORD} does not tell which pictures were set aside.",
-                          found=f"split = {record}")
+        raise ConfigError(
+            f"{folder.path / RECORD} does not tell which pictures were set aside.", found=f"split = {record}"
+        )
     return record
 
 

@@ -32,9 +32,9 @@ DRAWING = 0x7AB1  # sets these draws apart from others of the same seed
 class Task:
     data: str
     classes: int
-    fitted: int    # pictures: 1,000, or all there are
+    fitted: int  # pictures: 1,000, or all there are
     pictures: int  # scored
-    l2: float      # chosen
+    l2: float  # chosen
     top1: Estimate
 
 
@@ -61,8 +61,9 @@ def draw(split: Split, seed: int = 0) -> Split:
 
 def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> Task:
     if data.multilabel:
-        raise DataError(f"pictures of {data.name} have several labels; each VTAB task has one answer.",
-                        found=few(data.classes))
+        raise DataError(
+            f"pictures of {data.name} have several labels; each VTAB task has one answer.", found=few(data.classes)
+        )
     division = divide(data, Fit())
     if division.test is None:
         raise DataError(f"{data.name} has nothing to score on.")
@@ -70,5 +71,11 @@ def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> Task:
     order, cut = np.arange(len(learnt)), round(FIT * len(learnt))
     classifier, l2, _ = linear.learn(learnt.select(order[:cut]), learnt.select(order[cut:]))
     right = int((classifier.classify(test.values) == test.labels).sum())
-    return Task(data=data.name, classes=len(data.classes), fitted=len(learnt), pictures=len(test), l2=l2,
-                top1=share(right, len(test)))
+    return Task(
+        data=data.name,
+        classes=len(data.classes),
+        fitted=len(learnt),
+        pictures=len(test),
+        l2=l2,
+        top1=share(right, len(test)),
+    )

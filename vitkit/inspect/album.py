@@ -21,10 +21,13 @@ from vitkit.report.svg import drawing, inline
 PAGE = "inspect.html"
 MARK = "vitkit inspect"  # in every file that is written, so that none of another's making is ever replaced
 _MARKED = (f"Software\0{MARK}".encode(), f'content="{MARK}"'.encode())  # as a PNG has it, and as the page does
-_START = 1024            # bytes of a file within which the mark stands
+_START = 1024  # bytes of a file within which the mark stands
 # Any that is ever written. In any case: on some disks Picture-1.PNG is the same file
-_NAMES = re.compile(rf"{re.escape(PAGE)}|(picture-\d|attention-\d-(class|mean|\d+-\d+)|distance(-near|-far)?|filters"
-                    r"|positions(-by-distance)?)\.png", re.IGNORECASE)
+_NAMES = re.compile(
+    rf"{re.escape(PAGE)}|(picture-\d|attention-\d-(class|mean|\d+-\d+)|distance(-near|-far)?|filters"
+    r"|positions(-by-distance)?)\.png",
+    re.IGNORECASE,
+)
 
 
 def refuse_others(folder: Path) -> None:
@@ -36,8 +39,11 @@ def refuse_others(folder: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{folder} cannot be used: {error.strerror}.", try_="--out DIR, another folder") from error
     if taken:
-        raise ConfigError(f"{folder} holds files that inspect has not made and would replace; nothing was written.",
-                          found=few(sorted(taken)), try_="--out DIR, another folder, or a new one")
+        raise ConfigError(
+            f"{folder} holds files that inspect has not made and would replace; nothing was written.",
+            found=few(sorted(taken)),
+            try_="--out DIR, another folder, or a new one",
+        )
 
 
 def _ours(entry: os.DirEntry[str]) -> bool:
@@ -56,8 +62,9 @@ class Album:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{folder} cannot be made: {error.strerror}.",
-                              try_="--out DIR, another folder") from error
+            raise ConfigError(
+                f"{folder} cannot be made: {error.strerror}.", try_="--out DIR, another folder"
+            ) from error
         self.folder = folder
         self.files: list[str] = []
 

@@ -13,7 +13,7 @@ from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 
 NUMBERS = 2**26  # attention weights held at a time, 256 MiB: one layer of 12 pictures in L/16 at 384 px
-MOST = 32        # pictures at a time
+MOST = 32  # pictures at a time
 
 
 class DoesNotApply(VitkitError):

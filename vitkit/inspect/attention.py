@@ -55,8 +55,14 @@ def pick_heads(model: VisionTransformer, heads: Sequence[int] | None) -> list[in
     return chosen
 
 
-def attention_maps(model: Model, images: Tensor, *, token: Token | None = None, layers: Sequence[int] | None = None,
-                   heads: Sequence[int] | None = None) -> NDArray[np.float32]:
+def attention_maps(
+    model: Model,
+    images: Tensor,
+    *,
+    token: Token | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> NDArray[np.float32]:
     """(B, V, H, h, w): the weights that a token gives to the patches; without one, the token that the head reads.
 
     What it gives to the class token is left out, so a map sums to 1 at most.
@@ -74,8 +80,9 @@ def attention_maps(model: Model, images: Tensor, *, token: Token | None = None, 
     return torch.stack([torch.cat(parts) for parts in maps], dim=1).numpy()
 
 
-def each_view(model: VisionTransformer, images: Tensor, look: Callable[[int, Tensor], None],
-              layers: Sequence[int] | None = None) -> None:
+def each_view(
+    model: VisionTransformer, images: Tensor, look: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
+) -> None:
     """Calls look(place among the views, weights (b, H, T, T)) as the forward pass goes by, for a few pictures a time.
 
     One pass through the model for all layers; the weights of a layer are gone before the next are formed.
@@ -98,9 +105,9 @@ def spread(lines: Tensor, along: str, grid: tuple[int, int]) -> Tensor:
     whole = lines.new_zeros(lines.shape[0], lines.shape[2], h, w, h, w)
     line = torch.arange(lines.shape[1], device=lines.device)
     if along == "rows":
-        whole[:, :, line, :, line, :] = lines.transpose(0, 1)            # (lines, b, H, w, w)
+        whole[:, :, line, :, line, :] = lines.transpose(0, 1)  # (lines, b, H, w, w)
     else:
-        whole[:, :, :, line, :, line] = lines.transpose(0, 1)            # (lines, b, H, h, h)
+        whole[:, :, :, line, :, line] = lines.transpose(0, 1)  # (lines, b, H, h, h)
     return whole.flatten(4, 5).flatten(2, 3)
 
 

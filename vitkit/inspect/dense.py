@@ -29,7 +29,7 @@ def dense_features(model: Model, images: Tensor) -> NDArray[np.float32]:
             if isinstance(model, ResNet):
                 features = seen[name].permute(0, 2, 3, 1)
             else:
-                features = seen[name][:, int(model.config.class_token):].unflatten(1, model.config.grid)
+                features = seen[name][:, int(model.config.class_token) :].unflatten(1, model.config.grid)
             found.append(features.float().cpu())
     return torch.cat(found).numpy()
 

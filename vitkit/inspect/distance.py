@@ -28,8 +28,8 @@ class AttentionDistance:
 
     views: tuple[View, ...]
     pictures: NDArray[np.float32]  # (B, V, H)
-    uniform: float                 # of a head that looks everywhere alike
-    stride: int                    # pixels from one patch to the next
+    uniform: float  # of a head that looks everywhere alike
+    stride: int  # pixels from one patch to the next
 
     @property
     def heads(self) -> NDArray[np.float32]:

@@ -23,8 +23,8 @@ SHOWN = 28  # components, as in Fig. 7
 @dataclass(frozen=True)
 class Filters:
     components: NDArray[np.float32]  # (n, P, P, C), of length 1, the strongest first
-    shares: NDArray[np.float32]      # (n,) of the variance among all filters
-    of: str                          # what they are filters of
+    shares: NDArray[np.float32]  # (n,) of the variance among all filters
+    of: str  # what they are filters of
 
 
 @torch.no_grad()
@@ -38,11 +38,13 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
     if config.positions == "none":
         raise DoesNotApply("position similarity: this model has no position embeddings.")
     if config.positions == "relative":
-        raise DoesNotApply("position similarity: relative positions belong to pairs of patches, not to patches; there "
-                           "is no table whose rows could be compared.")
+        raise DoesNotApply(
+            "position similarity: relative positions belong to pairs of patches, not to patches; there "
+            "is no table whose rows could be compared."
+        )
     if not 0 <= layer < len(tables):
         raise ConfigError(f"layer {layer} has no position embeddings of its own", tables=str(len(tables)))
-    table = tables[layer]()[int(config.class_token):].double()           # (N, D)
+    table = tables[layer]()[int(config.class_token) :].double()  # (N, D)
     unit = F.normalize(table, dim=1, eps=1e-12)
     return (unit @ unit.T).float().cpu().numpy().reshape(*config.grid, *config.grid)
 
@@ -58,10 +60,12 @@ def similarity_by_steps(similarity: NDArray[np.float32]) -> NDArray[np.float32]:
 def similarity_by_offset(similarity: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(h, w, h, w) → mean cosines of patches 0, 1, 2 … apart: (w,) along the same row, (h,) down the same column."""
     h, w = similarity.shape[:2]
-    in_rows = np.einsum("rcrk->ck", similarity) / h                      # (w, w)
-    in_columns = np.einsum("rckc->rk", similarity) / w                   # (h, h)
-    across, down = (np.array([np.diagonal(table, offset).mean() for offset in range(len(table))], dtype=np.float32)
-                    for table in (in_rows, in_columns))
+    in_rows = np.einsum("rcrk->ck", similarity) / h  # (w, w)
+    in_columns = np.einsum("rckc->rk", similarity) / w  # (h, h)
+    across, down = (
+        np.array([np.diagonal(table, offset).mean() for offset in range(len(table))], dtype=np.float32)
+        for table in (in_rows, in_columns)
+    )
     return across, down
 
 
@@ -75,7 +79,7 @@ def filter_components(model: Model, count: int = SHOWN) -> Filters:
         assert not isinstance(model, ResNet)
         side = model.config.patch
         kernels, of = model.patches.project.weight.unflatten(1, (-1, side, side)), "patch embedding"
-    filters = kernels.permute(0, 2, 3, 1).double().cpu()                 # (D, P, P, C)
+    filters = kernels.permute(0, 2, 3, 1).double().cpu()  # (D, P, P, C)
     shape, rows = filters.shape[1:], filters.flatten(1).numpy()
     centred = rows - rows.mean(axis=0)
     _, strengths, components = np.linalg.svd(centred, full_matrices=False)

@@ -27,8 +27,8 @@ from vitkit.inspect.tokens import Token, default_token, query
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 
-SHOWN = 6       # pictures with maps of their own
-LAYERS = 12     # of a deeper model, this many evenly spread ones, unless some are asked for
+SHOWN = 6  # pictures with maps of their own
+LAYERS = 12  # of a deeper model, this many evenly spread ones, unless some are asked for
 AT_A_TIME = 32  # pictures
 
 Found = TypeVar("Found")
@@ -48,9 +48,9 @@ class Example:
 
     view: View
     head: int
-    maps: Floats    # (h, w)
+    maps: Floats  # (h, w)
     shares: Floats  # weight 0, 1, 2 … patches away
-    mean: float     # pixels
+    mean: float  # pixels
 
 
 @dataclass
@@ -61,21 +61,27 @@ class Findings:
     gallery: Gallery
     shown: list[Picture]
     filters: Filters
-    dense: Floats                         # (pictures, h, w, 3)
+    dense: Floats  # (pictures, h, w, 3)
     attention: list[Attention] = field(default_factory=list)
-    rollout: Floats | None = None         # (pictures, h, w)
-    literal: Floats | None = None         # the same without the identity
+    rollout: Floats | None = None  # (pictures, h, w)
+    literal: Floats | None = None  # the same without the identity
     relevance: Relevance | None = None
     distance: AttentionDistance | None = None
-    patch: tuple[int, int] = (0, 0)       # that looks, in the examples
+    patch: tuple[int, int] = (0, 0)  # that looks, in the examples
     examples: list[Example] = field(default_factory=list)  # the nearest-looking head and the farthest-looking one
-    similarity: Floats | None = None      # (h, w, h, w)
+    similarity: Floats | None = None  # (h, w, h, w)
     not_here: list[str] = field(default_factory=list)
 
 
-def look_inside(model: Model, gallery: Gallery, *, layers: Sequence[int] | None = None,
-                heads: Sequence[int] | None = None, tokens: Sequence[Token] | None = None,
-                say: Callable[[str], None] = lambda what: None) -> Findings:
+def look_inside(
+    model: Model,
+    gallery: Gallery,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    tokens: Sequence[Token] | None = None,
+    say: Callable[[str], None] = lambda what: None,
+) -> Findings:
     """All analyses; distance over all pictures, maps for a few that are spread over them."""
     chosen = _check(model, layers, heads, tokens)
     shown = gallery.spread(SHOWN)
@@ -100,8 +106,9 @@ def look_inside(model: Model, gallery: Gallery, *, layers: Sequence[int] | None 
     return found
 
 
-def _check(model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None,
-           tokens: Sequence[Token] | None) -> Sequence[int] | None:
+def _check(
+    model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None, tokens: Sequence[Token] | None
+) -> Sequence[int] | None:
     """Mistakes come before the work; the layers that are shown."""
     if not isinstance(model, VisionTransformer):
         if layers or heads or tokens:
@@ -121,8 +128,10 @@ def _refuse_nonsense(model: Model, images: Tensor) -> None:
     with looking(model):
         answers = model(placed(images, model))
     if not answers.isfinite().all():
-        raise WeightsError("the model has no finite numbers for these pictures: there is nothing to see in it.",
-                           try_="other weights; of a run that diverged, an earlier checkpoint")
+        raise WeightsError(
+            "the model has no finite numbers for these pictures: there is nothing to see in it.",
+            try_="other weights; of a run that diverged, an earlier checkpoint",
+        )
 
 
 def _tried(found: Findings, analysis: Callable[[], Found]) -> Found | None:
@@ -136,13 +145,15 @@ def _tried(found: Findings, analysis: Callable[[], Found]) -> Found | None:
 
 def _speaking(found: Relevance) -> Relevance:
     if not found.maps.any():
-        raise DoesNotApply("relevance for a class: nothing in the pictures changes the answer, as with a head that is "
-                           "new, all zeros.")
+        raise DoesNotApply(
+            "relevance for a class: nothing in the pictures changes the answer, as with a head that is new, all zeros."
+        )
     return found
 
 
-def _attention(model: VisionTransformer, images: Tensor, token: Token, layers: Sequence[int] | None,
-               heads: Sequence[int] | None) -> Attention:
+def _attention(
+    model: VisionTransformer, images: Tensor, token: Token, layers: Sequence[int] | None, heads: Sequence[int] | None
+) -> Attention:
     maps = attention_maps(model, images, token=token, layers=layers, heads=heads)
     return Attention(token, tuple(views(model, layers)), tuple(pick_heads(model, heads)), maps)
 
@@ -151,13 +162,14 @@ def _brightest(weights: Floats) -> tuple[int, int]:
     """The patch that stands out, away from the border, where there is an inside."""
     h, w = weights.shape
     inside = np.full_like(weights, -1)
-    inside[h > 2:h - (h > 2), w > 2:w - (w > 2)] = weights[h > 2:h - (h > 2), w > 2:w - (w > 2)]
+    inside[h > 2 : h - (h > 2), w > 2 : w - (w > 2)] = weights[h > 2 : h - (h > 2), w > 2 : w - (w > 2)]
     row, column = np.unravel_index(inside.argmax(), inside.shape)
     return int(row), int(column)
 
 
-def _examples(model: VisionTransformer, image: Tensor, distance: AttentionDistance,
-              patch: tuple[int, int]) -> list[Example]:
+def _examples(
+    model: VisionTransformer, image: Tensor, distance: AttentionDistance, patch: tuple[int, int]
+) -> list[Example]:
     found = []
     for place in (distance.heads.argmin(), distance.heads.argmax()):
         index, head = (int(one) for one in np.unravel_index(place, distance.heads.shape))

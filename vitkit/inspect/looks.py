@@ -33,5 +33,7 @@ def looks(model: Model, split: Split) -> list[Look]:
     except DoesNotApply:
         return []
     shown = [enlarged(picture.pixels, SIDE) for picture in pictures]
-    return [Look(picture.name, photo, lit(photo, weights))
-            for picture, photo, weights in zip(pictures, shown, maps, strict=True)]
+    return [
+        Look(picture.name, photo, lit(photo, weights))
+        for picture, photo, weights in zip(pictures, shown, maps, strict=True)
+    ]

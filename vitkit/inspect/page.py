@@ -48,12 +48,17 @@ class Sight:
 def write_page(found: Findings, folder: Path, source: str) -> list[Path]:
     """inspect.html first, then the PNGs; `source` is where the weights came from."""
     album = Album(folder)
-    environment = Environment(loader=ChoiceLoader([PackageLoader("vitkit.inspect", "."),
-                                                   PackageLoader("vitkit.report", ".")]),
-                              autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader("vitkit.inspect", "."), PackageLoader("vitkit.report", ".")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     content = _summary(found) | _sights(found, album) | _distance(found, album) | _embeddings(found, album)
-    page = environment.get_template("page.html").render(content, not_here=found.not_here, source=source, mark=MARK,
-                                                        code=_code(found, source))
+    page = environment.get_template("page.html").render(
+        content, not_here=found.not_here, source=source, mark=MARK, code=_code(found, source)
+    )
     path = folder / PAGE
     # file names need not be text; what cannot be written as UTF-8 is spelled out
     write_text(path, page.lstrip().encode("utf-8", "backslashreplace").decode("utf-8"))
@@ -65,15 +70,22 @@ def _summary(found: Findings) -> dict[str, Any]:
     keys = [("Picture", size(config.image), f"{config.channels} channels")]
     if isinstance(found.model, VisionTransformer):
         vit = found.model.config
-        keys += [("Patches", f"{vit.grid[0]} x {vit.grid[1]}", f"one token for {vit.stride} x {vit.stride} px"),
-                 ("Attention", f"{vit.depth} x {vit.heads}", "layers x heads")]
+        keys += [
+            ("Patches", f"{vit.grid[0]} x {vit.grid[1]}", f"one token for {vit.stride} x {vit.stride} px"),
+            ("Attention", f"{vit.depth} x {vit.heads}", "layers x heads"),
+        ]
     if found.distance is not None:
         first, last = found.distance.by_depth[[0, -1]]
         keys.append(("Attention distance", f"{first:.0f} → {last:.0f} px", "first layer → last"))
-    return {"subject": name_of(config) or "a model of its own size", "keys": keys,
-            "pictures": plural(pictures, "picture"), "skipped": found.gallery.skipped,
-            "chosen": found.gallery.found > pictures + len(found.gallery.skipped), "of": found.gallery.found,
-            "resnet": not isinstance(found.model, VisionTransformer)}
+    return {
+        "subject": name_of(config) or "a model of its own size",
+        "keys": keys,
+        "pictures": plural(pictures, "picture"),
+        "skipped": found.gallery.skipped,
+        "chosen": found.gallery.found > pictures + len(found.gallery.skipped),
+        "of": found.gallery.found,
+        "resnet": not isinstance(found.model, VisionTransformer),
+    }
 
 
 def _sights(found: Findings, album: Album) -> dict[str, Any]:
@@ -87,11 +99,19 @@ def _sights(found: Findings, album: Album) -> dict[str, Any]:
             shown.append((rasters.lit(photo, found.relevance.maps[index]), _answer(found, index)))
         shown.append((rasters.blocks(found.dense[index], photo.shape[:2]), "features"))
         album.picture(rasters.beside([pixels for pixels, _ in shown]), f"picture-{index + 1}")
-        sights.append(Sight(picture.name, [Tile(_embed(pixels), caption, f"{picture.name}: {caption}")
-                                           for pixels, caption in shown]))
-    return {"sights": sights, "grids": [_grids(found, one, album) for one in found.attention],
-            "rolled": found.rollout is not None, "relevant": found.relevance is not None, "literal": _literal(found),
-            "from_class": isinstance(found.model, VisionTransformer) and default_token(found.model) == "class"}
+        sights.append(
+            Sight(
+                picture.name, [Tile(_embed(pixels), caption, f"{picture.name}: {caption}") for pixels, caption in shown]
+            )
+        )
+    return {
+        "sights": sights,
+        "grids": [_grids(found, one, album) for one in found.attention],
+        "rolled": found.rollout is not None,
+        "relevant": found.relevance is not None,
+        "literal": _literal(found),
+        "from_class": isinstance(found.model, VisionTransformer) and default_token(found.model) == "class",
+    }
 
 
 def _photo(picture: Picture) -> NDArray[np.uint8]:
@@ -102,8 +122,10 @@ def _literal(found: Findings) -> list[Tile]:
     """Rollout without the identity."""
     if found.literal is None:
         return []
-    return [Tile(_embed(rasters.lit(_photo(picture), maps)), "", f"{picture.name}: rollout without the identity")
-            for picture, maps in zip(found.shown, found.literal, strict=True)]
+    return [
+        Tile(_embed(rasters.lit(_photo(picture), maps)), "", f"{picture.name}: rollout without the identity")
+        for picture, maps in zip(found.shown, found.literal, strict=True)
+    ]
 
 
 def _grids(found: Findings, one: Attention, album: Album) -> dict[str, Any]:
@@ -114,8 +136,11 @@ def _grids(found: Findings, one: Attention, album: Album) -> dict[str, Any]:
         photo = _photo(picture)
         if isinstance(one.token, tuple) and isinstance(found.model, VisionTransformer):
             photo = rasters.outlined(photo, found.model.config.grid, one.token)
-        svg = album.figure(figure, f"attention-{index + 1}-{suffix}", f"Attention of {named(one.token)} by layer and "
-                                                                      f"head, in {picture.name}")
+        svg = album.figure(
+            figure,
+            f"attention-{index + 1}-{suffix}",
+            f"Attention of {named(one.token)} by layer and head, in {picture.name}",
+        )
         drawn.append({"photo": _embed(photo), "name": picture.name, "svg": svg})
     return {"token": named(one.token), "drawn": drawn}
 
@@ -134,43 +159,68 @@ def _distance(found: Findings, album: Album) -> dict[str, Any]:
         photo = rasters.outlined(photo, found.model.config.grid, found.patch)
         figure = figures.draw_profile(one.shares, one.mean, distance.stride, most, furthest)
         where = f"layer {one.view.label}, head {one.head}"
-        examples.append({"title": where[0].upper() + where[1:], "photo": _embed(photo), "mean": f"{one.mean:.0f} px",
-                         "svg": album.figure(figure, f"distance-{word}", f"Weight by distance in {where}")})
+        examples.append(
+            {
+                "title": where[0].upper() + where[1:],
+                "photo": _embed(photo),
+                "mean": f"{one.mean:.0f} px",
+                "svg": album.figure(figure, f"distance-{word}", f"Weight by distance in {where}"),
+            }
+        )
     h, w = found.model.config.grid
     corner = math.hypot(h - 1, w - 1) * distance.stride
-    return {"distance": svg, "examples": examples, "verdict": _verdict(distance),
-            "uniform": f"{distance.uniform:.0f} px", "corner": f"{corner:.0f} px",
-            "class_token": found.model.config.class_token, "axial": found.model.config.axial}
+    return {
+        "distance": svg,
+        "examples": examples,
+        "verdict": _verdict(distance),
+        "uniform": f"{distance.uniform:.0f} px",
+        "corner": f"{corner:.0f} px",
+        "class_token": found.model.config.class_token,
+        "axial": found.model.config.axial,
+    }
 
 
 def _verdict(distance: AttentionDistance) -> str:
-    near, far = (np.unravel_index(place, distance.heads.shape)
-                 for place in (distance.heads.argmin(), distance.heads.argmax()))
-    sentence = (f"The most local head is head {near[1]} of layer {distance.views[near[0]].label}, at "
-                f"{distance.heads[near]:.0f} px; the widest is head {far[1]} of layer {distance.views[far[0]].label}, "
-                f"at {distance.heads[far]:.0f} px.")
+    near, far = (
+        np.unravel_index(place, distance.heads.shape) for place in (distance.heads.argmin(), distance.heads.argmax())
+    )
+    sentence = (
+        f"The most local head is head {near[1]} of layer {distance.views[near[0]].label}, at "
+        f"{distance.heads[near]:.0f} px; the widest is head {far[1]} of layer {distance.views[far[0]].label}, "
+        f"at {distance.heads[far]:.0f} px."
+    )
     depth = len(distance.by_depth)
     if depth == 1:
         return sentence
     third = max(depth // 3, 1)
     low, high = float(distance.by_depth[:third].mean()), float(distance.by_depth[-third:].mean())
     if high > 1.15 * low:
-        return f"As in the paper, the distance grows with depth: {low:.0f} px in the first third of the layers, " \
-               f"{high:.0f} px in the last. {sentence}"
-    return f"Unlike in the paper, the distance does not grow with depth here: {low:.0f} px in the first third of the " \
-           f"layers, {high:.0f} px in the last. {sentence}"
+        return (
+            f"As in the paper, the distance grows with depth: {low:.0f} px in the first third of the layers, "
+            f"{high:.0f} px in the last. {sentence}"
+        )
+    return (
+        f"Unlike in the paper, the distance does not grow with depth here: {low:.0f} px in the first third of the "
+        f"layers, {high:.0f} px in the last. {sentence}"
+    )
 
 
 def _embeddings(found: Findings, album: Album) -> dict[str, Any]:
     filters = found.filters
     content: dict[str, Any] = {
         "filters": album.figure(figures.draw_filters(filters), "filters", "Principal components of the filters"),
-        "count": len(filters.components), "filtered": filters.of, "share": f"{100 * filters.shares.sum():.0f} %",
-        "positions": None, "falloff": None,
+        "count": len(filters.components),
+        "filtered": filters.of,
+        "share": f"{100 * filters.shares.sum():.0f} %",
+        "positions": None,
+        "falloff": None,
     }
     if found.similarity is not None and isinstance(found.model, VisionTransformer):
-        content["positions"] = album.figure(figures.draw_similarity(found.similarity), "positions",
-                                            "Cosine similarity of position embeddings, a small map for each patch")
+        content["positions"] = album.figure(
+            figures.draw_similarity(found.similarity),
+            "positions",
+            "Cosine similarity of position embeddings, a small map for each patch",
+        )
         falloff = figures.draw_falloff(similarity_by_steps(found.similarity), *similarity_by_offset(found.similarity))
         content["falloff"] = album.figure(falloff, "positions-by-distance", "Cosine similarity by distance")
         content["kind"] = found.model.config.positions
@@ -186,14 +236,18 @@ def _answer(found: Findings, index: int) -> str:
 
 def _code(found: Findings, source: str) -> str:
     """How to get at the arrays that were drawn; runs as it stands, but for the folder of pictures."""
-    calls = [("embeddings", "filter_components(model)", "(n, side, side, channels)"),
-             ("dense", "dense_features(model, images)", "(pictures, rows, columns, width)")]
+    calls = [
+        ("embeddings", "filter_components(model)", "(n, side, side, channels)"),
+        ("dense", "dense_features(model, images)", "(pictures, rows, columns, width)"),
+    ]
     if found.similarity is not None:
         calls.append(("embeddings", "position_similarity(model)", "(rows, columns, rows, columns)"))
     if found.rollout is not None:
-        calls += [("attention", "attention_maps(model, images)", "(pictures, layers, heads, rows, columns)"),
-                  ("rollout", "rollout(model, images)", "(pictures, rows, columns)"),
-                  ("distance", "attention_distance(model, images)", ".heads, .layers: pixels")]
+        calls += [
+            ("attention", "attention_maps(model, images)", "(pictures, layers, heads, rows, columns)"),
+            ("rollout", "rollout(model, images)", "(pictures, rows, columns)"),
+            ("distance", "attention_distance(model, images)", ".heads, .layers: pixels"),
+        ]
     if found.relevance is not None:
         calls.append(("relevance", "relevance(model, images)", ".maps, .classes"))
     column = max(len(call) + len(module) for module, call, _ in calls) + 1
@@ -201,11 +255,19 @@ def _code(found: Findings, source: str) -> str:
     modules = ", ".join(sorted({module for module, _, _ in calls}))
     height, width = found.model.config.image
     image = height if height == width else (height, width)
-    return "\n".join(["import vitkit", f"from vitkit.inspect import {modules}",
-                      "from vitkit.inspect.pictures import open_gallery", "",
-                      f"model = vitkit.load({source!r}, image={image})", 'gallery = open_gallery(model, ["photos/"])',
-                      f"images = gallery.images(gallery.spread({SHOWN}))  # (pictures, channels, height, width)", "",
-                      *lines])
+    return "\n".join(
+        [
+            "import vitkit",
+            f"from vitkit.inspect import {modules}",
+            "from vitkit.inspect.pictures import open_gallery",
+            "",
+            f"model = vitkit.load({source!r}, image={image})",
+            'gallery = open_gallery(model, ["photos/"])',
+            f"images = gallery.images(gallery.spread({SHOWN}))  # (pictures, channels, height, width)",
+            "",
+            *lines,
+        ]
+    )
 
 
 def _embed(pixels: NDArray[np.uint8]) -> Embedded:

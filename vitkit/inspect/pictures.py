@@ -40,7 +40,7 @@ class Picture:
 class Gallery:
     exact: Exact
     pictures: list[Picture]
-    found: int                                              # before choosing
+    found: int  # before choosing
     skipped: dict[str, str] = field(default_factory=dict)  # name → reason
 
     def images(self, chosen: Sequence[Picture]) -> Tensor:
@@ -48,7 +48,7 @@ class Gallery:
 
     def batches(self, size: int) -> Iterator[Tensor]:
         for start in range(0, len(self.pictures), size):
-            yield self.images(self.pictures[start:start + size])
+            yield self.images(self.pictures[start : start + size])
 
     def spread(self, count: int) -> list[Picture]:
         return [self.pictures[index] for index in _spread(len(self.pictures), count)]
@@ -66,8 +66,10 @@ def open_gallery(model: Model, sources: Sequence[str | os.PathLike[str]], most: 
             continue
         gallery.pictures.append(Picture(path.name, exact.frame(pixels)))
     if not gallery.pictures:
-        raise DataError("no picture could be used.",
-                        such_as=[f"{name}: {reason}" for name, reason in [*gallery.skipped.items()][:5]])
+        raise DataError(
+            "no picture could be used.",
+            such_as=[f"{name}: {reason}" for name, reason in [*gallery.skipped.items()][:5]],
+        )
     return gallery
 
 
@@ -75,8 +77,11 @@ def refuse_among(folder: Path, sources: Sequence[str]) -> None:
     """Figures in a folder that pictures come from would be pictures at the next look."""
     for source in sources:
         if _is_among(folder.resolve(), source):
-            raise ConfigError(f"{folder} is where pictures come from: the next look would take the figures for some.",
-                              pictures=source, try_="--out DIR, a folder outside of them")
+            raise ConfigError(
+                f"{folder} is where pictures come from: the next look would take the figures for some.",
+                pictures=source,
+                try_="--out DIR, a folder outside of them",
+            )
 
 
 def _is_among(folder: Path, source: str) -> bool:

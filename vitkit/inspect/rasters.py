@@ -14,8 +14,8 @@ Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
 HEAT, COSINE = "inferno", "viridis"
-BRIGHTEST = 98             # percent of the patches, from which on all are drawn alike
-FAINT = 0.01               # of the mean weight: differences that are smaller do not become light, being mostly rounding
+BRIGHTEST = 98  # percent of the patches, from which on all are drawn alike
+FAINT = 0.01  # of the mean weight: differences that are smaller do not become light, being mostly rounding
 DARK, DIM, GLOW = 18, 0.6, 0.8  # a photo's least light, what is left of its own, and the share that a map can cover
 
 
@@ -63,8 +63,8 @@ def mosaic(tiles: Pixels, gap: int, times: int = 1) -> NDArray[np.uint8]:
         for column in range(columns):
             tile = tiles[row, column].repeat(times, axis=0).repeat(times, axis=1)
             top, left = row * (h + gap), column * (w + gap)
-            sheet[top:top + h, left:left + w, :3] = tile
-            sheet[top:top + h, left:left + w, 3] = 255
+            sheet[top : top + h, left : left + w, :3] = tile
+            sheet[top : top + h, left : left + w, 3] = 255
     return sheet
 
 
@@ -92,5 +92,5 @@ def beside(pictures: list[Pixels], gap: int = 6) -> Pixels:
     height, width = pictures[0].shape[:2]
     sheet = np.full((height, len(pictures) * (width + gap) - gap, 3), 255, dtype=np.uint8)
     for index, picture in enumerate(pictures):
-        sheet[:, index * (width + gap):index * (width + gap) + width] = picture
+        sheet[:, index * (width + gap) : index * (width + gap) + width] = picture
     return sheet

@@ -30,13 +30,14 @@ from vitkit.model.vit import VisionTransformer
 
 @dataclass(frozen=True)
 class Relevance:
-    maps: NDArray[np.float32]           # (B, h, w), 0 where nothing speaks for the class
-    classes: NDArray[np.int64]          # (B,) the class that is asked about
+    maps: NDArray[np.float32]  # (B, h, w), 0 where nothing speaks for the class
+    classes: NDArray[np.int64]  # (B,) the class that is asked about
     probabilities: NDArray[np.float32]  # (B,) of that class
 
 
-def relevance(model: Model, images: Tensor, *, classes: ArrayLike | None = None,
-              token: Token | None = None) -> Relevance:
+def relevance(
+    model: Model, images: Tensor, *, classes: ArrayLike | None = None, token: Token | None = None
+) -> Relevance:
     """For the given class of each picture, or the model's own answers; read off where rollout is."""
     vit = transformer(model, "relevance")
     if not vit.config.classes:
@@ -46,8 +47,10 @@ def relevance(model: Model, images: Tensor, *, classes: ArrayLike | None = None,
     # the graph keeps the weights of all layers
     few = max(together(vit) // vit.config.depth, 1)
     parts = images.split(few)
-    found = [_relevance(vit, part, some) for part, some in
-             zip(parts, [None] * len(parts) if wanted is None else wanted.split(few), strict=True)]
+    found = [
+        _relevance(vit, part, some)
+        for part, some in zip(parts, [None] * len(parts) if wanted is None else wanted.split(few), strict=True)
+    ]
     rolled, told, sure = (torch.cat(each).cpu() for each in zip(*found, strict=True))
     maps = over_patches(vit, torch.einsum("t,bts->bs", asked.to(rolled), rolled))
     return Relevance(maps.float().numpy(), told.numpy(), sure.float().numpy())
@@ -60,7 +63,7 @@ def _relevance(model: VisionTransformer, images: Tensor, classes: Tensor | None)
         patches = twin.embed(placed(images, model))
     with torch.enable_grad():
         pooled = twin.pool(twin.encode(patches.requires_grad_()))
-        logits = twin.head(twin.head.represent(pooled))                  # (b, K)
+        logits = twin.head(twin.head.represent(pooled))  # (b, K)
         classes = logits.argmax(1) if classes is None else classes.to(logits.device)
         score = logits.gather(1, classes[:, None]).sum()  # pictures do not meet, so each gets its own gradient
         gradients = torch.autograd.grad(score, formed)
@@ -70,7 +73,7 @@ def _relevance(model: VisionTransformer, images: Tensor, classes: Tensor | None)
         if view.along:
             h, w = model.config.grid
             speaks = spread(speaks.unflatten(0, (-1, h if view.along == "rows" else w)), view.along, (h, w))
-        step = speaks[:, 0]                                              # (b, T, T)
+        step = speaks[:, 0]  # (b, T, T)
         rolled = step if rolled is None else rolled + step + step @ rolled
     assert rolled is not None
     # without the identity, which would only brighten every patch alike where all of them are asked
@@ -79,8 +82,7 @@ def _relevance(model: VisionTransformer, images: Tensor, classes: Tensor | None)
 
 def written_out(model: VisionTransformer) -> tuple[VisionTransformer, list[Tensor]]:
     """A twin that shares the model's weights, frozen, and the list into which each pass puts its attention."""
-    shared: dict[int, object] = {id(one): nn.Parameter(one.detach(), requires_grad=False)
-                                 for one in model.parameters()}
+    shared: dict[int, object] = {id(one): nn.Parameter(one.detach(), requires_grad=False) for one in model.parameters()}
     shared |= {id(one): one for one in model.buffers()}
     twin = copy.deepcopy(model, shared).eval()
     formed: list[Tensor] = []
@@ -95,10 +97,10 @@ class _WrittenOut(nn.Module):
         self.attention, self.formed = attention, formed
 
     def forward(self, x: Tensor, relative: Relative | None = None, wanted: int | None = None) -> Tensor:
-        weights = self.attention.weights(x, relative)                    # (b, H, T, T)
+        weights = self.attention.weights(x, relative)  # (b, H, T, T)
         self.formed.append(weights)
         value = self.attention.qkv(x).chunk(3, dim=-1)[2].unflatten(-1, (self.attention.heads, -1))
-        mixed = weights[:, :, :wanted] @ value.transpose(1, 2)           # (b, H, T, d)
+        mixed = weights[:, :, :wanted] @ value.transpose(1, 2)  # (b, H, T, d)
         return self.attention.out(mixed.transpose(1, 2).flatten(2))
 
 

@@ -26,7 +26,7 @@ def query(model: VisionTransformer, token: Token | None) -> Tensor:
     token = default_token(model) if token is None else token
     config, weights = model.config, torch.zeros(model.config.tokens)
     if token == "mean":
-        weights[int(config.class_token):] = 1 / config.patches
+        weights[int(config.class_token) :] = 1 / config.patches
     elif token == "class":
         if not config.class_token:
             raise ConfigError("this model has no class token to look from", try_="mean, or a patch: ROW COLUMN")
@@ -37,15 +37,16 @@ def query(model: VisionTransformer, token: Token | None) -> Tensor:
         row, column = token
         h, w = config.grid
         if not (0 <= row < h and 0 <= column < w):
-            raise ConfigError(f"there is no patch at row {row}, column {column}",
-                              grid=f"{h} rows, {w} columns, counted from 0")
+            raise ConfigError(
+                f"there is no patch at row {row}, column {column}", grid=f"{h} rows, {w} columns, counted from 0"
+            )
         weights[int(config.class_token) + row * w + column] = 1
     return weights
 
 
 def over_patches(model: VisionTransformer, rows: Tensor) -> Tensor:
     """(…, T) → (…, h, w): what falls on the class token has no place in the picture and is left out."""
-    return rows[..., int(model.config.class_token):].unflatten(-1, model.config.grid)
+    return rows[..., int(model.config.class_token) :].unflatten(-1, model.config.grid)
 
 
 def named(token: Token) -> str:

@@ -25,8 +25,24 @@ def _address(table, tensor, numbers: tl.constexpr):
 
 
 @triton.jit
-def _move(weights, grads, firsts, seconds, copies, places, there, rate, decay, scale, first_share, second_share,
-          BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, DECOUPLED: tl.constexpr):
+def _move(
+    weights,
+    grads,
+    firsts,
+    seconds,
+    copies,
+    places,
+    there,
+    rate,
+    decay,
+    scale,
+    first_share,
+    second_share,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    EPS: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+):
     weight = tl.load(weights + places, mask=there)
     grad = tl.load(grads + places, mask=there).to(tl.float32) * scale
     if DECOUPLED:
@@ -45,9 +61,22 @@ def _move(weights, grads, firsts, seconds, copies, places, there, rate, decay, s
 
 
 @triton.jit
-def adam_kernel(addresses, rates, scale, tensors, starts, sizes, n, BETA1: tl.constexpr, BETA2: tl.constexpr,
-                EPS: tl.constexpr, DECOUPLED: tl.constexpr, NARROW: tl.constexpr, PIECE: tl.constexpr,
-                STEP: tl.constexpr):
+def adam_kernel(
+    addresses,
+    rates,
+    scale,
+    tensors,
+    starts,
+    sizes,
+    n,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    EPS: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    NARROW: tl.constexpr,
+    PIECE: tl.constexpr,
+    STEP: tl.constexpr,
+):
     tensor, start = tl.load(tensors + tl.program_id(0)), tl.load(starts + tl.program_id(0))
     start, size = tl.multiple_of(start, 16), tl.load(sizes + tensor)
     weights, grads = _address(addresses, tensor, tl.float32), _address(addresses + n, tensor, NARROW)
@@ -59,11 +88,43 @@ def adam_kernel(addresses, rates, scale, tensors, starts, sizes, n, BETA1: tl.co
     for step in range(0, PIECE, STEP):
         places = start + step + tl.arange(0, STEP)
         if start + PIECE <= size:
-            _move(weights, grads, firsts, seconds, copies, places, None, rate, decay, factor, first_share,
-                  second_share, BETA1, BETA2, EPS, DECOUPLED)
+            _move(
+                weights,
+                grads,
+                firsts,
+                seconds,
+                copies,
+                places,
+                None,
+                rate,
+                decay,
+                factor,
+                first_share,
+                second_share,
+                BETA1,
+                BETA2,
+                EPS,
+                DECOUPLED,
+            )
         else:
-            _move(weights, grads, firsts, seconds, copies, places, places < size, rate, decay, factor, first_share,
-                  second_share, BETA1, BETA2, EPS, DECOUPLED)
+            _move(
+                weights,
+                grads,
+                firsts,
+                seconds,
+                copies,
+                places,
+                places < size,
+                rate,
+                decay,
+                factor,
+                first_share,
+                second_share,
+                BETA1,
+                BETA2,
+                EPS,
+                DECOUPLED,
+            )
 
 
 def pieces(tensors: list[Tensor]) -> Pieces:
@@ -71,15 +132,39 @@ def pieces(tensors: list[Tensor]) -> Pieces:
     device = tensors[0].device
     found = [(number, start) for number, tensor in enumerate(tensors) for start in range(0, tensor.numel(), PIECE)]
     numbers, starts = zip(*found, strict=True)
-    return (torch.tensor(numbers, dtype=torch.int32, device=device), torch.tensor(starts, device=device),
-            torch.tensor([tensor.numel() for tensor in tensors], device=device))
+    return (
+        torch.tensor(numbers, dtype=torch.int32, device=device),
+        torch.tensor(starts, device=device),
+        torch.tensor([tensor.numel() for tensor in tensors], device=device),
+    )
 
 
-def adam(addresses: Tensor, rates: Tensor, scale: Tensor, divided: Pieces, betas: tuple[float, float],
-         eps: float, *, decoupled: bool, narrow: torch.dtype) -> None:
+def adam(
+    addresses: Tensor,
+    rates: Tensor,
+    scale: Tensor,
+    divided: Pieces,
+    betas: tuple[float, float],
+    eps: float,
+    *,
+    decoupled: bool,
+    narrow: torch.dtype,
+) -> None:
     """For n tensors, in place: addresses (5, n) of weights, gradients, first and second moments and narrow copies; for
     each, its rate, its weight decay and the shares that moments have of what they will be (4, n). Gradients are divided
     by `scale`."""
     direct(adam_kernel)[(len(divided[0]),)](
-        addresses, rates, scale, *divided, addresses.shape[1], BETA1=betas[0], BETA2=betas[1], EPS=eps,
-        DECOUPLED=decoupled, NARROW=NUMBERS[narrow], PIECE=PIECE, STEP=STEP, num_warps=WARPS)
+        addresses,
+        rates,
+        scale,
+        *divided,
+        addresses.shape[1],
+        BETA1=betas[0],
+        BETA2=betas[1],
+        EPS=eps,
+        DECOUPLED=decoupled,
+        NARROW=NUMBERS[narrow],
+        PIECE=PIECE,
+        STEP=STEP,
+        num_warps=WARPS,
+    )

@@ -55,8 +55,13 @@ def split(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def attends(x: Tensor, heads: int) -> bool:
     """Whether `attend` is for this: it gains in training alone."""
-    return (fusable(x) and (CUDNN or not x.is_cuda) and torch.is_grad_enabled() and x.shape[1] > 1
-            and x.shape[-1] // heads in WIDTHS)
+    return (
+        fusable(x)
+        and (CUDNN or not x.is_cuda)
+        and torch.is_grad_enabled()
+        and x.shape[1] > 1
+        and x.shape[-1] // heads in WIDTHS
+    )
 
 
 def attend(x: Tensor, weight: Tensor, bias: Tensor, heads: int, *, fp8: bool = False) -> Tensor:
@@ -81,7 +86,7 @@ class _Attend(torch.autograd.Function):
         x, weight, qkv, mixed, logs = ctx.saved_tensors
         run = either(attention_backward_operator, attention_backward)
         found, sums = run(grad.contiguous(), qkv, mixed, logs)
-        rows = found.flatten(0, 1)                                                  # (B·T, 3·W)
+        rows = found.flatten(0, 1)  # (B·T, 3·W)
         return (rows @ weight).view_as(x), rows.t() @ x.flatten(0, 1), sums.sum(dim=0).to(weight.dtype), None, None
 
 

@@ -62,8 +62,15 @@ def rounded_product(rows: Rounded, weight: Rounded, bias: Tensor) -> Tensor:
     """(R, D), (M, D) → (R, M) in the bias's numbers."""
     (left, left_scales), (right, right_scales) = rows, weight
     if left.is_cuda:
-        return torch._scaled_mm(left, right.t(), scale_a=left_scales, scale_b=right_scales.t(), bias=bias,
-                                out_dtype=bias.dtype, use_fast_accum=True)
+        return torch._scaled_mm(
+            left,
+            right.t(),
+            scale_a=left_scales,
+            scale_b=right_scales.t(),
+            bias=bias,
+            out_dtype=bias.dtype,
+            use_fast_accum=True,
+        )
     return ((left.float() * left_scales) @ (right.float() * right_scales).t() + bias).to(bias.dtype)
 
 

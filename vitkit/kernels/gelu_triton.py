@@ -45,8 +45,19 @@ def forward_kernel(before, out, count, TANH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def backward_kernel(before, grad, found, after, sums, R, C, TANH: tl.constexpr,
-                    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EACH: tl.constexpr):
+def backward_kernel(
+    before,
+    grad,
+    found,
+    after,
+    sums,
+    R,
+    C,
+    TANH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    EACH: tl.constexpr,
+):
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)  # summed at the end: between warps only once
     for step in range(0, EACH, ROWS):
@@ -65,8 +76,9 @@ def backward_kernel(before, grad, found, after, sums, R, C, TANH: tl.constexpr,
 
 def gelu(before: Tensor, tanh: bool, launch: Any = direct) -> Tensor:
     out = torch.empty_like(before)
-    launch(forward_kernel)[(triton.cdiv(before.numel(), 2048),)](before, out, before.numel(), TANH=tanh, BLOCK=2048,
-                                                                 num_warps=4)
+    launch(forward_kernel)[(triton.cdiv(before.numel(), 2048),)](
+        before, out, before.numel(), TANH=tanh, BLOCK=2048, num_warps=4
+    )
     return out
 
 
@@ -77,8 +89,19 @@ def gelu_backward(grad: Tensor, before: Tensor, tanh: bool, launch: Any = direct
     parts = triton.cdiv(rows, ROWS_EACH)
     sums = before.new_empty(parts, columns, dtype=torch.float32)
     launch(backward_kernel)[(triton.cdiv(columns, TILE_COLUMNS), parts)](
-        before, grad, found, after, sums, rows, columns, TANH=tanh, ROWS=TILE_ROWS, COLUMNS=TILE_COLUMNS,
-        EACH=ROWS_EACH, num_warps=4)
+        before,
+        grad,
+        found,
+        after,
+        sums,
+        rows,
+        columns,
+        TANH=tanh,
+        ROWS=TILE_ROWS,
+        COLUMNS=TILE_COLUMNS,
+        EACH=ROWS_EACH,
+        num_warps=4,
+    )
     return found, after, sums
 
 

@@ -43,8 +43,9 @@ def summed(rows: Tensor) -> Tensor:
 def plain(layer: nn.Module) -> bool:
     """Whether its weight and bias are all there is to it: no other layer stands in its place, though it may have these
     as well, and nobody looks at what goes in or comes out."""
-    watched = bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-                   or layer._backward_pre_hooks)
+    watched = bool(
+        layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    )
     return type(layer) is nn.Linear and not watched
 
 
@@ -58,7 +59,11 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         check_single("linear layer")
         x, weight = ctx.saved_tensors
-        rows = grad.flatten(0, -2)                                                  # (R, M)
+        rows = grad.flatten(0, -2)  # (R, M)
         wanted = ctx.needs_input_grad
-        return ((rows @ weight).view_as(x) if wanted[0] else None, rows.t() @ x.flatten(0, -2) if wanted[1] else None,
-                summed(rows) if wanted[2] else None, None)
+        return (
+            (rows @ weight).view_as(x) if wanted[0] else None,
+            rows.t() @ x.flatten(0, -2) if wanted[1] else None,
+            summed(rows) if wanted[2] else None,
+            None,
+        )

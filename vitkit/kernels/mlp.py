@@ -23,8 +23,9 @@ if TRITON:
     from vitkit.kernels.gelu_triton import gelu, gelu_backward, gelu_backward_operator, gelu_operator
 
 
-def mlp(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, *, tanh: bool,
-        fp8: bool = False) -> Tensor:
+def mlp(
+    x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, *, tanh: bool, fp8: bool = False
+) -> Tensor:
     """(…, D) → (…, D) through weights (M, D) and (D, M); with fp8, its two products are of 8-bit numbers. The way back
     is in the numbers given either way."""
     out: Tensor = _Mlp.apply(x, up, up_bias, down, down_bias, tanh, fp8)
@@ -33,8 +34,9 @@ def mlp(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor,
 
 class _Mlp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor,
-                tanh: bool, fp8: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, tanh: bool, fp8: bool
+    ) -> Tensor:
         before = product(x, up, up_bias, fp8)
         ctx.save_for_backward(x, up, down, before)
         ctx.tanh = tanh
@@ -47,9 +49,16 @@ class _Mlp(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         check_single("MLP")
         x, up, down, before = ctx.saved_tensors
-        above = grad.flatten(0, -2)                                                 # (R, D)
+        above = grad.flatten(0, -2)  # (R, D)
         run = either(gelu_backward_operator, gelu_backward)
         # (R, D) x (D, M) with D the shorter: cuBLAS is a tenth faster if both are read along D
         found, after, sums = run(F.linear(above, down.t().contiguous()), before.flatten(0, -2), ctx.tanh)
-        return ((found @ up).view_as(x), found.t() @ x.flatten(0, -2), sums.sum(dim=0).to(up.dtype),
-                above.t() @ after, summed(above), None, None)
+        return (
+            (found @ up).view_as(x),
+            found.t() @ x.flatten(0, -2),
+            sums.sum(dim=0).to(up.dtype),
+            above.t() @ after,
+            summed(above),
+            None,
+            None,
+        )

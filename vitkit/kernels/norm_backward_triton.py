@@ -22,8 +22,20 @@ FULL, PADDED = {"EACH": 48, "ROWS": 2, "num_warps": 4}, {"EACH": 48, "ROWS": 1, 
 
 
 @triton.jit
-def backward_kernel(x_in, weight, past, through, out, sums, R, D, EPS: tl.constexpr,
-                    EACH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def backward_kernel(
+    x_in,
+    weight,
+    past,
+    through,
+    out,
+    sums,
+    R,
+    D,
+    EPS: tl.constexpr,
+    EACH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     columns = tl.arange(0, COLUMNS)
     inside = columns < D
     slope = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
@@ -49,8 +61,9 @@ def backward_kernel(x_in, weight, past, through, out, sums, R, D, EPS: tl.conste
     tl.store(sums + place + D, tl.sum(bias_sum, axis=0), mask=inside)
 
 
-def norm_backward(past: Tensor, through: Tensor, x: Tensor, weight: Tensor, eps: float,
-                  launch: Any = direct) -> tuple[Tensor, Tensor]:
+def norm_backward(
+    past: Tensor, through: Tensor, x: Tensor, weight: Tensor, eps: float, launch: Any = direct
+) -> tuple[Tensor, Tensor]:
     """Gradients of what went past the norm and through it, (R, D) each → that of x (R, D), and those of the norm's
     weight and bias beside each other, in parts (n, 2·D)."""
     rows, width = x.shape
@@ -59,12 +72,14 @@ def norm_backward(past: Tensor, through: Tensor, x: Tensor, weight: Tensor, eps:
     out, parts = torch.empty_like(x), triton.cdiv(rows, tiles["EACH"])
     sums = x.new_empty(parts, 2 * width, dtype=torch.float32)
     # eps is part of the kernel: a compiled graph would hand it over as fp64, and all that it touches would become that
-    launch(backward_kernel)[(parts,)](x, weight, past, through, out, sums, rows, width, EPS=eps, COLUMNS=columns,
-                                      **tiles)
+    launch(backward_kernel)[(parts,)](
+        x, weight, past, through, out, sums, rows, width, EPS=eps, COLUMNS=columns, **tiles
+    )
     return out, sums
 
 
 @torch.library.triton_op("vitkit::norm_backward", mutates_args={})
-def norm_backward_operator(past: Tensor, through: Tensor, x: Tensor, weight: Tensor,
-                           eps: float) -> tuple[Tensor, Tensor]:
+def norm_backward_operator(
+    past: Tensor, through: Tensor, x: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     return norm_backward(past, through, x, weight, eps, torch.library.wrap_triton)

@@ -30,8 +30,24 @@ def _store_rounded(out, scales, rows, places, there, values, R):
 
 
 @triton.jit
-def norm_kernel(stream, branch, shift, weight, bias, total, out, scales, R, D, eps, ADDS: tl.constexpr,
-                SHIFTS: tl.constexpr, ROUNDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def norm_kernel(
+    stream,
+    branch,
+    shift,
+    weight,
+    bias,
+    total,
+    out,
+    scales,
+    R,
+    D,
+    eps,
+    ADDS: tl.constexpr,
+    SHIFTS: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     inside = columns < D
     there = (rows[:, None] < R) & inside[None, :]
@@ -56,8 +72,9 @@ def norm_kernel(stream, branch, shift, weight, bias, total, out, scales, R, D, e
 
 
 @triton.jit
-def rounded_kernel(before, out, scales, R, M, GELU: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr,
-                   COLUMNS: tl.constexpr):
+def rounded_kernel(
+    before, out, scales, R, M, GELU: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     there = (rows[:, None] < R) & (columns[None, :] < M)
     places = rows[:, None].to(tl.int64) * M + columns[None, :]
@@ -74,8 +91,9 @@ def norm(stream: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, eps
     return out
 
 
-def norm_rounded(stream: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor,
-                 eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def norm_rounded(
+    stream: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     total = stream if branch is None else torch.empty_like(stream)
     out, scales = torch.empty_like(stream, dtype=EIGHT_BITS), _scales(stream)
     _norm(stream, branch, None, weight, bias, eps, total, out, scales)
@@ -86,8 +104,9 @@ def rounded(before: Tensor, gelu: bool, tanh: bool, launch: Any = direct) -> tup
     """(R, M), GELU of it if asked for → 8 bits, and a scale for each row (R, 1)."""
     rows, width = before.shape
     out, scales = torch.empty_like(before, dtype=EIGHT_BITS), _scales(before)
-    launch(rounded_kernel)[(triton.cdiv(rows, ROUND["ROWS"]),)](before, out, scales, rows, width, GELU=gelu, TANH=tanh,
-                                                                COLUMNS=triton.next_power_of_2(width), **ROUND)
+    launch(rounded_kernel)[(triton.cdiv(rows, ROUND["ROWS"]),)](
+        before, out, scales, rows, width, GELU=gelu, TANH=tanh, COLUMNS=triton.next_power_of_2(width), **ROUND
+    )
     return out, scales
 
 
@@ -100,10 +119,33 @@ def _scales(rows: Tensor) -> Tensor:
     return rows.new_empty(len(rows), 1, dtype=torch.float32)
 
 
-def _norm(stream: Tensor, branch: Tensor | None, shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
-          total: Tensor, out: Tensor, scales: Tensor | None) -> None:
+def _norm(
+    stream: Tensor,
+    branch: Tensor | None,
+    shift: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    total: Tensor,
+    out: Tensor,
+    scales: Tensor | None,
+) -> None:
     rows, width = stream.shape
     direct(norm_kernel)[(triton.cdiv(rows, NORM["ROWS"]),)](
-        stream, stream if branch is None else branch, stream if shift is None else shift, weight, bias, total, out,
-        out if scales is None else scales, rows, width, eps, ADDS=branch is not None, SHIFTS=shift is not None,
-        ROUNDS=scales is not None, COLUMNS=triton.next_power_of_2(width), **NORM)
+        stream,
+        stream if branch is None else branch,
+        stream if shift is None else shift,
+        weight,
+        bias,
+        total,
+        out,
+        out if scales is None else scales,
+        rows,
+        width,
+        eps,
+        ADDS=branch is not None,
+        SHIFTS=shift is not None,
+        ROUNDS=scales is not None,
+        COLUMNS=triton.next_power_of_2(width),
+        **NORM,
+    )

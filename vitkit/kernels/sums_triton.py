@@ -33,5 +33,6 @@ def sums(x: Tensor) -> Tensor:
     parts = triton.cdiv(rows, ROWS_EACH)
     found = x.new_empty(parts, columns, dtype=torch.float32)
     direct(sum_kernel)[(triton.cdiv(columns, TILE_COLUMNS), parts)](
-        x, found, rows, columns, ROWS=TILE_ROWS, COLUMNS=TILE_COLUMNS, EACH=ROWS_EACH, num_warps=4)
+        x, found, rows, columns, ROWS=TILE_ROWS, COLUMNS=TILE_COLUMNS, EACH=ROWS_EACH, num_warps=4
+    )
     return found

@@ -51,8 +51,8 @@ class SelfAttention(nn.Module):
         else:
             query, key, value = split(self._project(x), self.heads)
         bias = relative(query) if relative is not None else None
-        mixed = mix(query[:, :, :wanted], key, value, bias)              # (B, H, T, d)
-        return self.out(mixed.transpose(1, 2).flatten(2))                # (B, T, D)
+        mixed = mix(query[:, :, :wanted], key, value, bias)  # (B, H, T, d)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
         """What `forward` attends to, computed again from its input: (B, H, T, T)."""
@@ -67,5 +67,5 @@ class SelfAttention(nn.Module):
         key, value = both.permute(2, 0, 3, 1, 4).unbind(0)
         return query.transpose(1, 2), key, value
 
-    def _project(self, x: Tensor) -> Tensor:                             # (B, T, 3·D)
+    def _project(self, x: Tensor) -> Tensor:  # (B, T, 3·D)
         return through(self.qkv, x, fp8=self.fp8)

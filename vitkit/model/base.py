@@ -103,8 +103,12 @@ class ImageModel(nn.Module, Generic[Config]):
         if images.ndim != 4:
             raise SizeError(f"images have the shape {tuple(images.shape)}", expected="(batch, channels, height, width)")
         if images.shape[1] != self.config.channels:
-            raise SizeError(f"images have {images.shape[1]} channels, the model takes {self.config.channels}",
-                            found=f"the shape {tuple(images.shape)}, read as (batch, channels, height, width)")
+            raise SizeError(
+                f"images have {images.shape[1]} channels, the model takes {self.config.channels}",
+                found=f"the shape {tuple(images.shape)}, read as (batch, channels, height, width)",
+            )
         if not images.is_floating_point():
-            raise SizeError(f"images are {images.dtype}; the model takes preprocessed floats",
-                            try_="images / 127.5 - 1 for uint8 pictures and weights that expect [-1, 1]")
+            raise SizeError(
+                f"images are {images.dtype}; the model takes preprocessed floats",
+                try_="images / 127.5 - 1 for uint8 pictures and weights that expect [-1, 1]",
+            )

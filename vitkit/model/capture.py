@@ -27,8 +27,9 @@ def match_names(patterns: Iterable[str], known: tuple[str, ...]) -> list[str]:
     for pattern in patterns:
         matched = [pattern] if pattern in known else [name for name in known if _matches(name, pattern)]
         if not matched:
-            raise ConfigError(f"nothing to capture is named {pattern!r}{did_you_mean(pattern, known)}",
-                              known=", ".join(known))
+            raise ConfigError(
+                f"nothing to capture is named {pattern!r}{did_you_mean(pattern, known)}", known=", ".join(known)
+            )
         names += matched
     return names
 

@@ -37,13 +37,21 @@ class ConvConfig:
     @classmethod
     def bit(cls, layers: tuple[int, ...], width: int) -> ConvConfig:
         """As big_transfer has it."""
-        return cls(layers=layers, width=width, preactivation=True, standardise_eps=1e-10, standardise_on="variance",
-                   norm_eps=1e-5)
+        return cls(
+            layers=layers,
+            width=width,
+            preactivation=True,
+            standardise_eps=1e-10,
+            standardise_on="variance",
+            norm_eps=1e-5,
+        )
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.width % GROUPS or any(units < 1 for units in self.layers):
-            raise ConfigError(f"a ResNet of width {self.width} and {self.layers} units per stage cannot be built",
-                              needed=f"a width that {GROUPS} normalisation groups can share, a unit in each stage")
+            raise ConfigError(
+                f"a ResNet of width {self.width} and {self.layers} units per stage cannot be built",
+                needed=f"a width that {GROUPS} normalisation groups can share, a unit in each stage",
+            )
 
     @property
     def stride(self) -> int:
@@ -85,8 +93,10 @@ class ViTConfig:
         height, width = self.image
         if height % self.stride or width % self.stride or min(height, width) < self.stride:
             fits = [max(side // self.stride, 1) * self.stride for side in self.image]
-            raise SizeError(f"a {height} x {width} image cannot be cut into {self.stride}-pixel patches; "
-                            f"use {fits[0]} x {fits[1]} or another patch size")
+            raise SizeError(
+                f"a {height} x {width} image cannot be cut into {self.stride}-pixel patches; "
+                f"use {fits[0]} x {fits[1]} or another patch size"
+            )
 
     @property
     def stride(self) -> int:
@@ -136,33 +146,40 @@ class ViTConfig:
         if not (self.stem is None or isinstance(self.stem, ConvConfig)):
             raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
         if self.width % self.heads:
-            raise ConfigError(f"a width of {self.width} cannot be shared by {self.heads} heads; "
-                              f"heads must divide the width")
+            raise ConfigError(
+                f"a width of {self.width} cannot be shared by {self.heads} heads; heads must divide the width"
+            )
 
     def _check_combinations(self) -> None:
         if self.pool == "token" and not self.class_token:
-            raise ConfigError("pool='token' reads the class token, which class_token=False leaves out",
-                              try_="pool='gap', the paper's alternative (D.3)")
+            raise ConfigError(
+                "pool='token' reads the class token, which class_token=False leaves out",
+                try_="pool='gap', the paper's alternative (D.3)",
+            )
         if self.positions == "relative" and self.inject == "stem":
-            raise ConfigError("relative positions live inside attention, there is nothing to add at the stem",
-                              try_="inject='every' (its own offsets in each layer) or 'shared'")
+            raise ConfigError(
+                "relative positions live inside attention, there is nothing to add at the stem",
+                try_="inject='every' (its own offsets in each layer) or 'shared'",
+            )
         if self.positions == "none" and self.inject != "stem":
             raise ConfigError(f"inject={self.inject!r} has nothing to inject with positions='none'")
         if self.positions == "sincos" and self.inject == "every":
-            raise ConfigError("sin-cos tables are fixed, so each layer's own would be the same",
-                              try_="inject='shared'")
+            raise ConfigError("sin-cos tables are fixed, so each layer's own would be the same", try_="inject='shared'")
         if self.positions == "2d" and self.width % 2:
             raise ConfigError(f"2-D positions give half the width to rows and half to columns; {self.width} is odd")
         if self.positions == "sincos" and self.width % 4:
             raise ConfigError(f"sin-cos positions need a width divisible by 4; {self.width} is not")
         if self.axial and self.class_token:
-            raise ConfigError("axial attention runs along rows and columns of patches, a class token is in neither",
-                              try_="pool='gap', class_token=False")
+            raise ConfigError(
+                "axial attention runs along rows and columns of patches, a class token is in neither",
+                try_="pool='gap', class_token=False",
+            )
         if self.axial and self.positions == "relative":
             raise ConfigError("axial attention with relative positions is not built", try_="positions='1d'")
         if self.norm == "post" and self.pool == "gap-norm":
-            raise ConfigError("post-norm blocks end normalised; pool='gap-norm' would normalise twice",
-                              try_="pool='gap'")
+            raise ConfigError(
+                "post-norm blocks end normalised; pool='gap-norm' would normalise twice", try_="pool='gap'"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +236,7 @@ def check_options(what: str, known: type[ModelConfig], options: Mapping[str, Any
     names = [field.name for field in fields(known)]
     for option in options:
         if option not in names:
-            raise ConfigError(f"{what} has no option {option!r}{did_you_mean(option, names)}",
-                              options=", ".join(names))
+            raise ConfigError(f"{what} has no option {option!r}{did_you_mean(option, names)}", options=", ".join(names))
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:

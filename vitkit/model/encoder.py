@@ -38,12 +38,19 @@ class Mlp(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.fp8 = False  # in training on a GPU, multiply 8-bit numbers on the way forward
 
-    def forward(self, x: Tensor) -> Tensor:                              # (B, T, D)
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
         if fusable(x) and plain(self.up) and plain(self.down) and not (self.training and self.dropout.p):
-            return mlp(x, self.up.weight, self.up.bias, self.down.weight, self.down.bias,
-                       tanh=self.approximate == "tanh", fp8=self.fp8)
-        hidden = F.gelu(through(self.up, x, fp8=self.fp8), approximate=self.approximate)         # (B, T, M)
-        return through(self.down, self.dropout(hidden), fp8=self.fp8)    # (B, T, D)
+            return mlp(
+                x,
+                self.up.weight,
+                self.up.bias,
+                self.down.weight,
+                self.down.bias,
+                tanh=self.approximate == "tanh",
+                fp8=self.fp8,
+            )
+        hidden = F.gelu(through(self.up, x, fp8=self.fp8), approximate=self.approximate)  # (B, T, M)
+        return through(self.down, self.dropout(hidden), fp8=self.fp8)  # (B, T, D)
 
 
 class Block(nn.Module):
@@ -62,13 +69,20 @@ class Block(nn.Module):
     @property
     def is_plain(self) -> bool:
         """Whether its weights are all there is to it: nobody has put other layers into it, or looks at them."""
-        products = [self.attention.qkv, self.attention.out, self.mlp.up, self.mlp.down] if (
-            type(self.attention) is SelfAttention and type(self.mlp) is Mlp) else []
-        return (bool(products) and all(map(plain, products))
-                and type(self.attention_norm) is type(self.mlp_norm) is nn.LayerNorm)
+        products = (
+            [self.attention.qkv, self.attention.out, self.mlp.up, self.mlp.down]
+            if (type(self.attention) is SelfAttention and type(self.mlp) is Mlp)
+            else []
+        )
+        return (
+            bool(products)
+            and all(map(plain, products))
+            and type(self.attention_norm) is type(self.mlp_norm) is nn.LayerNorm
+        )
 
-    def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1,
-                wanted: int | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1, wanted: int | None = None
+    ) -> Tensor:
         """(B, T, D) → the same, or the first `wanted` tokens alone; an axial block has `lines` rows or columns of each
         picture side by side in B."""
         if f"{name}/attention" in seen:
@@ -96,14 +110,14 @@ class AxialBlock(nn.Module):
 
     def forward(self, x: Tensor, relative: None, seen: Seen, name: str) -> Tensor:
         h, w = self.grid
-        rows = x.unflatten(1, (h, w)).flatten(0, 1)                      # (B·h, w, D)
+        rows = x.unflatten(1, (h, w)).flatten(0, 1)  # (B·h, w, D)
         rows = self.row(rows, None, seen, f"{name}/rows", lines=h).unflatten(0, (-1, h))
-        columns = rows.transpose(1, 2).flatten(0, 1)                     # (B·w, h, D)
+        columns = rows.transpose(1, 2).flatten(0, 1)  # (B·w, h, D)
         columns = self.column(columns, None, seen, f"{name}/columns", lines=w).unflatten(0, (-1, w))
         for view, lines in ((f"{name}/rows/attention", h), (f"{name}/columns/attention", w)):
             if view in seen:  # (B·lines, H, T, T) → (B, lines, H, T, T)
                 seen[view] = seen[view].unflatten(0, (-1, lines))  # type: ignore[union-attr]
-        return columns.transpose(1, 2).flatten(1, 2)                     # (B, N, D)
+        return columns.transpose(1, 2).flatten(1, 2)  # (B, N, D)
 
 
 class Encoder(nn.Module):

@@ -15,8 +15,8 @@ from vitkit.model.initialise import lecun_normal_, linear
 
 
 class TokenPool(nn.Module):
-    def forward(self, tokens: Tensor) -> Tensor:                         # (B, T, D)
-        return tokens[:, 0]                                              # (B, D)
+    def forward(self, tokens: Tensor) -> Tensor:  # (B, T, D)
+        return tokens[:, 0]  # (B, D)
 
 
 class MeanPool(nn.Module):
@@ -28,7 +28,7 @@ class MeanPool(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.eps) if config.pool == "gap-norm" else nn.Identity()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.norm(tokens[:, self.first:].mean(dim=1))             # (B, D)
+        return self.norm(tokens[:, self.first :].mean(dim=1))  # (B, D)
 
 
 class AttentionPool(nn.Module):
@@ -47,12 +47,12 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(width=config.width, hidden=config.mlp, gelu=config.gelu, dropout=0.0)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        query = self.query(self.probe).expand(tokens.shape[0], -1, -1)       # (B, 1, D)
-        query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)    # (B, H, 1, d)
+        query = self.query(self.probe).expand(tokens.shape[0], -1, -1)  # (B, 1, D)
+        query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
         pairs = self.key_value(tokens).unflatten(-1, (2, self.heads, -1))
-        key, value = pairs.permute(2, 0, 3, 1, 4).unbind(0)              # (B, H, T, d) each
+        key, value = pairs.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, d) each
         mixed = mix(query, key, value)
-        pooled = self.out(mixed.transpose(1, 2).flatten(2)).squeeze(1)   # (B, D)
+        pooled = self.out(mixed.transpose(1, 2).flatten(2)).squeeze(1)  # (B, D)
         return pooled + self.mlp(self.mlp_norm(pooled))
 
 
@@ -67,11 +67,11 @@ class Head(nn.Module):
         self.representation = _lecun(width, representation) if representation else None
         self.logits = zero_linear(representation or width, classes) if classes else nn.Identity()
 
-    def represent(self, pooled: Tensor) -> Tensor:                       # (B, D)
-        return pooled if self.representation is None else self.representation(pooled).tanh()   # (B, R)
+    def represent(self, pooled: Tensor) -> Tensor:  # (B, D)
+        return pooled if self.representation is None else self.representation(pooled).tanh()  # (B, R)
 
     def forward(self, representation: Tensor) -> Tensor:
-        return self.logits(representation)                               # (B, K)
+        return self.logits(representation)  # (B, K)
 
 
 def build_pool(config: ViTConfig) -> nn.Module:

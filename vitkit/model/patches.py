@@ -19,15 +19,17 @@ class PatchEmbedding(nn.Module):
         lecun_normal_(self.project.weight)
         nn.init.zeros_(self.project.bias)
 
-    def forward(self, image: Tensor) -> Tensor:                          # (B, C, h·P, w·P)
-        return self.project(cut(image, self.patch))                      # (B, N, D)
+    def forward(self, image: Tensor) -> Tensor:  # (B, C, h·P, w·P)
+        return self.project(cut(image, self.patch))  # (B, N, D)
 
 
 def cut(image: Tensor, patch: int) -> Tensor:
     """(B, C, h·P, w·P) → (B, N, C·P·P), rows first, as a convolution with stride P would see them."""
     b, c, height, width = image.shape
     if height % patch or width % patch:
-        raise SizeError(f"a {height} x {width} image cannot be cut into {patch}-pixel patches; "
-                        f"use {height // patch * patch} x {width // patch * patch} or another patch size")
+        raise SizeError(
+            f"a {height} x {width} image cannot be cut into {patch}-pixel patches; "
+            f"use {height // patch * patch} x {width // patch * patch} or another patch size"
+        )
     grid = image.reshape(b, c, height // patch, patch, width // patch, patch)
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

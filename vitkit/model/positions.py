@@ -31,11 +31,11 @@ class Learned1D(nn.Module):
         self.table = _table(grid[0] * grid[1] + self.extra, width)
 
     def forward(self) -> Tensor:
-        return self.table                                                # (T, D)
+        return self.table  # (T, D)
 
     @torch.no_grad()
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
-        token, patches = self.table[:self.extra], self.table[self.extra:]
+        token, patches = self.table[: self.extra], self.table[self.extra :]
         resized = resize_table(patches, self.grid, grid, interpolation)
         self.table = _like(self.table, torch.cat([token, resized]))
         self.grid = grid
@@ -53,9 +53,9 @@ class Learned2D(nn.Module):
 
     def forward(self) -> Tensor:
         h, w = self.grid
-        x = self.columns.expand(h, -1, -1)                               # (h, w, D/2)
-        y = self.rows.unsqueeze(1).expand(-1, w, -1)                     # (h, w, D/2)
-        patches = torch.cat([x, y], dim=-1).flatten(0, 1)                # (h·w, D)
+        x = self.columns.expand(h, -1, -1)  # (h, w, D/2)
+        y = self.rows.unsqueeze(1).expand(-1, w, -1)  # (h, w, D/2)
+        patches = torch.cat([x, y], dim=-1).flatten(0, 1)  # (h·w, D)
         return patches if self.token is None else torch.cat([self.token, patches])
 
     @torch.no_grad()
@@ -78,7 +78,7 @@ class SinCos(nn.Module):
         self.register_buffer("table", sincos_table(grid, width, class_token))
 
     def forward(self) -> Tensor:
-        return self.table                                                # (T, D)
+        return self.table  # (T, D)
 
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
         self.table = sincos_table(grid, self.width, self.class_token).to(self.table)
@@ -92,17 +92,20 @@ class Relative(nn.Module):
         self.heads = heads
         self.offsets = _table(2 * tokens - 1, width)
 
-    def forward(self, query: Tensor) -> Tensor:                          # (B, H, T, d)
+    def forward(self, query: Tensor) -> Tensor:  # (B, H, T, d)
         """The bias (B, H, T, T), scaled like the content scores it joins."""
         b, _, t, d = query.shape
-        offsets = self.offsets.unflatten(1, (self.heads, d)).permute(1, 2, 0) / math.sqrt(d)       # (H, d, 2T-1)
+        offsets = self.offsets.unflatten(1, (self.heads, d)).permute(1, 2, 0) / math.sqrt(d)  # (H, d, 2T-1)
         # Pictures side by side in one product per head: broadcasting would copy the offsets for each picture.
-        scores = query.transpose(0, 1).flatten(1, 2) @ offsets           # (H, B·T, 2T-1)
-        return shear(scores.unflatten(1, (b, t))).transpose(0, 1)        # (B, H, T, T)
+        scores = query.transpose(0, 1).flatten(1, 2) @ offsets  # (H, B·T, 2T-1)
+        return shear(scores.unflatten(1, (b, t))).transpose(0, 1)  # (B, H, T, T)
 
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
-        raise ConfigError("relative positions cannot be resized: on a line of tokens, an offset means another "
-                          "direction in another grid", try_="train at the final image size, or positions='1d'")
+        raise ConfigError(
+            "relative positions cannot be resized: on a line of tokens, an offset means another "
+            "direction in another grid",
+            try_="train at the final image size, or positions='1d'",
+        )
 
 
 def shear(scores: Tensor) -> Tensor:
@@ -113,7 +116,7 @@ def shear(scores: Tensor) -> Tensor:
     """
     t = scores.shape[-2]
     flat = F.pad(scores, (0, 1)).flatten(-2)
-    return flat[..., t - 1:t - 1 + t * (2 * t - 1)].unflatten(-1, (t, 2 * t - 1))[..., :t]
+    return flat[..., t - 1 : t - 1 + t * (2 * t - 1)].unflatten(-1, (t, 2 * t - 1))[..., :t]
 
 
 Absolute = Learned1D | Learned2D | SinCos
@@ -126,11 +129,13 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
         return nn.ModuleList()
     count = config.depth if config.inject == "every" else 1
     if config.positions == "relative":
-        return nn.ModuleList(Relative(tokens=config.tokens, width=config.width, heads=config.heads)
-                             for _ in range(count))
+        return nn.ModuleList(
+            Relative(tokens=config.tokens, width=config.width, heads=config.heads) for _ in range(count)
+        )
     kind = _ABSOLUTE[config.positions]
-    return nn.ModuleList(kind(grid=config.grid, width=config.width, class_token=config.class_token)
-                         for _ in range(count))
+    return nn.ModuleList(
+        kind(grid=config.grid, width=config.width, class_token=config.class_token) for _ in range(count)
+    )
 
 
 def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpolation = "paper") -> Tensor:
@@ -143,13 +148,13 @@ def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpo
         raise ConfigError(f"interpolation={interpolation!r} is not known", choose_from="paper, bicubic")
     if grid == target:
         return table.clone()
-    image = table.T.reshape(1, -1, *grid)                                # (1, D, h, w)
+    image = table.T.reshape(1, -1, *grid)  # (1, D, h, w)
     if interpolation == "paper":
         # float64: sampling points are fractions of the grid, and scipy computes them in double precision
         resized = F.interpolate(image.double(), target, mode="bilinear", align_corners=True)
     else:
         resized = resize(image.float(), target, "bicubic")
-    return resized.to(table.dtype).flatten(2)[0].T.contiguous()          # (h'·w', D)
+    return resized.to(table.dtype).flatten(2)[0].T.contiguous()  # (h'·w', D)
 
 
 def sincos_table(grid: Grid, width: int, class_token: bool) -> Tensor:
@@ -157,7 +162,7 @@ def sincos_table(grid: Grid, width: int, class_token: bool) -> Tensor:
     y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
     quarter = width // 4
     omega = 10_000.0 ** -(torch.arange(quarter, dtype=torch.float32) / max(quarter - 1, 1))
-    x, y = x.flatten()[:, None] * omega, y.flatten()[:, None] * omega    # (h·w, D/4)
+    x, y = x.flatten()[:, None] * omega, y.flatten()[:, None] * omega  # (h·w, D/4)
     table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
     return torch.cat([torch.zeros(1, width), table]) if class_token else table
 

@@ -143,9 +143,9 @@ class ResNet(ImageModel[ResNetConfig]):
         return self.config.body.channels_out
 
     def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
-        features = self.body(images, seen)                               # (B, C, h, w)
+        features = self.body(images, seen)  # (B, C, h, w)
         keep(seen, "features", features)
-        return features.mean(dim=(2, 3))                                 # (B, C)
+        return features.mean(dim=(2, 3))  # (B, C)
 
     def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
         self._reconfigure(image=image)

@@ -21,6 +21,7 @@ class Size(NamedTuple):
     heads: int
 
 
+# fmt: off
 SIZES = {  #        depth width  mlp   heads
     "mu": Size( 2,   32,  128,   2),    # a toy, for tests and first steps
     "Ti": Size(12,  192,  768,   3),    # DeiT / AugReg
@@ -31,6 +32,7 @@ SIZES = {  #        depth width  mlp   heads
     "g":  Size(40, 1408, 6144,  16),    # Zhai et al., Scaling Vision Transformers
     "G":  Size(48, 1664, 8192,  16),
 }
+# fmt: on
 
 
 class Stem(NamedTuple):
@@ -51,9 +53,31 @@ RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24
 
 # What the paper, AugReg and Google's code name; other patches and combinations of the tables work too.
 NAMED = (
-    "Ti/16", "S/32", "S/16", "B/32", "B/16", "B/8", "L/32", "L/16", "H/14", "g/14", "G/14", "mu/4",
-    "R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/16", "R50+B/32", "R50+L/16", "R50+L/32",
-    "R50x1", "R50x2", "R101x1", "R152x1", "R152x2", "R200x3",
+    "Ti/16",
+    "S/32",
+    "S/16",
+    "B/32",
+    "B/16",
+    "B/8",
+    "L/32",
+    "L/16",
+    "H/14",
+    "g/14",
+    "G/14",
+    "mu/4",
+    "R+Ti/16",
+    "R26+S/32",
+    "R26+B/32",
+    "R50+B/16",
+    "R50+B/32",
+    "R50+L/16",
+    "R50+L/32",
+    "R50x1",
+    "R50x2",
+    "R101x1",
+    "R152x1",
+    "R152x2",
+    "R200x3",
 )
 
 _VIT = re.compile(r"(?:(?P<stem>R\d*)\+)?(?P<size>[A-Za-z]+)/(?P<number>[1-9]\d*)")

@@ -35,8 +35,11 @@ class VisionTransformer(ImageModel[ViTConfig]):
     def captures(self) -> tuple[str, ...]:
         stem = self.stem.captures if self.stem is not None else ()
         views = ("rows/attention", "columns/attention") if self.config.axial else ("attention",)
-        blocks = [name for layer in range(self.config.depth)
-                  for name in (*(f"block{layer}/{view}" for view in views), f"block{layer}")]
+        blocks = [
+            name
+            for layer in range(self.config.depth)
+            for name in (*(f"block{layer}/{view}" for view in views), f"block{layer}")
+        ]
         return (*stem, "patches", "tokens", *blocks, "encoded", "representation")
 
     @property
@@ -44,7 +47,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
         return self.config.width
 
     def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
-        return self.pool(self.encode(self.embed(images, seen), seen, self.wanted(seen)))    # (B, D)
+        return self.pool(self.encode(self.embed(images, seen), seen, self.wanted(seen)))  # (B, D)
 
     def embed(self, images: Tensor, seen: Seen | None = None) -> Tensor:
         """images → patch embeddings (B, N, D), before class token and positions."""
@@ -88,6 +91,8 @@ class VisionTransformer(ImageModel[ViTConfig]):
         super().check_images(images)
         height, width = self.config.image
         if images.shape[2] != height or images.shape[3] != width:
-            raise SizeError(f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",
-                            try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
-                                 "which interpolate the positions")
+            raise SizeError(
+                f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",
+                try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
+                "which interpolate the positions",
+            )

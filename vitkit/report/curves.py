@@ -69,8 +69,9 @@ def _rate(record: Record) -> Drawing | None:
     rates = _column(record.steps, "lr")
     if rates is None:
         return None
-    return _panel("Learning rate", "How large a step each update took, as the schedule planned it.", rates, None,
-                  smooth=False)
+    return _panel(
+        "Learning rate", "How large a step each update took, as the schedule planned it.", rates, None, smooth=False
+    )
 
 
 def _norm(record: Record) -> Drawing | None:
@@ -85,16 +86,26 @@ def _norm(record: Record) -> Drawing | None:
     return _panel("Length of the gradient", reading, norms, None, mark=clip)
 
 
-def _panel(title: str, reading: str, trained: Curve | None, looked: Curve | None, *, place: Place = "upper right",
-           share: bool = False, smooth: bool = True, mark: float | None = None) -> Drawing:
+def _panel(
+    title: str,
+    reading: str,
+    trained: Curve | None,
+    looked: Curve | None,
+    *,
+    place: Place = "upper right",
+    share: bool = False,
+    smooth: bool = True,
+    mark: float | None = None,
+) -> Drawing:
     figure = canvas(WIDTH, HEIGHT)
     axes = figure.add_axes((56 / WIDTH, 44 / HEIGHT, 1 - 70 / WIDTH, 1 - 56 / HEIGHT))
     drawn = []
     if trained is not None:
         drawn.append(_line(axes, *trained, smooth=smooth))
     if looked is not None:
-        axes.plot(*looked, color=SECOND, linewidth=2, marker="o", markersize=4 if len(looked[0]) < 40 else 0,
-                  label="dev")
+        axes.plot(
+            *looked, color=SECOND, linewidth=2, marker="o", markersize=4 if len(looked[0]) < 40 else 0, label="dev"
+        )
         drawn.append(looked[1])
     if mark is not None:
         axes.axhline(mark, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))

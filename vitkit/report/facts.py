@@ -29,8 +29,11 @@ def cost(record: Record) -> Rows:
 
 
 def _division(plan: dict[str, Any]) -> str:
-    parts = [f"{plan[name]:,} {word}" for name, word in (("processes", "processes"), ("accumulate", "passes"),
-                                                         ("micro", "at a time")) if plan.get(name, 1) != 1]
+    parts = [
+        f"{plan[name]:,} {word}"
+        for name, word in (("processes", "processes"), ("accumulate", "passes"), ("micro", "at a time"))
+        if plan.get(name, 1) != 1
+    ]
     return f" ({' x '.join(parts)})" if parts else ""
 
 
@@ -44,8 +47,11 @@ def origin(record: Record) -> Rows:
         *(("", note) for note in data.get("notes") or ()),
         *((("split", _split(record.told("split"))),) if record.told("split") else ()),
         ("fingerprint", data.get("fingerprint")),
-        ("started", _moment(record.told("started"))), ("finished", _moment(record.told("finished"))),
-        ("machine", record.told("machine")), ("device", record.told("device")), ("versions", versions),
+        ("started", _moment(record.told("started"))),
+        ("finished", _moment(record.told("finished"))),
+        ("machine", record.told("machine")),
+        ("device", record.told("device")),
+        ("versions", versions),
     ]
     return [(name, str(text or NOT_RECORDED)) for name, text in rows]
 

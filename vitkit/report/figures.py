@@ -17,7 +17,7 @@ from vitkit.evaluate.evaluation import Evaluation
 from vitkit.report.svg import ACCENT, INK, MUTED, RULE, SECOND, canvas, drawing, inline, label
 
 LABELLED = 40  # classes whose names fit beside a confusion matrix
-BLOCKS = 240   # rows of a larger one: beyond that, neighbouring classes share a row
+BLOCKS = 240  # rows of a larger one: beyond that, neighbouring classes share a row
 
 
 def reliability(evaluation: Evaluation) -> Markup | None:
@@ -34,8 +34,13 @@ def reliability(evaluation: Evaluation) -> Markup | None:
         most = max(one.pictures for one in bins)
         above.scatter(said, right, s=[12 + 150 * one.pictures / most for one in bins], color=ACCENT, zorder=3)
         above.set(xlim=(0, 1.02), ylim=(0, 1.02), ylabel="share that was right")
-        below.bar([(one.low + one.high) / 2 for one in bins], [one.pictures for one in bins],
-                  [0.9 * (one.high - one.low) for one in bins], color=ACCENT, alpha=0.5)
+        below.bar(
+            [(one.low + one.high) / 2 for one in bins],
+            [one.pictures for one in bins],
+            [0.9 * (one.high - one.low) for one in bins],
+            color=ACCENT,
+            alpha=0.5,
+        )
         below.set(xlabel="confidence of the answer", ylabel="pictures")
         below.yaxis.set_major_locator(MaxNLocator(2, integer=True))
         below.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))

@@ -22,8 +22,8 @@ class Confusion:
     truth: str
     answer: str
     count: int
-    of: int        # pictures of `truth`
-    back: int      # the other way round
+    of: int  # pictures of `truth`
+    back: int  # the other way round
     back_of: int
 
 
@@ -32,12 +32,14 @@ def subject(record: Record) -> str:
 
 
 def result(record: Record) -> str:
-    """"90.9 % top-1 (89.9 – 91.8), 3,669 test pictures, 37 classes"."""
+    """ "90.9 % top-1 (89.9 – 91.8), 3,669 test pictures, 37 classes"."""
     found = record.evaluation
     if found is not None:
         score = found.headline
-        return (f"{percent(score.value)} {score_name(found)} ({interval(score)}), "
-                f"{plural(found.pictures, f'{found.split} picture')}, {plural(len(found.classes), 'class')}")
+        return (
+            f"{percent(score.value)} {score_name(found)} ({interval(score)}), "
+            f"{plural(found.pictures, f'{found.split} picture')}, {plural(len(found.classes), 'class')}"
+        )
     length = f"{plural(record.steps_done, 'step')}" if record.steps_done else "an unknown number of steps"
     how = "pre-trained by masked patch prediction" if record.pretrained else "trained"
     return f"{how} for {length}" + ("" if record.pretrained else ", not evaluated")
@@ -49,6 +51,7 @@ def score_name(evaluation: Evaluation) -> str:
 
 def weakest_first(evaluation: Evaluation) -> list[ClassScore]:
     """By recall, by average precision where pictures have several labels; classes without pictures come last."""
+
     def strength(score: ClassScore) -> tuple[bool, float, str]:
         value = score.average_precision if evaluation.multilabel else score.recall
         return value is None, value or 0.0, score.name
@@ -64,8 +67,17 @@ def confusions(evaluation: Evaluation, most: int) -> list[Confusion]:
     pairs = [divmod(int(place), len(counts)) for place in order if both.flat[place]]
     pairs = [(one, other) if counts[one, other] >= counts[other, one] else (other, one) for one, other in pairs]
     pictures, names = counts.sum(axis=1), evaluation.classes
-    return [Confusion(names[one], names[other], int(counts[one, other]), int(pictures[one]),
-                      int(counts[other, one]), int(pictures[other])) for one, other in pairs]
+    return [
+        Confusion(
+            names[one],
+            names[other],
+            int(counts[one, other]),
+            int(pictures[one]),
+            int(counts[other, one]),
+            int(pictures[other]),
+        )
+        for one, other in pairs
+    ]
 
 
 def overconfidence(evaluation: Evaluation) -> float | None:
@@ -73,8 +85,9 @@ def overconfidence(evaluation: Evaluation) -> float | None:
     answered = sum(one.pictures for one in evaluation.reliability)
     if not answered:
         return None
-    return sum(one.pictures * (one.confidence - one.accuracy) for one in evaluation.reliability
-               if one.pictures) / answered
+    return (
+        sum(one.pictures * (one.confidence - one.accuracy) for one in evaluation.reliability if one.pictures) / answered
+    )
 
 
 def training_operations(record: Record) -> float | None:
@@ -91,8 +104,10 @@ def problems(record: Record) -> list[str]:
     if record.run and not record.finished:
         found.append(f"The run did not finish; vitkit resume {record.folder} continues it.")
     for row in record.rolled_back:
-        found.append(f"At step {row['step']:,} training went back to step {row.get('to', '?')}: "
-                     f"{row.get('what', 'no reason recorded')}.")
+        found.append(
+            f"At step {row['step']:,} training went back to step {row.get('to', '?')}: "
+            f"{row.get('what', 'no reason recorded')}."
+        )
     broken = {str(row.get("picture")): str(row.get("reason")) for row in record.left_out}
     if broken:
         found.append(f"Training left out {plural(len(broken), 'picture')}: {_pairs(broken.items())}.")
@@ -106,17 +121,24 @@ def problems(record: Record) -> list[str]:
 def _of_evaluation(evaluation: Evaluation) -> list[str]:
     found = []
     if evaluation.left_out:
-        found.append(f"Scoring left out {plural(len(evaluation.left_out), 'picture')}: "
-                     f"{_pairs(evaluation.left_out.items())}.")
+        found.append(
+            f"Scoring left out {plural(len(evaluation.left_out), 'picture')}: {_pairs(evaluation.left_out.items())}."
+        )
     if evaluation.unlabelled:
-        found.append(f"{plural(evaluation.unlabelled, 'picture')} of the {evaluation.split} split had no class that "
-                     f"the model knows, and were not scored.")
+        found.append(
+            f"{plural(evaluation.unlabelled, 'picture')} of the {evaluation.split} split had no class that "
+            f"the model knows, and were not scored."
+        )
     if evaluation.missing:
-        found.append(f"The scored data lack {plural(len(evaluation.missing), 'class')} of the model: "
-                     f"{listed(evaluation.missing)}.")
+        found.append(
+            f"The scored data lack {plural(len(evaluation.missing), 'class')} of the model: "
+            f"{listed(evaluation.missing)}."
+        )
     if evaluation.extra:
-        found.append(f"The scored data have {plural(len(evaluation.extra), 'class')} that the model does not know: "
-                     f"{listed(evaluation.extra)}.")
+        found.append(
+            f"The scored data have {plural(len(evaluation.extra), 'class')} that the model does not know: "
+            f"{listed(evaluation.extra)}."
+        )
     return found
 
 

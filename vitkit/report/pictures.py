@@ -16,15 +16,15 @@ from vitkit.data.transforms import Exact
 from vitkit.errors import DecodeError
 from vitkit.evaluate.evaluation import Mistake
 
-SIDE = 176    # pixels that an embedded picture has at most along a side
-SMALL = 64    # pictures up to this side are kept exact, as PNG
-VIEWS = 8     # pictures shown before and after preprocessing
+SIDE = 176  # pixels that an embedded picture has at most along a side
+SMALL = 64  # pictures up to this side are kept exact, as PNG
+VIEWS = 8  # pictures shown before and after preprocessing
 MISTAKES = 24
 
 
 @dataclass(frozen=True)
 class Embedded:
-    source: str   # a data: address
+    source: str  # a data: address
     width: int
     height: int
 
@@ -38,7 +38,7 @@ class Embedded:
 class View:
     key: str
     stored: Embedded  # upright, otherwise as it is
-    seen: Embedded    # what the model gets
+    seen: Embedded  # what the model gets
 
 
 @dataclass(frozen=True)

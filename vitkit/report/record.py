@@ -29,19 +29,19 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True, kw_only=True)
 class Record:
     folder: Path
-    run: Row                         # run.json
-    model: Row                       # model.json
-    settings: str                    # config.toml as it is written
+    run: Row  # run.json
+    model: Row  # model.json
+    settings: str  # config.toml as it is written
     config: Fit | None
     architecture: ModelConfig | None
-    exact: Exact | None              # the preprocessing that belongs to the weights
+    exact: Exact | None  # the preprocessing that belongs to the weights
     evaluation: Evaluation | None
-    steps: tuple[Row, ...]           # lines of metrics.jsonl by kind, in the order of steps
+    steps: tuple[Row, ...]  # lines of metrics.jsonl by kind, in the order of steps
     scores: tuple[Row, ...]
     speeds: tuple[Row, ...]
     rolled_back: tuple[Row, ...]
     left_out: tuple[Row, ...]
-    unreadable: tuple[str, ...]      # files that are there and cannot be used
+    unreadable: tuple[str, ...]  # files that are there and cannot be used
 
     def told(self, *path: str) -> Any:
         """told("plan", "batch") → run.json's value, or None where it has none."""
@@ -62,7 +62,7 @@ class Record:
 
     @property
     def data_title(self) -> str:
-        """"/home/me/photos/" → "photos": where pictures lie is nobody's business but the user's."""
+        """ "/home/me/photos/" → "photos": where pictures lie is nobody's business but the user's."""
         name = self.data_name
         return name if name.startswith("hf:") else Path(name).name or name
 
@@ -109,12 +109,20 @@ def read_record(folder: Path) -> Record:
     architecture = _architecture(model, unreadable)
     kinds = _metrics(folder / "metrics.jsonl")
     return Record(
-        folder=folder, run=_json(folder / "run.json", unreadable), model=model,
-        settings=_text(folder / "config.toml"), config=_config(folder / "config.toml", unreadable),
-        architecture=architecture, exact=_exact(model, architecture),
+        folder=folder,
+        run=_json(folder / "run.json", unreadable),
+        model=model,
+        settings=_text(folder / "config.toml"),
+        config=_config(folder / "config.toml", unreadable),
+        architecture=architecture,
+        exact=_exact(model, architecture),
         evaluation=_evaluation(folder / "evaluation.json", unreadable),
-        steps=_latest(kinds["step"]), scores=_latest(kinds["score"]), speeds=tuple(kinds["speed"]),
-        rolled_back=tuple(kinds["rolled-back"]), left_out=tuple(kinds["left-out"]), unreadable=tuple(unreadable),
+        steps=_latest(kinds["step"]),
+        scores=_latest(kinds["score"]),
+        speeds=tuple(kinds["speed"]),
+        rolled_back=tuple(kinds["rolled-back"]),
+        left_out=tuple(kinds["left-out"]),
+        unreadable=tuple(unreadable),
     )
 
 

@@ -19,18 +19,45 @@ from matplotlib.figure import Figure
 
 INK, MUTED, RULE, ACCENT, SECOND = "#101010", "#707070", "#d0d0d0", "#2a6cb4", "#c4601c"
 # drawn in the colours above, shown in the page's own
-_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", ACCENT: "var(--accent)",
-              SECOND: "var(--second)"}
+_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    RULE: "var(--rule)",
+    ACCENT: "var(--accent)",
+    SECOND: "var(--second)",
+}
 _STYLE = {
-    "svg.fonttype": "none",     # text stays text: any script, and the reader's own fonts
-    "text.parse_math": False,   # a class may be called $x$
-    "font.size": 12, "axes.labelsize": 12, "xtick.labelsize": 11, "ytick.labelsize": 11, "legend.fontsize": 11,
-    "text.color": INK, "axes.labelcolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "axes.edgecolor": RULE,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True,
-    "axes.grid.axis": "y", "grid.color": RULE, "grid.linewidth": 0.8, "axes.axisbelow": True,
-    "xtick.major.size": 0, "ytick.major.size": 0, "xtick.major.pad": 6, "ytick.major.pad": 6,
-    "legend.frameon": False, "legend.handlelength": 1.4, "legend.borderpad": 0, "lines.solid_capstyle": "round",
-    "axes.facecolor": "none", "figure.facecolor": "none", "axes.formatter.useoffset": False,
+    "svg.fonttype": "none",  # text stays text: any script, and the reader's own fonts
+    "text.parse_math": False,  # a class may be called $x$
+    "font.size": 12,
+    "axes.labelsize": 12,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "legend.fontsize": 11,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "axes.edgecolor": RULE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": RULE,
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.major.pad": 6,
+    "ytick.major.pad": 6,
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "legend.borderpad": 0,
+    "lines.solid_capstyle": "round",
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "axes.formatter.useoffset": False,
 }
 _NOTHING_BESIDE = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # no dates: the same run, the same file
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -19,8 +19,8 @@ from vitkit.train.devices import describe_device
 @dataclass(frozen=True)
 class Engine:
     logits: Callable[[Tensor], Tensor]  # (B, C, height, width) → (B, K), float32 on the host
-    words: str                          # how it computes, for people: "exact: float32 on cpu, 2 threads"
-    batch: int = 64                     # pictures at a time that suit it
+    words: str  # how it computes, for people: "exact: float32 on cpu, 2 threads"
+    batch: int = 64  # pictures at a time that suit it
 
 
 def exact(model: Model, device: torch.device) -> Engine:

@@ -23,26 +23,26 @@ from vitkit.serve.samples import Samples, inside
 from vitkit.serve.ways import Compute, Way, missing_for_onnx, ways
 from vitkit.train.devices import computing_with, describe_device
 
-BATCHES = (1, 8)       # sizes that are timed; what counts is their geometric mean
-SECONDS = 0.4          # of timing for a way and size, at least ROUNDS
+BATCHES = (1, 8)  # sizes that are timed; what counts is their geometric mean
+SECONDS = 0.4  # of timing for a way and size, at least ROUNDS
 ROUNDS = 2
-WORTH = 1.1            # times as fast as exact, from which it is worth not being exact
-PICTURES = 64          # to compare on at most, and
-FEWEST = 16            # at least, or as many as
-LOOKING = 2.0          # seconds of exact answers allow
+WORTH = 1.1  # times as fast as exact, from which it is worth not being exact
+PICTURES = 64  # to compare on at most, and
+FEWEST = 16  # at least, or as many as
+LOOKING = 2.0  # seconds of exact answers allow
 LEAST_AGREEING = 0.97  # of the pictures; below, a way is dropped
-TIE = 0.05             # answers that the exact model finds as likely as its first, within this, agree
-FARTHEST = 0.25        # of a probability
+TIE = 0.05  # answers that the exact model finds as likely as its first, within this, agree
+FARTHEST = 0.25  # of a probability
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    same: int         # pictures with the same class first
-    agree: int        # or with one that is about as likely
+    same: int  # pictures with the same class first
+    agree: int  # or with one that is about as likely
     pictures: int
-    farthest: float   # difference of any probability
+    farthest: float  # difference of any probability
     where: str
 
     @property
@@ -52,8 +52,10 @@ class Agreement:
     @property
     def words(self) -> str:
         ties = f" and about as likely a one for {self.agree - self.same}" if self.agree > self.same else ""
-        return (f"same answer for {self.same}{ties} of {self.pictures} pictures ({self.where}), "
-                f"probabilities within {max(self.farthest, 1e-4):.2g}")
+        return (
+            f"same answer for {self.same}{ties} of {self.pictures} pictures ({self.where}), "
+            f"probabilities within {max(self.farthest, 1e-4):.2g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class Tried:
     """What came of a way."""
 
     way: Way
-    compute: Compute | None                  # None where it was given up
-    times: tuple[float, ...] = ()            # as fast as exact, for each of BATCHES
+    compute: Compute | None  # None where it was given up
+    times: tuple[float, ...] = ()  # as fast as exact, for each of BATCHES
     agreement: Agreement | None = None
     failure: str | None = None
 
@@ -76,8 +78,12 @@ class Tried:
             return f"{self.way.words} failed: {self.failure}"
         parts = [self.way.words]
         if self.times:
-            parts.append(", ".join(f"{times:.1f} times exact on {batch} picture{'s' * (batch > 1)}"
-                                   for batch, times in zip(BATCHES, self.times, strict=True)))
+            parts.append(
+                ", ".join(
+                    f"{times:.1f} times exact on {batch} picture{'s' * (batch > 1)}"
+                    for batch, times in zip(BATCHES, self.times, strict=True)
+                )
+            )
         if self.agreement is not None:
             parts.append(self.agreement.words)
         return "; ".join(parts)
@@ -157,7 +163,7 @@ class Comparison:
             answers.append(exact(picture[None]))
             if time.perf_counter() > until and len(seen) >= FEWEST:
                 break
-        self.pictures = torch.stack(seen)                                      # (n, C, height, width)
+        self.pictures = torch.stack(seen)  # (n, C, height, width)
         self.exact = probabilities(torch.cat(answers), classifier.multilabel)  # (n, K)
 
     def __call__(self, compute: Compute) -> Agreement:
@@ -211,8 +217,9 @@ def _engine(classifier: Classifier, best: Tried | None, others: Sequence[str]) -
         why = "; ".join([*others, *([hint] if hint else [])]) or "nothing faster is known for this machine"
         return replace(exact, words=f"{exact.words}, fast was asked for, but: {why}")
     where = describe_device(classifier.device, torch.get_num_threads())
-    return Engine(best.compute, f"fast: {best.way.words} on {where}{best.words.removeprefix(best.way.words)}",
-                  exact.batch)
+    return Engine(
+        best.compute, f"fast: {best.way.words} on {where}{best.words.removeprefix(best.way.words)}", exact.batch
+    )
 
 
 def _hint(classifier: Classifier) -> str:

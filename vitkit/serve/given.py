@@ -90,8 +90,10 @@ def _read_open(file: Any) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a file that was closed
         raise _unreadable(error) from error
     if not isinstance(content, bytes | bytearray | memoryview):
-        raise ConfigError(f"a picture cannot be read from a {type(file).__name__}: it gives {type(content).__name__}, "
-                          "not bytes", try_='open(…, "rb")')
+        raise ConfigError(
+            f"a picture cannot be read from a {type(file).__name__}: it gives {type(content).__name__}, not bytes",
+            try_='open(…, "rb")',
+        )
     return bytes(content)
 
 

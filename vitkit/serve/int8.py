@@ -21,7 +21,7 @@ from vitkit.model.build import Model
 from vitkit.model.encoder import Block
 
 GELU_LEAST = -0.1701  # the lowest value of GELU, tanh or exact: added to, no number is negative and all 8 bits serve
-TINY = 1e-12          # a scale for rows of zeros
+TINY = 1e-12  # a scale for rows of zeros
 
 
 class Int8(nn.Module):
@@ -29,18 +29,19 @@ class Int8(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        weight = layer.weight.detach()                                        # (M, D)
-        self.scales = weight.abs().amax(dim=1).clamp_min(TINY) / 127          # (M,)
+        weight = layer.weight.detach()  # (M, D)
+        self.scales = weight.abs().amax(dim=1).clamp_min(TINY) / 127  # (M,)
         rounded = (weight / self.scales[:, None]).round().to(torch.int8)
-        self.sums = rounded.sum(dim=1) * self.scales                          # (M,): what a row of ones would give
+        self.sums = rounded.sum(dim=1) * self.scales  # (M,): what a row of ones would give
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
         self.bias = layer.bias.detach()
 
     def product(self, rows: Tensor, zero: int) -> Tensor:
         """(R, D) uint8, in which `zero` stands for 0 → (R, M) float32."""
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(rows, 1.0, zero, self.packed, self.scales, self.zeros,
-                                                             None, 1.0, 0, torch.float32, "none", [], "")
+        product: Tensor = torch.ops.onednn.qlinear_pointwise(
+            rows, 1.0, zero, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
         return product
 
     def shaped(self, rows: Tensor, x: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ class ByToken(Int8):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         largest = torch.maximum(rows.amax(dim=1, keepdim=True), rows.amin(dim=1, keepdim=True).neg_())
-        scales = largest.clamp_min_(TINY).div_(127)                           # (R, 1)
+        scales = largest.clamp_min_(TINY).div_(127)  # (R, 1)
         product = self.product(as_bytes(rows.mul(scales.reciprocal())), 128)
         return self.shaped(product.mul_(scales).add_(self.bias), x)
 
@@ -67,7 +68,7 @@ class AfterGelu(Int8):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        scales = rows.amax(dim=1, keepdim=True).sub_(GELU_LEAST).div_(255)    # (R, 1)
+        scales = rows.amax(dim=1, keepdim=True).sub_(GELU_LEAST).div_(255)  # (R, 1)
         steps = scales.reciprocal()
         product = self.product(as_bytes(rows.mul_(steps).add_(steps.mul_(-GELU_LEAST).sub_(128))), 0)
         return self.shaped(product.mul_(scales).add_(self.bias), x)
@@ -88,7 +89,8 @@ def in_bytes(model: Model) -> nn.Module:
             attention: Any = part.attention
             attention.qkv, attention.out = ByToken(attention.qkv), ByToken(attention.out)
             part.mlp = nn.Sequential(  # type: ignore[assignment]
-                ByToken(part.mlp.up), _Gelu(), AfterGelu(part.mlp.down))
+                ByToken(part.mlp.up), _Gelu(), AfterGelu(part.mlp.down)
+            )
     return quick
 
 

@@ -19,7 +19,7 @@ class Trait(NamedTuple):
     """One thing that rows depend on."""
 
     value: str | int  # what is compared, such as a hash
-    words: str        # what a message says of it; two of the same words may still differ
+    words: str  # what a message says of it; two of the same words may still differ
 
 
 def part_of(path: Path) -> Path:
@@ -57,8 +57,11 @@ class Journal:
             self._append(head)
             return
         if different := _differences(found, belongs_to):
-            raise ConfigError(f"{self.path} was begun with another model, other settings or other pictures.",
-                              found=different, try_="another --out, or --overwrite to begin again")
+            raise ConfigError(
+                f"{self.path} was begun with another model, other settings or other pictures.",
+                found=different,
+                try_="another --out, or --overwrite to begin again",
+            )
         whole = len(found)
         for line in self.file:
             if not _is_row(line):
@@ -94,9 +97,10 @@ class Journal:
         try:
             yield
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error.strerror}.",
-                              try_="the same command, without --overwrite, once it can be: it goes on behind the last "
-                                   "row") from error
+            raise ConfigError(
+                f"{self.path} cannot be written: {error.strerror}.",
+                try_="the same command, without --overwrite, once it can be: it goes on behind the last row",
+            ) from error
 
 
 def _locked(file: BinaryIO) -> bool:
@@ -132,6 +136,10 @@ def _differences(found: bytes, now: Mapping[str, Trait]) -> list[str]:
         before = {}
     if before.keys() != now.keys():
         return ["a file that vitkit has not written, or not this version of it"]
-    return [f"{name}: {before[name].words}; now {trait.words}" if before[name].words != trait.words else
-            f"{name}: {trait.words}, as now, but what is called so has changed"
-            for name, trait in now.items() if before[name].value != trait.value]
+    return [
+        f"{name}: {before[name].words}; now {trait.words}"
+        if before[name].words != trait.words
+        else f"{name}: {trait.words}, as now, but what is called so has changed"
+        for name, trait in now.items()
+        if before[name].value != trait.value
+    ]

@@ -42,8 +42,15 @@ class Classifier:
     fast     the quickest way that this machine has, instead of the exact one; `classifier.engine.words` tells which
     """
 
-    def __init__(self, source: str | os.PathLike[str] | Model, *, device: str | None = None,
-                 image: int | tuple[int, int] | None = None, labels: Sequence[str] | None = None, fast: bool = False):
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Model,
+        *,
+        device: str | None = None,
+        image: int | tuple[int, int] | None = None,
+        labels: Sequence[str] | None = None,
+        fast: bool = False,
+    ):
         if isinstance(source, str | os.PathLike):
             self.model, self.device = load(source, image=image), pick_device(device or "cpu")
         else:
@@ -53,9 +60,11 @@ class Classifier:
         self.model.eval()
         config, metadata = self.model.config, self.model.metadata
         if not config.classes:
-            raise WeightsError(f"{source if isinstance(source, str | os.PathLike) else 'the model'} has no classes to "
-                               "answer with: it was pre-trained, or its head was taken off.",
-                               try_="vitkit fit DATA --weights RUN, then ask that run")
+            raise WeightsError(
+                f"{source if isinstance(source, str | os.PathLike) else 'the model'} has no classes to "
+                "answer with: it was pre-trained, or its head was taken off.",
+                try_="vitkit fit DATA --weights RUN, then ask that run",
+            )
         if labels is not None:
             if len(labels) != config.classes:
                 raise ConfigError(f"{len(labels)} class names for a model of {config.classes} classes")

@@ -25,7 +25,7 @@ class Prediction:
 
     labels: tuple[str, ...]
     probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))  # (K,)
-    name: str | None = None   # of the file, where it was one
+    name: str | None = None  # of the file, where it was one
     error: str | None = None  # why the picture could not be read, or has no answer
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """What a model takes, made of a picture: for training loops and pipelines of one's own.
 
-    see = vitkit.preprocess(model)
-    logits = model(torch.stack([see("cat.jpg"), see(pil_image)]))
+see = vitkit.preprocess(model)
+logits = model(torch.stack([see("cat.jpg"), see(pil_image)]))
 """
 
 from __future__ import annotations
@@ -30,5 +30,6 @@ class Preprocess:
 
 def preprocess(model: Model) -> Preprocess:
     """Of the model as it is now: after `resize`, for its new image size."""
-    return Preprocess(Exact(image=model.config.image, preprocessing=model.metadata.preprocessing),
-                      model.config.channels)
+    return Preprocess(
+        Exact(image=model.config.image, preprocessing=model.metadata.preprocessing), model.config.channels
+    )

@@ -42,8 +42,9 @@ def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
     """picture, error, label_1, probability_1, label_2, …"""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["picture", "error",
-                     *(f"{what}_{place}" for place in range(1, top + 1) for what in ("label", "probability"))])
+    writer.writerow(
+        ["picture", "error", *(f"{what}_{place}" for place in range(1, top + 1) for what in ("label", "probability"))]
+    )
     yield text.getvalue()
     for row in rows:
         text.seek(0)
@@ -67,9 +68,16 @@ def _write_jsonl(path: Path, rows: Iterable[Row], top: int) -> None:
 def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
     """label and probability of the likeliest class; labels, probabilities of the first `top`; null where unreadable."""
     arrow, parquet = _pyarrow()
-    schema = arrow.schema([("picture", arrow.string()), ("error", arrow.string()), ("label", arrow.string()),
-                           ("probability", arrow.float32()), ("labels", arrow.list_(arrow.string())),
-                           ("probabilities", arrow.list_(arrow.float32()))])
+    schema = arrow.schema(
+        [
+            ("picture", arrow.string()),
+            ("error", arrow.string()),
+            ("label", arrow.string()),
+            ("probability", arrow.float32()),
+            ("labels", arrow.list_(arrow.string())),
+            ("probabilities", arrow.list_(arrow.float32())),
+        ]
+    )
     remaining = iter(rows)
     with parquet.ParquetWriter(path, schema) as writer:
         while part := list(islice(remaining, AT_A_TIME)):
@@ -78,11 +86,14 @@ def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
 
 def _flat(row: Row) -> dict[str, Any]:
     answers = row["answers"]
-    return {"picture": printable(row["picture"]), "error": row["error"],
-            "label": answers[0]["label"] if answers else None,
-            "probability": answers[0]["probability"] if answers else None,
-            "labels": [answer["label"] for answer in answers] or None,
-            "probabilities": [answer["probability"] for answer in answers] or None}
+    return {
+        "picture": printable(row["picture"]),
+        "error": row["error"],
+        "label": answers[0]["label"] if answers else None,
+        "probability": answers[0]["probability"] if answers else None,
+        "labels": [answer["label"] for answer in answers] or None,
+        "probabilities": [answer["probability"] for answer in answers] or None,
+    }
 
 
 def _pyarrow() -> tuple[Any, Any]:

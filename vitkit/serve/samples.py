@@ -26,8 +26,8 @@ Pixels = NDArray[Any]  # (height, width, channels), uint8 or float32 on 0 to 255
 
 @dataclass(frozen=True)
 class Samples:
-    words: str        # "photos/, test"
-    split: Split      # labels in the model's classes, -1 where they are not known
+    words: str  # "photos/, test"
+    split: Split  # labels in the model's classes, -1 where they are not known
     channels: int
     others: Split | None = None  # for calibration: pictures of the same kind that are not asked about
 
@@ -118,12 +118,22 @@ def _stacked(split: Split, index: int, channels: int) -> Pixels | None:
 def other_shapes(pixels: Pixels) -> list[Pixels]:
     """Parts of a picture that are wide, high, a line, a point, and one that is larger: sizes that data may lack."""
     height, width = pixels.shape[:2]
-    return [np.ascontiguousarray(part) for part in (
-        pixels[:max(1, height // 3)], pixels[:, :max(1, width // 4)], pixels[height // 2:height // 2 + 1],
-        pixels[:, width // 2:width // 2 + 1], pixels[:1, :1], pixels.repeat(2, axis=0).repeat(3, axis=1)[:-1])]
+    return [
+        np.ascontiguousarray(part)
+        for part in (
+            pixels[: max(1, height // 3)],
+            pixels[:, : max(1, width // 4)],
+            pixels[height // 2 : height // 2 + 1],
+            pixels[:, width // 2 : width // 2 + 1],
+            pixels[:1, :1],
+            pixels.repeat(2, axis=0).repeat(3, axis=1)[:-1],
+        )
+    ]
 
 
 def check_any(samples: Samples, compared: int) -> None:
     if compared == 0:
-        raise ConfigError(f"no picture of {samples.words} could be read; there is nothing to compare on.",
-                          try_="--data a folder of pictures")
+        raise ConfigError(
+            f"no picture of {samples.words} could be read; there is nothing to compare on.",
+            try_="--data a folder of pictures",
+        )

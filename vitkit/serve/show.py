@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from vitkit.serve.prediction import Prediction
 
-FEW = 6      # pictures that get bars
-BAR = 24     # characters of a certain answer
-NAME = 40    # characters of a name in a line, at most
+FEW = 6  # pictures that get bars
+BAR = 24  # characters of a certain answer
+NAME = 40  # characters of a name in a line, at most
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -26,7 +26,7 @@ def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], t
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for prediction in predictions:
         name = _short(prediction.name or "", common)
-        name = name if len(name) <= width else "…" + name[1 - width:]
+        name = name if len(name) <= width else "…" + name[1 - width :]
         print(_line(prediction, f"{name:<{width}}", top, room), flush=True)
 
 
@@ -34,8 +34,10 @@ def _bars(prediction: Prediction, top: int) -> list[str]:
     name = in_one_line(prediction.name or "")
     if prediction.error is not None:
         return [name, f"  no answer: {prediction.error}"]
-    return [name, *(f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}"
-                    for answer in prediction.top(top))]
+    return [
+        name,
+        *(f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}" for answer in prediction.top(top)),
+    ]
 
 
 def _bar(share: float) -> str:

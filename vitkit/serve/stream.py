@@ -21,8 +21,14 @@ from vitkit.serve.rows import check_name, write_rows
 from vitkit.train.score import Watch
 
 
-def predict_files(classifier: Classifier, paths: Sequence[Path], *, start: int = 0, workers: int = 0,
-                  watch: Watch = lambda items, total, what: iter(items)) -> Iterator[Prediction]:
+def predict_files(
+    classifier: Classifier,
+    paths: Sequence[Path],
+    *,
+    start: int = 0,
+    workers: int = 0,
+    watch: Watch = lambda items, total, what: iter(items),
+) -> Iterator[Prediction]:
     """The predictions of all pictures from `start` on, in order; broken ones have an `error`."""
     split = as_split(paths[start:])
     reader = Reader(split=split, transform=classifier.exact, channels=classifier.model.config.channels)
@@ -32,8 +38,9 @@ def predict_files(classifier: Classifier, paths: Sequence[Path], *, start: int =
 
 
 def _answers(classifier: Classifier, split: Split, batch: Batch) -> list[Prediction]:
-    answered = {index: Prediction(classifier.labels, name=split.keys[index], error=reason)
-                for index, reason in batch.failures}
+    answered = {
+        index: Prediction(classifier.labels, name=split.keys[index], error=reason) for index, reason in batch.failures
+    }
     if len(batch.images):
         told = classifier.probabilities(batch.images)
         for index, row in zip(batch.indices.tolist(), told, strict=True):
@@ -41,9 +48,17 @@ def _answers(classifier: Classifier, split: Split, batch: Batch) -> list[Predict
     return [answered[index] for index in sorted(answered)]
 
 
-def predict_into(out: Path, classifier: Classifier, paths: Sequence[Path], *, top: int, workers: int = 0,
-                 overwrite: bool = False, source: str = "", watch: Watch = lambda items, total, what: iter(items)
-                 ) -> tuple[int, int]:
+def predict_into(
+    out: Path,
+    classifier: Classifier,
+    paths: Sequence[Path],
+    *,
+    top: int,
+    workers: int = 0,
+    overwrite: bool = False,
+    source: str = "",
+    watch: Watch = lambda items, total, what: iter(items),
+) -> tuple[int, int]:
     """Rows into a file, .csv, .jsonl or .parquet; called again after a stop, it goes on behind the last row.
 
     How many rows were there already, and how many pictures could not be read. `source` is where the model came from.

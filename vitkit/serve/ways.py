@@ -29,9 +29,9 @@ Compute = Callable[[Tensor], Tensor]  # (B, C, height, width) float32 on the hos
 
 @dataclass(frozen=True)
 class Way:
-    words: str                               # "int8 matrices"
+    words: str  # "int8 matrices"
     build: Callable[[Classifier], Compute]
-    slow_to_build: bool = False              # many seconds: tried where nothing else is worth it
+    slow_to_build: bool = False  # many seconds: tried where nothing else is worth it
 
 
 def ways(classifier: Classifier) -> list[Way]:
@@ -46,8 +46,10 @@ def _on_a_gpu(classifier: Classifier) -> list[Way]:
         return []
     model = classifier.model
     if not isinstance(model, VisionTransformer) or not applies(model):
-        return [Way("bf16", lambda given: _recorded(given, "bf16")),
-                Way("compiled bf16", _compiled, slow_to_build=True)]
+        return [
+            Way("bf16", lambda given: _recorded(given, "bf16")),
+            Way("compiled bf16", _compiled, slow_to_build=True),
+        ]
     found = [Way("bf16", lambda given: _recorded(given, "bf16"))]
     if "fp8" in can and roundable(model):
         found.append(Way("fp8 matrices", lambda given: _recorded(given, "fp8")))
@@ -57,8 +59,11 @@ def _on_a_gpu(classifier: Classifier) -> list[Way]:
 def _on_a_cpu(classifier: Classifier) -> list[Way]:
     can = instructions()
     found = []
-    if can & {"avx512_vnni", "amx_int8"} and hasattr(torch.ops.onednn, "qlinear_pointwise") and int8.applies(
-            classifier.model):
+    if (
+        can & {"avx512_vnni", "amx_int8"}
+        and hasattr(torch.ops.onednn, "qlinear_pointwise")
+        and int8.applies(classifier.model)
+    ):
         found.append(Way("int8 matrices", lambda given: _torch(int8.in_bytes(given.model))))
     if can & {"avx512_bf16", "amx_bf16"}:
         found.append(Way("bf16", lambda given: _torch(ready(given.model, "bf16"))))

@@ -62,9 +62,11 @@ def check_shared(folder: Path, processes: Processes) -> None:
     if processes.first:
         mark.unlink(missing_ok=True)
     if blind:
-        raise RunError(f"{folder} is not the same folder for all processes: process{'es' * (len(blind) > 1)} "
-                       f"{', '.join(map(str, blind))} of {processes.ranks} cannot see what the first has written.",
-                       try_="--out on a disk that all machines share, as a path that means the same on each")
+        raise RunError(
+            f"{folder} is not the same folder for all processes: process{'es' * (len(blind) > 1)} "
+            f"{', '.join(map(str, blind))} of {processes.ranks} cannot see what the first has written.",
+            try_="--out on a disk that all machines share, as a path that means the same on each",
+        )
 
 
 def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], processes: Processes) -> Path:
@@ -76,8 +78,11 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
             saving.mkdir(parents=True)
         processes.barrier()
         with quietly():
-            state_dict_saver.save(state, storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
-                                  no_dist=processes.ranks == 1)
+            state_dict_saver.save(
+                state,
+                storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
+                no_dist=processes.ranks == 1,
+            )
         if processes.first:
             write_record(saving, record)
             _remove(target)  # of the same step, before a roll-back
@@ -85,14 +90,21 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
             _sync(folder)
         processes.barrier()
     except (OSError, RunError, CheckpointException) as error:
-        raise RunError(f"the checkpoint of step {record['step']} cannot be written to {folder}: {_cause(error)}.",
-                       kept="the checkpoints before it are whole", then=f"make room, and vitkit resume {folder.parent}",
-                       ) from error
+        raise RunError(
+            f"the checkpoint of step {record['step']} cannot be written to {folder}: {_cause(error)}.",
+            kept="the checkpoints before it are whole",
+            then=f"make room, and vitkit resume {folder.parent}",
+        ) from error
     return target
 
 
-def load(checkpoint: Path, objective: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None,
-         processes: Processes) -> dict[str, Any]:
+def load(
+    checkpoint: Path,
+    objective: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
+    processes: Processes,
+) -> dict[str, Any]:
     """Into the objective, the optimizer and the average, in place, whatever number of processes wrote it."""
     try:
         stored = HuggingFaceStorageReader(str(checkpoint)).read_metadata().state_dict_metadata
@@ -100,17 +112,20 @@ def load(checkpoint: Path, objective: nn.Module, optimizer: torch.optim.Optimize
         state = state_of(objective, optimizer, average)
         lacking = sorted(state.keys() ^ stored.keys())
         if lacking:
-            raise RunError(f"{checkpoint} is of another model: {len(lacking)} tensors do not pair.",
-                           such_as=lacking[:4])
+            raise RunError(
+                f"{checkpoint} is of another model: {len(lacking)} tensors do not pair.", such_as=lacking[:4]
+            )
         with quietly():
-            state_dict_loader.load(state, storage_reader=HuggingFaceStorageReader(str(checkpoint)),
-                                   no_dist=processes.ranks == 1)
+            state_dict_loader.load(
+                state, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=processes.ranks == 1
+            )
         return read_record(checkpoint)
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
         if isinstance(error, RunError):
             raise
-        raise RunError(f"{checkpoint} cannot be read: {_cause(error)}.",
-                       try_="remove it, and resume from the one before it") from error
+        raise RunError(
+            f"{checkpoint} cannot be read: {_cause(error)}.", try_="remove it, and resume from the one before it"
+        ) from error
 
 
 def write_record(checkpoint: Path, record: dict[str, Any]) -> None:
@@ -151,7 +166,8 @@ def _make_slots(objective: nn.Module, optimizer: torch.optim.Optimizer, stored: 
         parameter = parameters[name]
         scalar = not len(stored[key].size) and parameter.ndim > 0
         optimizer.state[parameter][slot] = (
-            torch.zeros((), device=parameter.device if _on_device(optimizer) else "cpu") if scalar
+            torch.zeros((), device=parameter.device if _on_device(optimizer) else "cpu")
+            if scalar
             else torch.zeros_like(parameter, memory_format=torch.preserve_format)
         )
 

@@ -23,8 +23,9 @@ def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes
     """The settings with the best of the candidates; runs that were finished before are not run again."""
     candidates = config.lr_candidates or (config.lr / 3, config.lr, config.lr * 3)
     if config.objective != "labels":
-        raise ConfigError("--lr auto chooses by accuracy, which pre-training without labels has none of",
-                          try_="a number")
+        raise ConfigError(
+            "--lr auto chooses by accuracy, which pre-training without labels has none of", try_="a number"
+        )
     check_unchanged(config, folder)
     check_patience(config, divide(data, config))  # what the last run would refuse is better known before the first
     tried = []
@@ -34,18 +35,29 @@ def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes
             try:
                 _run(trial, replace(config, lr=rate), data, processes)
             except Interrupted as stopped:
-                raise Interrupted(f"stopped while trying learning rate {rate:g}; vitkit resume {folder.path} goes on "
-                                  "from there", stopped.code) from stopped
+                raise Interrupted(
+                    f"stopped while trying learning rate {rate:g}; vitkit resume {folder.path} goes on from there",
+                    stopped.code,
+                ) from stopped
         found = processes.told({"lr": rate, **(_outcome(trial, data.multilabel) or {})} if processes.first else None)
         tried.append(found)
-        say("tried", f"learning rate {rate:g}: " + ("diverged" if found["loss"] is None else
-            f"{found['top1']:.2%} of the dev pictures, loss {found['loss']:.4f}"))
+        say(
+            "tried",
+            f"learning rate {rate:g}: "
+            + (
+                "diverged"
+                if found["loss"] is None
+                else f"{found['top1']:.2%} of the dev pictures, loss {found['loss']:.4f}"
+            ),
+        )
     if processes.first:
         folder.add_to_record(learning_rates=tried)
     usable = [one for one in tried if one["loss"] is not None]
     if not usable:
-        raise RunError(f"every learning rate of {', '.join(f'{rate:g}' for rate in candidates)} diverged.",
-                       try_="--set lr_candidates=… with lower ones")
+        raise RunError(
+            f"every learning rate of {', '.join(f'{rate:g}' for rate in candidates)} diverged.",
+            try_="--set lr_candidates=… with lower ones",
+        )
     best = max(usable, key=partial(_merit, data.multilabel))
     chosen = replace(config, lr=best["lr"], choose_lr=False)
     # where the data have a val split of their own, the trial has seen all there is to fit

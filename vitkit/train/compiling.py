@@ -23,20 +23,28 @@ from vitkit.train.practice import forget, practise, seconds_of_a_pass
 
 # measured on an H200: B/16 took 43 s to compile, L/16 75; where passes are launched as one, a step of a plain ViT up to
 # that width was shorter afterwards by that share: wide ones have little left between their products
-START, EACH_BLOCK = 12.0, 2.5   # seconds
+START, EACH_BLOCK = 12.0, 2.5  # seconds
 SAVED = {192: 0.16, 384: 0.07, math.inf: 0.025}
 SAVED_ELSEWHERE = 0.07
-LONG = 2_000                    # steps from which a run is compiled where a pass cannot be tried beforehand
+LONG = 2_000  # steps from which a run is compiled where a pass cannot be tried beforehand
 
 
 @dataclass(frozen=True)
 class Compiling:
     pays: bool
-    words: str    # ", compiled …", or why not; nothing where there is nothing to say
+    words: str  # ", compiled …", or why not; nothing where there is nothing to say
 
 
-def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, precision: Precision,
-           sharing: Sharing, *, recorded: bool = False) -> Compiling:
+def decide(
+    asked: str,
+    objective: Objective,
+    plan: Plan,
+    processes: Processes,
+    precision: Precision,
+    sharing: Sharing,
+    *,
+    recorded: bool = False,
+) -> Compiling:
     if asked != "auto":
         return Compiling(asked == "yes", ", compiled" * (asked == "yes"))
     if processes.device.type != "cuda":
@@ -75,8 +83,11 @@ def compile_now(shared: nn.Module, objective: Objective, micro: int, device: tor
     except Exception as error:  # compilers have kinds of their own
         first = "".join(str(error).strip().splitlines()[:1])[:200]
         if must:
-            raise ConfigError("torch could not compile this model here.", found=f"{type(error).__name__}: {first}",
-                              try_="--set compile=no") from error
+            raise ConfigError(
+                "torch could not compile this model here.",
+                found=f"{type(error).__name__}: {first}",
+                try_="--set compile=no",
+            ) from error
         for part in shared.modules():
             part._compiled_call_impl = None
         return f"not, for that failed ({type(error).__name__}: {first}); going on without"
@@ -97,5 +108,10 @@ def expected_share(model: Model, *, recorded: bool) -> float:
 
 
 def _length(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else (
-        f"{seconds / 3600:.0f} h")
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else (f"{seconds / 3600:.0f} h")
+    )

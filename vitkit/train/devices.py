@@ -20,7 +20,7 @@ SMALL = 50_000_000  # multiply-adds for a picture, up to which computing takes a
 
 
 def pick_device(name: str) -> torch.device:
-    """"auto" is the GPU where there is one; under torchrun, each process takes its own."""
+    """ "auto" is the GPU where there is one; under torchrun, each process takes its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -30,12 +30,17 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             built = "" if torch.version.cuda else ", built without CUDA"
-            raise ConfigError("device = cuda: no CUDA device can be used here",
-                              found=f"torch {torch.__version__}{built}", try_="--device cpu")
+            raise ConfigError(
+                "device = cuda: no CUDA device can be used here",
+                found=f"torch {torch.__version__}{built}",
+                try_="--device cpu",
+            )
         index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
         if index >= torch.cuda.device_count():
-            raise ConfigError(f"device = cuda:{index}: there are {torch.cuda.device_count()} CUDA devices here, "
-                              "counted from 0", try_="--device cuda, or no more processes than devices")
+            raise ConfigError(
+                f"device = cuda:{index}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0",
+                try_="--device cuda, or no more processes than devices",
+            )
         device = torch.device("cuda", index)
     elif device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device = mps: there is no Apple GPU here", try_="--device cpu")

@@ -22,13 +22,16 @@ class Display:
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.shown and self.terminal:
             print(file=sys.stderr)
         if error is None and self.wait > MUCH and time.perf_counter() - self.started > LONG:
-            self.say(f"{self.wait:.0%} of the time went into waiting for pictures. More cores read faster; pictures of "
-                     "many megapixels can be made smaller once (vitkit shard DATA small/ --side 512)")
+            self.say(
+                f"{self.wait:.0%} of the time went into waiting for pictures. More cores read faster; pictures of "
+                "many megapixels can be made smaller once (vitkit shard DATA small/ --side 512)"
+            )
 
     def rate(self, step: int) -> float:
         """Pictures per second of this process's steps so far."""
@@ -44,10 +47,12 @@ class Display:
         rate = self.rate(step)
         left = (self.steps - step) * self.batch / rate if rate else 0.0
         values = "".join(f"  {name} {value:.3f}" for name, value in measures.items())
-        text = (f"step {step:,}/{self.steps:,}  {duration(left)} left  loss {loss:.4f}{values}  "
-                f"{rate:,.0f} pictures/s  waiting for data {wait:.0%}")
+        text = (
+            f"step {step:,}/{self.steps:,}  {duration(left)} left  loss {loss:.4f}{values}  "
+            f"{rate:,.0f} pictures/s  waiting for data {wait:.0%}"
+        )
         if self.terminal:  # a line that wraps cannot be written over
-            print(f"\r\x1b[2K{text[:shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
         else:
             print(text, file=sys.stderr, flush=True)
 

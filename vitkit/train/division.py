@@ -18,10 +18,10 @@ from vitkit.data.split import stratified
 @dataclass(frozen=True)
 class Division:
     fit: Split
-    dev: Split | None           # for choosing: rates, when to stop
-    test: Split | None          # for scoring, once
-    scored: str                 # its name: test, val, or held-out where it was cut from another
-    words: tuple[str, ...]      # "3,680 trainval", …: what is what
+    dev: Split | None  # for choosing: rates, when to stop
+    test: Split | None  # for scoring, once
+    scored: str  # its name: test, val, or held-out where it was cut from another
+    words: tuple[str, ...]  # "3,680 trainval", …: what is what
     set_aside: dict[str, Any] | None  # how `test` was cut out of a split, so that an evaluation can do it again
 
 
@@ -34,11 +34,17 @@ def divide(data: Data, config: Fit) -> Division:
     _check(data, name, fit)
     scored = _scored(data, name)
     if scored is None:
-        set_aside = {"source": name, "share": config.test, "seed": config.split_seed,
-                     "fingerprint": fingerprint(data, name)}
+        set_aside = {
+            "source": name,
+            "share": config.test,
+            "seed": config.split_seed,
+            "fingerprint": fingerprint(data, name),
+        }
         fit, test = _cut(fit, config.test, config.split_seed, "scoring", "more pictures, or a test/ folder")
-        words = [f"{len(fit):,} to fit",
-                 f"{len(test):,} to score, set aside from {name} ({config.test:.0%} of each class)"]
+        words = [
+            f"{len(fit):,} to fit",
+            f"{len(test):,} to score, set aside from {name} ({config.test:.0%} of each class)",
+        ]
     else:
         test = _labelled(data.splits[scored])
         words = [f"{len(fit):,} {name}", f"{len(test):,} {scored}"]
@@ -75,14 +81,19 @@ def held_out(data: Data, record: Mapping[str, Any]) -> Data | None:
 def _check(data: Data, name: str, fit: Split) -> None:
     """That there is something to learn."""
     if not data.classes or len(fit) == 0:
-        raise DataError(f"{data.name} has no labels to fit.", found=f"{len(data.splits[name]):,} pictures, {data.kind}",
-                        **({"note": data.notes} if data.notes else {}),
-                        try_="class folders or a manifest with labels; vitkit pretrain needs none")
+        raise DataError(
+            f"{data.name} has no labels to fit.",
+            found=f"{len(data.splits[name]):,} pictures, {data.kind}",
+            **({"note": data.notes} if data.notes else {}),
+            try_="class folders or a manifest with labels; vitkit pretrain needs none",
+        )
     present = np.flatnonzero(fit.per_class(len(data.classes)))
     if len(present) < 2 and not data.multilabel:
-        raise DataError(f"{data.name} has pictures of one class only to fit, {data.classes[present[0]]}: there is "
-                        "nothing to tell apart.",
-                        try_="a folder for each of two classes or more; that folder itself, if they are inside it")
+        raise DataError(
+            f"{data.name} has pictures of one class only to fit, {data.classes[present[0]]}: there is "
+            "nothing to tell apart.",
+            try_="a folder for each of two classes or more; that folder itself, if they are inside it",
+        )
 
 
 def _scored(data: Data, fitted: str) -> str | None:
@@ -105,8 +116,9 @@ def _chosen(data: Data, scored: str | None, config: Fit) -> str | None:
 def _cut(split: Split, share: float, seed: int, purpose: str, advice: str) -> tuple[Split, Split]:
     kept, aside = stratified(split.labels, share, seed)
     if len(aside) == 0 or len(kept) == 0:
-        raise DataError(f"{len(split)} pictures, no two of a class, are too few to set some aside for {purpose}.",
-                        try_=advice)
+        raise DataError(
+            f"{len(split)} pictures, no two of a class, are too few to set some aside for {purpose}.", try_=advice
+        )
     return split.select(kept), split.select(aside)
 
 

@@ -24,8 +24,11 @@ def multiply_8_bits(model: Model, device: torch.device, precision: Precision) ->
     if precision != "bf16":
         raise ConfigError("fp8 = true rounds what is bf16 already, and precision = fp32", try_="--precision bf16")
     if isinstance(model, VisionTransformer) and not roundable(model):
-        raise ConfigError("fp8 = true needs widths that are multiples of 16, and these are "
-                          f"{model.config.width} and {model.config.mlp}", try_="fp8 = false")
+        raise ConfigError(
+            "fp8 = true needs widths that are multiples of 16, and these are "
+            f"{model.config.width} and {model.config.mlp}",
+            try_="fp8 = false",
+        )
     parts = [part for part in model.modules() if isinstance(part, SelfAttention | Mlp)]
     if not parts:
         raise ConfigError("fp8 = true is for Transformers, and this model has no part of one", try_="fp8 = false")

@@ -1,8 +1,8 @@
 """A run folder: the artefact and the record. One process at a time writes it; whatever it holds is whole.
 
-    model.safetensors, model.json   the trained model            config.toml     every resolved setting
-    metrics.jsonl                   what happened, line by line   run.json        command, versions, data, decisions
-    evaluation.json, report.html, README.md                      checkpoints/    states to resume from
+model.safetensors, model.json   the trained model            config.toml     every resolved setting
+metrics.jsonl                   what happened, line by line   run.json        command, versions, data, decisions
+evaluation.json, report.html, README.md                      checkpoints/    states to resume from
 """
 
 from __future__ import annotations
@@ -44,10 +44,15 @@ class RunFolder:
         """A new folder, locked; one with a run in it is not written over."""
         if (path / CONFIG).exists():
             if "finished" in cls(path).record():
-                raise RunError(f"{path} holds a finished run already; nothing was changed.",
-                               try_="--out another folder, or remove this one")
-            raise RunError(f"{path} holds a run already; nothing was changed.",
-                           continue_=f"vitkit resume {path}", or_="--out another folder, or remove this one")
+                raise RunError(
+                    f"{path} holds a finished run already; nothing was changed.",
+                    try_="--out another folder, or remove this one",
+                )
+            raise RunError(
+                f"{path} holds a run already; nothing was changed.",
+                continue_=f"vitkit resume {path}",
+                or_="--out another folder, or remove this one",
+            )
         if path.is_file():
             raise RunError(f"{path} is a file, not a folder.", try_="--out another name")
         folder = cls(path)
@@ -65,8 +70,11 @@ class RunFolder:
         """A folder with a run in it, locked."""
         if not (path / CONFIG).is_file():
             found = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else []
-            raise RunError(f"{path} is not a run folder." if path.exists() else f"{path} does not exist.",
-                           looked_for=str(path / CONFIG), **({"found": ", ".join(found)} if found else {}))
+            raise RunError(
+                f"{path} is not a run folder." if path.exists() else f"{path} does not exist.",
+                looked_for=str(path / CONFIG),
+                **({"found": ", ".join(found)} if found else {}),
+            )
         folder = cls(path)
         folder.lock()
         return folder
@@ -86,8 +94,9 @@ class RunFolder:
                 raise RunError(f"{self.path} is in use by another process.", try_="wait for it, or stop it")
             _locked.add(self)
         except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}.",
-                           try_="--out a folder you may write") from error
+            raise RunError(
+                f"{self.path} cannot be written: {error.strerror}.", try_="--out a folder you may write"
+            ) from error
 
     def leave_lock(self) -> None:
         """To the process that this one was forked from: readers live on for seconds after a run was killed."""
@@ -115,8 +124,10 @@ class RunFolder:
     def check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.path).free
         if free < needed:
-            raise RunError(f"{self.path} is on a disk with {_gib(free)} free; this run needs {_gib(needed)} for its "
-                           "checkpoints.", try_="--out a folder on another disk, or make room")
+            raise RunError(
+                f"{self.path} is on a disk with {_gib(free)} free; this run needs {_gib(needed)} for its checkpoints.",
+                try_="--out a folder on another disk, or make room",
+            )
 
     @property
     def checkpoints(self) -> Path:
@@ -176,8 +187,11 @@ class RunFolder:
 
         Of the steps that were rolled back, those that the checkpoint knows it has `skipped` stay named.
         """
-        kept = [line for line in self.metrics()
-                if (line["step"] - 1 in skipped if line["kind"] == "rolled-back" else line["step"] <= step)]
+        kept = [
+            line
+            for line in self.metrics()
+            if (line["step"] - 1 in skipped if line["kind"] == "rolled-back" else line["step"] <= step)
+        ]
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
@@ -198,8 +212,11 @@ def refuse_strangers(path: Path) -> None:
     """What is in a folder already is somebody's."""
     strangers = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if strangers:
-        raise RunError(f"{path} is not empty; a run needs a folder of its own.", found=", ".join(strangers[:8]),
-                       try_=f"--out {path / 'run'}, or leave --out away")
+        raise RunError(
+            f"{path} is not empty; a run needs a folder of its own.",
+            found=", ".join(strangers[:8]),
+            try_=f"--out {path / 'run'}, or leave --out away",
+        )
 
 
 def _gib(count: int) -> str:

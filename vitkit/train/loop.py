@@ -38,11 +38,11 @@ from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.weights.unfinished import whole_ones
 
-BETWEEN_READINGS = 10        # steps whose losses stay on a GPU before the host asks for them
-BETWEEN_SAVES = 600.0        # seconds
-PATIENCE_WITH_INFINITY = 3   # steps of the last LATELY left out for a loss that is no number, before the run gives up
-LATELY = 1_000               # a long run may meet a bad batch now and then
-LOOKS, SAVES = 20, 10        # in a run, unless said
+BETWEEN_READINGS = 10  # steps whose losses stay on a GPU before the host asks for them
+BETWEEN_SAVES = 600.0  # seconds
+PATIENCE_WITH_INFINITY = 3  # steps of the last LATELY left out for a loss that is no number, before the run gives up
+LATELY = 1_000  # a long run may meet a bad batch now and then
+LOOKS, SAVES = 20, 10  # in a run, unless said
 
 Look = Callable[[], dict[str, float]]  # at the dev pictures; "score" is to be as high as possible
 
@@ -71,24 +71,25 @@ class Training:
     config: Fit
     plan: Plan
     objective: Objective
-    shared: nn.Module                 # the objective as it is called in a step: itself, or wrapped for many processes
+    shared: nn.Module  # the objective as it is called in a step: itself, or wrapped for many processes
     optimizer: torch.optim.Optimizer
     average: Average | None
     loader: Loader
     processes: Processes
-    folder: RunFolder                 # written by the first process alone
+    folder: RunFolder  # written by the first process alone
     stop: StopRequest
     look: Look | None
     trackers: Trackers
-    recorded: bool = False            # passes are launched as one
+    recorded: bool = False  # passes are launched as one
     place: Place = field(default_factory=Place)
 
     def __post_init__(self) -> None:
         self.score_every = self.config.score_every or max(self.plan.steps // LOOKS, 1)
         self.save_every = self.config.save_every or max(self.plan.steps // SAVES, 1)
         self.read_every = BETWEEN_READINGS if self.processes.device.type == "cuda" else 1
-        self.step = Step(self.shared, self.optimizer, clip=self.config.clip, parts=self.plan.accumulate,
-                         recorded=self.recorded)
+        self.step = Step(
+            self.shared, self.optimizer, clip=self.config.clip, parts=self.plan.accumulate, recorded=self.recorded
+        )
         self.send = Sender(self.processes.device)
         how = self.config.augment
         self.augment = Augment(randaugment=how.randaugment, erase=how.erase, mixup=how.mixup, cutmix=how.cutmix)
@@ -102,8 +103,9 @@ class Training:
             self._return_to(found[-1].name)
         else:
             self._save()  # what cannot be written is known now, and there is a state to roll back to
-        with Display(step=self.place.step, steps=self.plan.steps, batch=self.plan.batch,
-                     shown=self.processes.first) as self.display:
+        with Display(
+            step=self.place.step, steps=self.plan.steps, batch=self.plan.batch, shown=self.processes.first
+        ) as self.display:
             while self.place.step < self.plan.steps and not self.place.stopped:
                 try:
                     self._go_on()
@@ -172,8 +174,10 @@ class Training:
             self._save()
         self.display.aside += time.perf_counter() - aside
         if stop and not end:
-            raise self.stop.interrupted(f"saved at step {step:,} of {self.plan.steps:,}; "
-                                        f"vitkit resume {shlex.quote(str(self.folder.path))} goes on from there")
+            raise self.stop.interrupted(
+                f"saved at step {step:,} of {self.plan.steps:,}; "
+                f"vitkit resume {shlex.quote(str(self.folder.path))} goes on from there"
+            )
 
     def _read(self) -> None:
         """The losses of the last steps, averaged over processes: into the log, and checked."""
@@ -181,8 +185,9 @@ class Training:
             return
         measured = [one.found for one in self.unread]
         names = sorted(measured[0].measures)
-        table = torch.stack([torch.stack([one.loss.float(), *(one.measures[name].float() for name in names)])
-                             for one in measured])
+        table = torch.stack(
+            [torch.stack([one.loss.float(), *(one.measures[name].float() for name in names)]) for one in measured]
+        )
         rows = self.processes.mean(table).tolist()
         norms = torch.stack([one.norm.float() for one in measured]).tolist()
         readings, self.unread = self.unread, []
@@ -197,14 +202,22 @@ class Training:
         wait = self.loader.waited / elapsed if elapsed > 0 else 0.0
         self.display.update(readings[-1].step, loss, measures, wait)
         if readings[-1].step % self.save_every == 0 or readings[-1].step == self.plan.steps:
-            self._log("speed", readings[-1].step, seconds=round(time.perf_counter() - self.display.started, 3),
-                      images_per_second=round(self.display.rate(readings[-1].step), 1), data_wait=round(wait, 4))
+            self._log(
+                "speed",
+                readings[-1].step,
+                seconds=round(time.perf_counter() - self.display.started, 3),
+                images_per_second=round(self.display.rate(readings[-1].step), 1),
+                data_wait=round(wait, 4),
+            )
 
     def _count_failures(self, step: int) -> None:
         """Each process knows of its own broken pictures; the limit is on all of them."""
         split = self.loader.reader.split
-        news = {split.keys[index]: reason for index, reason in self.loader.failures.items()
-                if split.keys[index] not in self.left_out}
+        news = {
+            split.keys[index]: reason
+            for index, reason in self.loader.failures.items()
+            if split.keys[index] not in self.left_out
+        }
         if not self.processes.most(float(len(news)))[0]:
             return
         for found in self.processes.everyones(news):
@@ -233,15 +246,20 @@ class Training:
         patience = self.config.patience
         if patience and self.place.since_best >= patience:
             self.place = replace(self.place, stopped=True)
-            self.display.say(f"stopped at step {step:,}: no better for {patience} looks, best at step "
-                             f"{self.place.best_step:,}")
+            self.display.say(
+                f"stopped at step {step:,}: no better for {patience} looks, best at step {self.place.best_step:,}"
+            )
         return better and patience > 0
 
     def _save(self) -> None:
         if self.processes.first:
             self.folder.sync_metrics()
-        checkpoint.save(self.folder.checkpoints, checkpoint.state_of(self.objective, self.optimizer, self.average),
-                        self._record(), self.processes)
+        checkpoint.save(
+            self.folder.checkpoints,
+            checkpoint.state_of(self.objective, self.optimizer, self.average),
+            self._record(),
+            self.processes,
+        )
         if self.processes.first:
             before = [int(path.name[5:]) for path in whole_ones(self.folder.checkpoints)]
             best = [self.place.best_step] if self.config.patience else []
@@ -253,8 +271,9 @@ class Training:
 
     def _return_to(self, name: str, *, forget: bool = True) -> None:
         """The state of a checkpoint; with `forget`, the run is there again."""
-        record = checkpoint.load(self.folder.checkpoints / name, self.objective, self.optimizer, self.average,
-                                 self.processes)
+        record = checkpoint.load(
+            self.folder.checkpoints / name, self.objective, self.optimizer, self.average, self.processes
+        )
         self.unread = []
         if not forget:
             return
@@ -270,18 +289,21 @@ class Training:
         skipped = (*self.place.skipped, trouble.step - 1)
         lately = [step + 1 for step in skipped if step + LATELY >= trouble.step]
         if len(lately) > PATIENCE_WITH_INFINITY:
-            raise Diverged(f"the {trouble.what} at step {trouble.step}, and {len(lately)} steps went that way lately "
-                           f"({', '.join(map(str, lately))}): this run diverges.",
-                           kept=f"{self.folder.checkpoints}, before it did",
-                           try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32")
+            raise Diverged(
+                f"the {trouble.what} at step {trouble.step}, and {len(lately)} steps went that way lately "
+                f"({', '.join(map(str, lately))}): this run diverges.",
+                kept=f"{self.folder.checkpoints}, before it did",
+                try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32",
+            )
         latest = whole_ones(self.folder.checkpoints)[-1]
         self._return_to(latest.name)
         self.place = replace(self.place, skipped=skipped)
         self._log("rolled-back", trouble.step, to=self.place.step, what=trouble.what)
         if self.processes.first:
             checkpoint.write_record(latest, self._record())  # a kill from here on does not bring the step back
-        self.display.say(f"the {trouble.what} at step {trouble.step:,}: back to step {self.place.step:,}, "
-                         "and on without that one")
+        self.display.say(
+            f"the {trouble.what} at step {trouble.step:,}: back to step {self.place.step:,}, and on without that one"
+        )
 
     def _log(self, kind: str, step: int, **values: Any) -> None:
         if self.processes.first:

@@ -20,9 +20,9 @@ from vitkit.model.patches import cut
 from vitkit.model.vit import VisionTransformer
 from vitkit.train.objectives import Measured, Objective
 
-LEVELS = 8               # 3 bits of each channel
+LEVELS = 8  # 3 bits of each channel
 MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the rest stay as they are
-MOST_CHANNELS = 4        # 8^4 = 4,096 colours; more would be a larger layer than the model
+MOST_CHANNELS = 4  # 8^4 = 4,096 colours; more would be a larger layer than the model
 
 
 class MaskedPatch(Objective):
@@ -32,12 +32,16 @@ class MaskedPatch(Objective):
 
     def __init__(self, model: Model, how: Masked):
         if not isinstance(model, VisionTransformer):
-            raise ConfigError("masked patch prediction needs a model with patches, and a ResNet has none",
-                              try_="a Vision Transformer such as B/16, or a hybrid such as R50+B/16")
+            raise ConfigError(
+                "masked patch prediction needs a model with patches, and a ResNet has none",
+                try_="a Vision Transformer such as B/16, or a hybrid such as R50+B/16",
+            )
         channels, patch, width = model.config.channels, model.config.stride, model.config.width
         if how.target == "colour" and channels > MOST_CHANNELS:
-            raise ConfigError(f"the mean colour of {channels} channels would be one of {LEVELS**channels:,} classes",
-                              try_="masked.target = pixels, which has no classes")
+            raise ConfigError(
+                f"the mean colour of {channels} channels would be one of {LEVELS**channels:,} classes",
+                try_="masked.target = pixels, which has no classes",
+            )
         super().__init__(model)
         self.how = how
         self.mask_token = nn.Parameter(nn.init.normal_(torch.empty(1, width), std=0.02))
@@ -49,11 +53,11 @@ class MaskedPatch(Objective):
         """(B, C, h·P, w·P); what labels there are go unused."""
         config = self.model.config
         corrupted, chosen = corrupt(self.model.embed(self.normalise(pixels)), self.mask_token, self.how.rate)
-        tokens = self.model.encode(corrupted)[:, int(config.class_token):]                        # (B, N, D)
-        guesses = self.guess(pick(tokens, chosen)).float()                                        # (B, M, K)
+        tokens = self.model.encode(corrupted)[:, int(config.class_token) :]  # (B, N, D)
+        guesses = self.guess(pick(tokens, chosen)).float()  # (B, M, K)
         if self.how.target == "pixels":
             return F.mse_loss(guesses, pick(cut(pixels, config.stride), chosen)), {}
-        colours = colour_classes(mean_colours(pixels, config.grid)).gather(1, chosen)             # (B, M)
+        colours = colour_classes(mean_colours(pixels, config.grid)).gather(1, chosen)  # (B, M)
         right = (guesses.detach().argmax(dim=-1) == colours).float().mean()
         return F.cross_entropy(guesses.flatten(0, 1), colours.flatten()), {"accuracy": right}
 
@@ -65,7 +69,7 @@ def corrupt(patches: Tensor, mask_token: Tensor, rate: float) -> tuple[Tensor, T
     """
     b, n, _ = patches.shape
     device = patches.device
-    chosen = torch.rand(b, n, device=device).argsort(dim=1)[:, :max(round(rate * n), 1)]          # (B, M)
+    chosen = torch.rand(b, n, device=device).argsort(dim=1)[:, : max(round(rate * n), 1)]  # (B, M)
     fate = torch.rand(chosen.shape, device=device)
     # 1 to N - 1 places further on is never the patch itself, except where it is the only one
     another = (chosen + torch.randint(1, max(n, 2), chosen.shape, device=device)) % n

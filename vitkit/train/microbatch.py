@@ -15,13 +15,14 @@ from vitkit.train.plan import divisors, largest_divisor
 from vitkit.train.practice import forget, practise
 
 CPU_SHARE = 0.25  # of free memory; the data and everybody else live there too
-CPU_MOST = 256    # larger passes are no faster on a CPU
-HOPE = 1.5        # times what is counted is tried on a GPU: fused passes keep less than the plain ones it is counted of
-FEWEST = 16       # in a pass of a GPU: below, going through blocks twice is faster than more, smaller passes
+CPU_MOST = 256  # larger passes are no faster on a CPU
+HOPE = 1.5  # times what is counted is tried on a GPU: fused passes keep less than the plain ones it is counted of
+FEWEST = 16  # in a pass of a GPU: below, going through blocks twice is faster than more, smaller passes
 
 
-def settle(objective: Objective, share: int, processes: Processes, precision: Precision, *, micro: int | None,
-           recompute: str) -> tuple[int, bool]:
+def settle(
+    objective: Objective, share: int, processes: Processes, precision: Precision, *, micro: int | None, recompute: str
+) -> tuple[int, bool]:
     """Pictures in a pass, and whether blocks are gone through again on the way back, which is set in the model."""
     model = objective.model
     if not isinstance(model, VisionTransformer):  # whose blocks it is about

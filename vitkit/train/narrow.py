@@ -34,16 +34,16 @@ class Narrow(nn.Module):
     def forward(self, pixels: Tensor, targets: Tensor) -> Measured:
         wide = self.inside.wide()
         at_once = (pixels.is_cuda or INTERPRETED) and not self.one_by_one and not torch.compiler.is_compiling()
-        return self.inside(self.rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()},
-                           pixels, targets)
+        return self.inside(
+            self.rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()}, pixels, targets
+        )
 
     def rounded(self, wide: dict[str, Tensor]) -> dict[str, Tensor]:
         """In bf16, all at once."""
         learning = [name for name, tensor in wide.items() if tensor.requires_grad]
         still = [name for name, tensor in wide.items() if not tensor.requires_grad]  # frozen: nothing goes back to them
         found = dict(zip(still, self.still([wide[name] for name in still]), strict=True))
-        return found | dict(zip(learning, _Round.apply(self.learning, *(wide[name] for name in learning)),
-                                strict=True))
+        return found | dict(zip(learning, _Round.apply(self.learning, *(wide[name] for name in learning)), strict=True))
 
 
 class _Swapped(nn.Module):
@@ -52,9 +52,12 @@ class _Swapped(nn.Module):
     def __init__(self, objective: Objective):
         super().__init__()
         self.objective = objective
-        self.slots = {f"{path}.{name}".lstrip("."): (held, name) for path, module in objective.named_modules()
-                      for held in (module._parameters, module._buffers if path.startswith("model") else {})
-                      for name in held}  # where each of them is: looking for all of them again takes a tenth of a step
+        self.slots = {
+            f"{path}.{name}".lstrip("."): (held, name)
+            for path, module in objective.named_modules()
+            for held in (module._parameters, module._buffers if path.startswith("model") else {})
+            for name in held
+        }  # where each of them is: looking for all of them again takes a tenth of a step
 
     def wide(self) -> dict[str, Tensor]:
         """Weights, and the model's tables, by name."""
@@ -86,7 +89,7 @@ class Copies:
         self.kept = False
         self.weights: list[Tensor] = []
         self.narrow: dict[int, Tensor] = {}  # by the weight's id
-        self.versions: dict[int, int] = {}   # of the weight that a copy is of
+        self.versions: dict[int, int] = {}  # of the weight that a copy is of
 
     def __call__(self, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if not self.kept:
@@ -129,10 +132,12 @@ class _Round(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        others = {number: grad for number, grad in enumerate(grads)
-                  if grad is not None and grad.dtype != ctx.wanted[number]}
-        converted = dict(zip(others, _copied(list(others.values()), [ctx.wanted[number] for number in others]),
-                             strict=True))
+        others = {
+            number: grad for number, grad in enumerate(grads) if grad is not None and grad.dtype != ctx.wanted[number]
+        }
+        converted = dict(
+            zip(others, _copied(list(others.values()), [ctx.wanted[number] for number in others]), strict=True)
+        )
         return None, *(converted.get(number, grad) for number, grad in enumerate(grads))
 
 

@@ -32,7 +32,7 @@ class Objective(nn.Module):
         for name, values in (("mean", how.mean), ("std", how.std)):
             self.register_buffer(name, per_channel(values, model.config.channels)[None], persistent=False)
 
-    def normalise(self, pixels: Tensor) -> Tensor:                       # (B, C, height, width)
+    def normalise(self, pixels: Tensor) -> Tensor:  # (B, C, height, width)
         """In the model's numbers, which may be narrower than those that colours are computed in."""
         return ((pixels - self.mean) / self.std).to(self.model.dtype)
 
@@ -50,7 +50,7 @@ class Labels(Objective):
         self.multilabel, self.smoothing = multilabel, smoothing
         self.register_buffer("weights", weights, persistent=False)
 
-    def forward(self, pixels: Tensor, targets: Tensor) -> Measured:      # (B, C, height, width), (B, K)
+    def forward(self, pixels: Tensor, targets: Tensor) -> Measured:  # (B, C, height, width), (B, K)
         logits = self.model(self.normalise(pixels)).float()  # the loss in fp32 whatever the model computes in
         loss = sigmoid_loss if self.multilabel else softmax_loss
         return loss(logits, targets, self.smoothing, self.weights), self._measure(logits.detach(), targets)

@@ -23,16 +23,18 @@ ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 def suits(shared: nn.Module, optimizer: torch.optim.Optimizer, parts: int) -> TypeGuard[Narrow]:
     """Gradients of several parts add up in float32, and processes exchange them so: torch's own is for those."""
-    if not (TRITON and isinstance(shared, Narrow) and not shared.one_by_one and type(optimizer) in ADAMS
-            and parts == 1):
+    if not (
+        TRITON and isinstance(shared, Narrow) and not shared.one_by_one and type(optimizer) in ADAMS and parts == 1
+    ):
         return False
     groups = optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
-    return (len({(group["betas"], group["eps"]) for group in groups}) == 1
-            and not any(group["amsgrad"] or group["maximize"] for group in groups)
-            and len({parameter.device for parameter in parameters}) == 1
-            and all((one.is_cuda or INTERPRETED) and one.dtype == torch.float32 and _readable(one)
-                    for one in parameters))
+    return (
+        len({(group["betas"], group["eps"]) for group in groups}) == 1
+        and not any(group["amsgrad"] or group["maximize"] for group in groups)
+        and len({parameter.device for parameter in parameters}) == 1
+        and all((one.is_cuda or INTERPRETED) and one.dtype == torch.float32 and _readable(one) for one in parameters)
+    )
 
 
 def leave(shared: nn.Module, parameters: Sequence[Tensor]) -> None:
@@ -56,12 +58,16 @@ class OnePass:
                 parameter.grad_dtype = torch.bfloat16
         self.counted: dict[Tensor, tuple[Tensor, int, int]] = {}  # steps so far, as of which tensor and version
         self.moved: list[Tensor] = []
-        self.pieces: Pieces | None = None                         # of those
+        self.pieces: Pieces | None = None  # of those
 
     def __call__(self, scale: Tensor) -> None:
         """Gradients are divided by `scale`."""
-        groups = {parameter: group for group in self.optimizer.param_groups for parameter in group["params"]
-                  if parameter.grad is not None}
+        groups = {
+            parameter: group
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        }
         moved = list(groups)
         if not moved:
             return
@@ -69,13 +75,26 @@ class OnePass:
             self.moved, self.pieces = moved, pieces(moved)
         states = [self._state(parameter) for parameter in moved]
         steps = self._count(moved, [state["step"] for state in states])
-        tensors = [moved, [_plain(parameter.grad) for parameter in moved], [state["exp_avg"] for state in states],
-                   [state["exp_avg_sq"] for state in states], self.copies.of(moved)]
+        tensors = [
+            moved,
+            [_plain(parameter.grad) for parameter in moved],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            self.copies.of(moved),
+        ]
         addresses = self._sent([[tensor.data_ptr() for tensor in row] for row in tensors], torch.int64)
         rates = self._sent(_rates(list(groups.values()), steps), torch.float32)
         group = groups[moved[0]]
-        adam(addresses, rates, scale, self.pieces, group["betas"], group["eps"], narrow=torch.bfloat16,
-             decoupled=isinstance(self.optimizer, torch.optim.AdamW))
+        adam(
+            addresses,
+            rates,
+            scale,
+            self.pieces,
+            group["betas"],
+            group["eps"],
+            narrow=torch.bfloat16,
+            decoupled=isinstance(self.optimizer, torch.optim.AdamW),
+        )
         self.copies.moved(moved)
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -90,14 +109,17 @@ class OnePass:
         """The number of this step for each weight. Known here without asking the device, unless somebody else has
         written it there: a checkpoint was loaded."""
         held = [self.counted.get(parameter) for parameter in moved]
-        if all(one is not None and one[0] is step and one[1] == step._version
-               for one, step in zip(held, steps, strict=True)):
+        if all(
+            one is not None and one[0] is step and one[1] == step._version
+            for one, step in zip(held, steps, strict=True)
+        ):
             counts = [one[2] + 1 for one in held if one is not None]
         else:
             counts = [int(count) + 1 for count in torch.stack(steps).tolist()]
         torch._foreach_add_(steps, 1)
-        self.counted |= {parameter: (step, step._version, count)
-                         for parameter, step, count in zip(moved, steps, counts, strict=True)}
+        self.counted |= {
+            parameter: (step, step._version, count) for parameter, step, count in zip(moved, steps, counts, strict=True)
+        }
         return counts
 
     def _sent(self, rows: list[list[float]] | list[list[int]], dtype: torch.dtype) -> Tensor:
@@ -109,8 +131,9 @@ class OnePass:
 
 def _rates(groups: list[dict[str, Any]], steps: list[int]) -> list[list[float]]:
     """For each weight: its rate, its decay, and the shares that its moments have of what they will be."""
-    shares = [[1 - group["betas"][which] ** step for group, step in zip(groups, steps, strict=True)]
-              for which in (0, 1)]
+    shares = [
+        [1 - group["betas"][which] ** step for group, step in zip(groups, steps, strict=True)] for which in (0, 1)
+    ]
     return [[group["lr"] for group in groups], [group["weight_decay"] for group in groups], *shares]
 
 

@@ -24,12 +24,16 @@ def freeze(model: Model, blocks: int) -> list[str]:
     depth = _depth(model)
     if blocks > depth:
         kind = "blocks" if isinstance(model, VisionTransformer) else "stages"
-        raise ConfigError(f"freeze = {blocks}, but the model has {depth} {kind}",
-                          try_=f"1 to {depth}, or -1 for all but the head")
+        raise ConfigError(
+            f"freeze = {blocks}, but the model has {depth} {kind}", try_=f"1 to {depth}, or -1 for all but the head"
+        )
     if blocks == 0:
         return []
-    frozen = {name: parameter for name, parameter in model.named_parameters()
-              if (not name.startswith("head.") if blocks == -1 else layer_of(name, model) <= blocks)}
+    frozen = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if (not name.startswith("head.") if blocks == -1 else layer_of(name, model) <= blocks)
+    }
     for parameter in frozen.values():
         parameter.requires_grad_(False)
     return list(frozen)
@@ -58,8 +62,10 @@ def describe(optimizer: torch.optim.Optimizer) -> str:
     kind = type(optimizer).__name__.lower()
     if decayed:
         decay = max(group["weight_decay"] for group in groups)
-        words = (f"{kind}: {len(decayed)} kernels with weight decay {decay:g} ({_numbers(decayed)}), "
-                 f"{len(others)} other tensors without")
+        words = (
+            f"{kind}: {len(decayed)} kernels with weight decay {decay:g} ({_numbers(decayed)}), "
+            f"{len(others)} other tensors without"
+        )
     else:
         words = f"{kind}: {len(others)} tensors ({_numbers(others)}), no weight decay"
     lowest = min(group["lr_scale"] for group in groups)
@@ -101,8 +107,15 @@ def _groups(objective: Objective, config: Fit) -> list[dict[str, Any]]:
     for (layer, decay), parameters in sorted(members.items()):
         scale = config.layer_decay ** (top - layer)
         where = f"layer {layer} of {top}" if spread else "all layers"
-        groups.append({"params": parameters, "name": f"{where}, weight decay {decay:g}", "weight_decay": decay,
-                       "lr": config.lr * scale, "lr_scale": scale})
+        groups.append(
+            {
+                "params": parameters,
+                "name": f"{where}, weight decay {decay:g}",
+                "weight_decay": decay,
+                "lr": config.lr * scale,
+                "lr_scale": scale,
+            }
+        )
     return groups
 
 

@@ -118,13 +118,16 @@ def joined(device: torch.device) -> Iterator[Processes]:
         yield Processes(device)
         return
     if lacking := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise ConfigError(f"WORLD_SIZE says that there are {ranks} processes, and {lacking[0]}, which torchrun sets "
-                          "for each of them, is not there.",
-                          try_=[f"torchrun --nproc-per-node={ranks} -m vitkit …", "unset WORLD_SIZE, for one process"])
+        raise ConfigError(
+            f"WORLD_SIZE says that there are {ranks} processes, and {lacking[0]}, which torchrun sets "
+            "for each of them, is not there.",
+            try_=[f"torchrun --nproc-per-node={ranks} -m vitkit …", "unset WORLD_SIZE, for one process"],
+        )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo",
-                            device_id=device if device.type == "cuda" else None)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None
+    )
     try:
         yield Processes(device, dist.get_rank(), ranks)
     finally:
@@ -133,8 +136,10 @@ def joined(device: torch.device) -> Iterator[Processes]:
 
 def lost_peer(error: BaseException) -> bool:
     """Whether that is how torch says that a process it waited for is gone."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("Connection closed by peer", "Connection reset by peer", "gloo")))
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError)
+        and any(words in str(error) for words in ("Connection closed by peer", "Connection reset by peer", "gloo"))
+    )
 
 
 def pick_sharing(asked: str, ranks: int, state_bytes: int, memory: int) -> Sharing:
@@ -146,8 +151,9 @@ def pick_sharing(asked: str, ranks: int, state_bytes: int, memory: int) -> Shari
     return "fsdp" if state_bytes > CROWDED * memory else "ddp"
 
 
-def share(objective: Any, how: Sharing, processes: Processes, precision: Precision, *,
-          compiled: bool = False) -> nn.Module:
+def share(
+    objective: Any, how: Sharing, processes: Processes, precision: Precision, *, compiled: bool = False
+) -> nn.Module:
     """The module to call in a step; with FSDP the objective's parameters become shards, in place."""
     device = processes.device
     computed = objective
@@ -158,8 +164,11 @@ def share(objective: Any, how: Sharing, processes: Processes, precision: Precisi
     if how == "fsdp":
         mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.ranks,))
         # inputs stay as they are: colours and mixed shares would be rounded; the objective rounds what the model sees
-        policy = MixedPrecisionPolicy(cast_forward_inputs=False) if precision == "fp32" else MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        policy = (
+            MixedPrecisionPolicy(cast_forward_inputs=False)
+            if precision == "fp32"
+            else MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        )
         model = objective.model
         for part in model.body.stages if isinstance(model, ResNet) else model.encoder.blocks:
             fully_shard(part, mesh=mesh, mp_policy=policy)
@@ -167,8 +176,12 @@ def share(objective: Any, how: Sharing, processes: Processes, precision: Precisi
     if how == "ddp":
         with warnings.catch_warnings():  # the option's new name, which older versions do not know
             warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
-            return DistributedDataParallel(computed, device_ids=[device] if device.type == "cuda" else None,
-                                           broadcast_buffers=False, gradient_as_bucket_view=True)
+            return DistributedDataParallel(
+                computed,
+                device_ids=[device] if device.type == "cuda" else None,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+            )
     return computed
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    step: int = 0                     # finished
+    step: int = 0  # finished
     best: float = -math.inf
     best_step: int = 0
-    since_best: int = 0               # looks
-    skipped: tuple[int, ...] = ()     # steps left out after their loss was no number
-    stopped: bool = False             # by patience
+    since_best: int = 0  # looks
+    skipped: tuple[int, ...] = ()  # steps left out after their loss was no number
+    stopped: bool = False  # by patience
 
     def record(self) -> dict[str, Any]:
         """As plain data, which has no infinity."""

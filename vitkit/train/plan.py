@@ -12,9 +12,9 @@ from vitkit.errors import ConfigError
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     steps: int
-    pictures: int     # to fit
-    batch: int        # pictures per step, over all processes
-    micro: int        # pictures per pass and process
+    pictures: int  # to fit
+    batch: int  # pictures per step, over all processes
+    micro: int  # pictures per pass and process
     processes: int
 
     @property
@@ -31,8 +31,9 @@ class Plan:
         parts += [f"{self.accumulate} accumulated"] if self.accumulate > 1 else []
         shared = f" = {self.micro} x " + " x ".join(parts) if parts else ""
         steps, epochs = f"{self.steps:,} step{'s' * (self.steps != 1)}", f"{self.epochs:.3g}"
-        return (f"{steps}, batch {self.batch}{shared}, {epochs} epoch{'s' * (epochs != '1')} of {self.pictures:,} "
-                "pictures")
+        return (
+            f"{steps}, batch {self.batch}{shared}, {epochs} epoch{'s' * (epochs != '1')} of {self.pictures:,} pictures"
+        )
 
 
 def count_steps(config: Fit, pictures: int) -> Fit:
@@ -43,21 +44,27 @@ def count_steps(config: Fit, pictures: int) -> Fit:
     if steps < 1:
         seen = int((config.epochs or 0) * pictures)
         fewer = f"--batch {max(seen // 4, 1)}, or " if seen else ""
-        raise ConfigError(f"epochs = {config.epochs:g} over {pictures:,} pictures is no step of batch {config.batch}",
-                          try_=f"{fewer}--epochs {math.ceil(10 * config.batch / pictures)}")
+        raise ConfigError(
+            f"epochs = {config.epochs:g} over {pictures:,} pictures is no step of batch {config.batch}",
+            try_=f"{fewer}--epochs {math.ceil(10 * config.batch / pictures)}",
+        )
     warmup = config.schedule.warmup
     warmup = round(warmup * steps if warmup < 1 else warmup)
     if warmup >= steps:
-        raise ConfigError(f"the warm-up of {warmup:,} steps is all of the run's {steps:,}",
-                          try_="--set schedule.warmup=0.1 for a tenth of the run, or more steps")
+        raise ConfigError(
+            f"the warm-up of {warmup:,} steps is all of the run's {steps:,}",
+            try_="--set schedule.warmup=0.1 for a tenth of the run, or more steps",
+        )
     return replace(config, steps=steps, epochs=None, schedule=replace(config.schedule, warmup=warmup))
 
 
 def check_shares(config: Fit, processes: int) -> int:
     """Pictures per step and process."""
     if config.batch % processes:
-        raise ConfigError(f"a batch of {config.batch} cannot be shared by {processes} processes",
-                          try_=f"--batch {-(-config.batch // processes) * processes}")
+        raise ConfigError(
+            f"a batch of {config.batch} cannot be shared by {processes} processes",
+            try_=f"--batch {-(-config.batch // processes) * processes}",
+        )
     return config.batch // processes
 
 

@@ -21,8 +21,10 @@ def practise(computed: nn.Module, objective: Objective, micro: int, device: torc
 
 def noise(objective: Objective, micro: int, device: torch.device) -> tuple[Tensor, Tensor]:
     config = objective.model.config
-    return (torch.rand(micro, config.channels, *config.image, device=device),
-            torch.zeros(micro, max(config.classes, 1), device=device))
+    return (
+        torch.rand(micro, config.channels, *config.image, device=device),
+        torch.zeros(micro, max(config.classes, 1), device=device),
+    )
 
 
 def forget(objective: Objective, device: torch.device) -> None:
@@ -31,8 +33,9 @@ def forget(objective: Objective, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def seconds_of_a_pass(computed: nn.Module, objective: Objective, micro: int, device: torch.device, *,
-                      recorded: bool = False) -> float:
+def seconds_of_a_pass(
+    computed: nn.Module, objective: Objective, micro: int, device: torch.device, *, recorded: bool = False
+) -> float:
     """The fastest of three, after those in which libraries choose their kernels."""
     parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
     go = Recorded(computed, parameters) if recorded else partial(there_and_back, computed)

@@ -18,19 +18,23 @@ from vitkit.train.objectives import Measured, Objective
 from vitkit.train.parallel import Processes, Sharing
 from vitkit.train.plan import Plan
 
-WARM_UPS = 2   # passes before: libraries choose kernels and make plans in their first, which a graph must not record
-ROOM = 0.4     # of the free memory that a pass may keep: between passes, too, it is the graph's alone
-LATER = 1.5    # times weights, gradients and moments, that a run takes after this: an average and a look are among it
+WARM_UPS = 2  # passes before: libraries choose kernels and make plans in their first, which a graph must not record
+ROOM = 0.4  # of the free memory that a pass may keep: between passes, too, it is the graph's alone
+LATER = 1.5  # times weights, gradients and moments, that a run takes after this: an average and a look are among it
 
 
-def decide(asked: str, objective: Objective, plan: Plan, processes: Processes, precision: Precision,
-           sharing: Sharing) -> bool:
+def decide(
+    asked: str, objective: Objective, plan: Plan, processes: Processes, precision: Precision, sharing: Sharing
+) -> bool:
     """Wherever it can be: what is no faster for it is no slower."""
     device, model = processes.device, objective.model
     again = isinstance(model, VisionTransformer) and model.encoder.recompute
-    hindered = {"needs a CUDA device": device.type != "cuda", "is for one process": sharing != "none",
-                "is for batches that go through in one part": plan.accumulate > 1,
-                "does not go with blocks that are gone through again, as recompute has it": again}
+    hindered = {
+        "needs a CUDA device": device.type != "cuda",
+        "is for one process": sharing != "none",
+        "is for batches that go through in one part": plan.accumulate > 1,
+        "does not go with blocks that are gone through again, as recompute has it": again,
+    }
     reasons = [reason for reason, holds in hindered.items() if holds]
     if asked == "yes" and reasons:
         raise ConfigError(f"cuda_graph = yes {reasons[0]}", try_="cuda_graph = auto")
@@ -79,14 +83,20 @@ class Recorded:
         for parameter in self.parameters:
             parameter.grad = None  # or the graph would add to it
         try:
-            graph, self.measured = record(lambda: there_and_back(self.shared, self.pixels, self.targets),
-                                          stream_apart(pixels.device))
+            graph, self.measured = record(
+                lambda: there_and_back(self.shared, self.pixels, self.targets), stream_apart(pixels.device)
+            )
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # torch is in no state to go on after it
             first = "".join(str(error).strip().splitlines()[:1])[:200]
-            raise ConfigError("a pass of this model could not be recorded as a CUDA graph here.", found=first,
-                              try_=["--set cuda_graph=no, which launches its kernels one by one",
-                                    'cuda_graph = "no" in config.toml, for a run to resume']) from error
+            raise ConfigError(
+                "a pass of this model could not be recorded as a CUDA graph here.",
+                found=first,
+                try_=[
+                    "--set cuda_graph=no, which launches its kernels one by one",
+                    'cuda_graph = "no" in config.toml, for a run to resume',
+                ],
+            ) from error
         self.grads = [parameter.grad for parameter in self.parameters]
         return graph

@@ -50,8 +50,19 @@ from vitkit.train.tracking import Trackers
 from vitkit.weights.save import save
 from vitkit.weights.unfinished import latest_step, whole_ones
 
-FREE_TO_CHANGE = ("data", "out", "device", "workers", "track", "save_every", "max_failed", "parallel",
-                  "compile", "recompute", "cuda_graph")  # on resuming
+FREE_TO_CHANGE = (
+    "data",
+    "out",
+    "device",
+    "workers",
+    "track",
+    "save_every",
+    "max_failed",
+    "parallel",
+    "compile",
+    "recompute",
+    "cuda_graph",
+)  # on resuming
 
 Say = Callable[[str, str], None]  # a name and what was decided
 
@@ -61,15 +72,21 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     division = divide(data, config)
     labelled = config.objective == "labels"
     check_patience(config, division)
-    say("data", f"{Path(data.name).absolute().name}: {', '.join(division.words)}" + (
-        f", {len(data.classes)} classes, {_spread(division.fit, data)}" if labelled else ""))
+    say(
+        "data",
+        f"{Path(data.name).absolute().name}: {', '.join(division.words)}"
+        + (f", {len(data.classes)} classes, {_spread(division.fit, data)}" if labelled else ""),
+    )
     config = count_steps(config, len(division.fit))
     begins = processes.told(not whole_ones(folder.checkpoints))
     if not begins:
         check_unchanged(config, folder)
     part = check_shares(config, processes.ranks)
-    model, words = (start_model(config, data.classes if labelled else (), multilabel=data.multilabel) if begins else
-                    restart_model(folder.checkpoints))
+    model, words = (
+        start_model(config, data.classes if labelled else (), multilabel=data.multilabel)
+        if begins
+        else restart_model(folder.checkpoints)
+    )
     frozen = freeze(model, config.freeze)
     say("model", words + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
     torch.manual_seed(config.seed)  # an objective may draw weights of its own, whatever those of the model are from
@@ -78,20 +95,33 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     if config.fp8:
         multiply_8_bits(model, processes.device, precision)
     micro, recompute = settle(objective, part, processes, precision, micro=config.micro, recompute=config.recompute)
-    plan = Plan(steps=config.steps or 0, pictures=len(division.fit), batch=config.batch, processes=processes.ranks,
-                micro=largest_divisor(part, micro))
+    plan = Plan(
+        steps=config.steps or 0,
+        pictures=len(division.fit),
+        batch=config.batch,
+        processes=processes.ranks,
+        micro=largest_divisor(part, micro),
+    )
     if plan.micro == 1 and (config.augment.mixup or config.augment.cutmix):
-        raise ConfigError("mixing needs two pictures in a pass, and there is one",
-                          try_="--set augment.mixup=0 augment.cutmix=0, a larger --batch, or a smaller --image")
-    sharing = pick_sharing(config.parallel, processes.ranks, cost(model.config).state_bytes,
-                           free_memory(processes.device))
+        raise ConfigError(
+            "mixing needs two pictures in a pass, and there is one",
+            try_="--set augment.mixup=0 augment.cutmix=0, a larger --batch, or a smaller --image",
+        )
+    sharing = pick_sharing(
+        config.parallel, processes.ranks, cost(model.config).state_bytes, free_memory(processes.device)
+    )
     asked = config.compile
     recorded = recording.decide(config.cuda_graph, objective, plan, processes, precision, sharing)
     compiling = decide(asked, objective, plan, processes, precision, sharing, recorded=recorded)
     if begins:
         # resuming in the same parts and numbers is resuming exactly
-        config = replace(config, micro=plan.micro, precision=precision, recompute="yes" if recompute else "no",
-                         compile="yes" if compiling.pays else "no")
+        config = replace(
+            config,
+            micro=plan.micro,
+            precision=precision,
+            recompute="yes" if recompute else "no",
+            compile="yes" if compiling.pays else "no",
+        )
         if processes.first:
             folder.write_config(config)
             folder.add_to_record(settings=settings.to_tables(config))
@@ -99,18 +129,43 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     found, readers = cost(model.config), pick_readers(config.workers, processes.device, processes.ranks)
     threads = pick_threads(processes.device, found.macs)
     say("device", describe_device(processes.device, threads) + f"; {counted(readers, 'reader', 'readers')} of pictures")
-    training = _assemble(config, plan, objective, division, folder, processes, precision, sharing, compiling, readers,
-                         say, multilabel=data.multilabel, recorded=recorded)
+    training = _assemble(
+        config,
+        plan,
+        objective,
+        division,
+        folder,
+        processes,
+        precision,
+        sharing,
+        compiling,
+        readers,
+        say,
+        multilabel=data.multilabel,
+        recorded=recorded,
+    )
     # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     processes.alone(lambda: folder.check_space(3 * state))
     check_shared(folder.path, processes)
     if processes.first:
         folder.add_to_record(
-            objective=config.objective, precision=precision, device=describe_device(processes.device, threads),
-            processes=processes.ranks, split=division.set_aside, parameters=found.parameters, macs=found.macs,
-            plan={"steps": plan.steps, "epochs": plan.epochs, "batch": plan.batch, "micro": plan.micro,
-                  "accumulate": plan.accumulate, "processes": plan.processes})
+            objective=config.objective,
+            precision=precision,
+            device=describe_device(processes.device, threads),
+            processes=processes.ranks,
+            split=division.set_aside,
+            parameters=found.parameters,
+            macs=found.macs,
+            plan={
+                "steps": plan.steps,
+                "epochs": plan.epochs,
+                "batch": plan.batch,
+                "micro": plan.micro,
+                "accumulate": plan.accumulate,
+                "processes": plan.processes,
+            },
+        )
     with training.stop, computing_with(threads), closing(training.trackers):
         if compiling.pays:
             must = asked == "yes" and begins  # a run that goes on has it from where it began, perhaps another machine
@@ -130,37 +185,88 @@ def check_patience(config: Fit, division: Division) -> None:
         raise ConfigError(f"patience = {config.patience}: there are no pictures to see by when to stop", try_=advice)
 
 
-def _assemble(config: Fit, plan: Plan, objective: Objective, division: Division, folder: RunFolder,
-              processes: Processes, precision: Precision, sharing: Sharing, compiling: Compiling, readers: int,
-              say: Say, *, multilabel: bool, recorded: bool) -> Training:
+def _assemble(
+    config: Fit,
+    plan: Plan,
+    objective: Objective,
+    division: Division,
+    folder: RunFolder,
+    processes: Processes,
+    precision: Precision,
+    sharing: Sharing,
+    compiling: Compiling,
+    readers: int,
+    say: Say,
+    *,
+    multilabel: bool,
+    recorded: bool,
+) -> Training:
     device, model = processes.device, objective.model
     shared = share(objective, sharing, processes, precision, compiled=compiling.pays)
     optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
-    fast = Fast(image=model.config.image, crop=config.augment.crop, aspect=config.augment.aspect,
-                flip=config.augment.flip, whole=model.metadata.preprocessing)
+    fast = Fast(
+        image=model.config.image,
+        crop=config.augment.crop,
+        aspect=config.augment.aspect,
+        flip=config.augment.flip,
+        whole=model.metadata.preprocessing,
+    )
     loader = Loader(
         Reader(split=division.fit, transform=fast, channels=model.config.channels, seed=config.seed),
-        batch=plan.batch // plan.accumulate, workers=readers, rank=processes.rank, ranks=processes.ranks,
-        pin=device.type == "cuda", max_failed=config.max_failed if processes.ranks == 1 else 1.0)  # the loop adds up
+        batch=plan.batch // plan.accumulate,
+        workers=readers,
+        rank=processes.rank,
+        ranks=processes.ranks,
+        pin=device.type == "cuda",
+        max_failed=config.max_failed if processes.ranks == 1 else 1.0,
+    )  # the loop adds up
     warmup = f" after {counted(int(config.schedule.warmup), 'warm-up step')}" if config.schedule.warmup else ""
-    say("recipe", "; ".join([config.recipe or "settings of your own", describe(optimizer),
-                             f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}",
-                             *_regularised(config, model)]))
+    say(
+        "recipe",
+        "; ".join(
+            [
+                config.recipe or "settings of your own",
+                describe(optimizer),
+                f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}",
+                *_regularised(config, model),
+            ]
+        ),
+    )
     say("pictures", "; ".join(fast.describe() + _augmented(config)))
-    say("numbers", precision + ", over fp32 weights" * (precision == "bf16")
+    say(
+        "numbers",
+        precision
+        + ", over fp32 weights" * (precision == "bf16")
         + ", products forward in fp8" * config.fp8
-        + f", {sharing}" * (sharing != "none") + compiling.words + ", each pass launched as one" * recorded)
+        + f", {sharing}" * (sharing != "none")
+        + compiling.words
+        + ", each pass launched as one" * recorded,
+    )
     again = ", each block gone through again on the way back" * (config.recompute == "yes")
     say("plan", f"{plan.describe()}{again} → {folder.path}")
     look = None
     if division.dev is not None:
         look = _look(objective, division.dev, config, processes, precision, readers, multilabel=multilabel)
     return Training(
-        config=config, plan=plan, objective=objective, shared=shared, optimizer=optimizer,
-        average=Average(objective, config.average) if config.average else None, loader=loader, processes=processes,
-        folder=folder, stop=StopRequest(), look=look, recorded=recorded,
-        trackers=Trackers(config.track if processes.first else (), folder.path, settings.to_tables(config),
-                          step=latest_step(folder.checkpoints)))
+        config=config,
+        plan=plan,
+        objective=objective,
+        shared=shared,
+        optimizer=optimizer,
+        average=Average(objective, config.average) if config.average else None,
+        loader=loader,
+        processes=processes,
+        folder=folder,
+        stop=StopRequest(),
+        look=look,
+        recorded=recorded,
+        trackers=Trackers(
+            config.track if processes.first else (),
+            folder.path,
+            settings.to_tables(config),
+            step=latest_step(folder.checkpoints),
+        ),
+    )
 
 
 def _objective(model: Model, config: Fit, fit: Split, data: Data) -> Objective:
@@ -172,8 +278,16 @@ def _objective(model: Model, config: Fit, fit: Split, data: Data) -> Objective:
     return Labels(model, multilabel=data.multilabel, smoothing=config.label_smoothing, weights=weights)
 
 
-def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, precision: Precision,
-          readers: int, *, multilabel: bool) -> Look:
+def _look(
+    objective: Objective,
+    dev: Split,
+    config: Fit,
+    processes: Processes,
+    precision: Precision,
+    readers: int,
+    *,
+    multilabel: bool,
+) -> Look:
     """At all dev pictures; processes share them, except where each needs the others for a forward pass."""
     sharded = objective if isinstance(objective, FSDPModule) else None
     rank, ranks = (0, 1) if sharded else (processes.rank, processes.ranks)
@@ -181,8 +295,17 @@ def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, p
     def look() -> dict[str, float]:
         if sharded:
             sharded.unshard()  # the model is called without the objective here, which would gather its own part
-        found = answers(objective.model, dev, device=processes.device, precision=precision, batch=64, workers=readers,
-                        rank=rank, ranks=ranks, max_failed=config.max_failed)
+        found = answers(
+            objective.model,
+            dev,
+            device=processes.device,
+            precision=precision,
+            batch=64,
+            workers=readers,
+            rank=rank,
+            ranks=ranks,
+            max_failed=config.max_failed,
+        )
         if sharded:
             sharded.reshard()
         targets = found.labels
@@ -195,8 +318,10 @@ def _look(objective: Objective, dev: Split, config: Fit, processes: Processes, p
         sums = losses.double().sum().item(), right.double().sum().item(), float(len(losses))
         loss, hits, count = processes.told(sums) if sharded else processes.total(*sums)  # all must decide alike
         if not count:
-            raise DataError("no dev picture could be decoded: there is nothing to choose by.",
-                            try_=f"vitkit check {config.data} names the broken ones")
+            raise DataError(
+                "no dev picture could be decoded: there is nothing to choose by.",
+                try_=f"vitkit check {config.data} names the broken ones",
+            )
         # without one right answer to a picture, the loss says more than its best guess
         score = -loss / count if multilabel else hits / count
         return {"score": score, "loss": loss / count, "top1": hits / count}
@@ -225,8 +350,11 @@ def check_unchanged(config: Fit, folder: RunFolder) -> None:
         return
     changed = settings.differences(settings.from_tables(began), config, FREE_TO_CHANGE)
     if changed:
-        raise RunError(f"{folder.path} was begun with other settings.", changed=changed,
-                       try_="change config.toml back, or start a new run with vitkit fit --config")
+        raise RunError(
+            f"{folder.path} was begun with other settings.",
+            changed=changed,
+            try_="change config.toml back, or start a new run with vitkit fit --config",
+        )
 
 
 def _spread(split: Split, data: Data) -> str:
@@ -236,8 +364,14 @@ def _spread(split: Split, data: Data) -> str:
 
 
 def _regularised(config: Fit, model: Model) -> list[str]:
-    words = {"clip": "gradients clipped at", "label_smoothing": "label smoothing", "dropout": "dropout",
-             "stochastic_depth": "stochastic depth", "balance": "balance of classes", "average": "averaging"}
+    words = {
+        "clip": "gradients clipped at",
+        "label_smoothing": "label smoothing",
+        "dropout": "dropout",
+        "stochastic_depth": "stochastic depth",
+        "balance": "balance of classes",
+        "average": "averaging",
+    }
     # dropout may have come with the weights
     values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in words}
     return [f"{word} {values[name]:g}" for name, word in words.items() if values[name]]

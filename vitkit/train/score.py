@@ -24,9 +24,9 @@ Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.pr
 
 @dataclass(frozen=True)
 class Answers:
-    logits: Tensor    # (n, K) float32, on the host
-    labels: Tensor    # (n,) class indices, -1 where unlabelled; or (n, K) of 0 and 1
-    indices: Tensor   # (n,) which pictures of the split
+    logits: Tensor  # (n, K) float32, on the host
+    labels: Tensor  # (n,) class indices, -1 where unlabelled; or (n, K) of 0 and 1
+    indices: Tensor  # (n,) which pictures of the split
     failures: dict[int, str]  # index → why it could not be decoded
 
 
@@ -47,8 +47,9 @@ def answers(
     device = torch.device(device)
     exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
     reader = Reader(split=split, transform=exact, channels=model.config.channels)
-    batches = evaluation_batches(reader, batch, workers=workers, rank=rank, ranks=ranks, pin=device.type == "cuda",
-                                 max_failed=max_failed)
+    batches = evaluation_batches(
+        reader, batch, workers=workers, rank=rank, ranks=ranks, pin=device.type == "cuda", max_failed=max_failed
+    )
     mine = -(-(len(split) - rank) // ranks)
     logits, labels, indices, failures = [], [], [], {}
     training = model.training
@@ -65,8 +66,12 @@ def answers(
     finally:
         model.train(training)
     empty = torch.empty(0, model.config.classes)
-    return Answers(torch.cat(logits) if logits else empty, torch.cat(labels) if labels else torch.empty(0).long(),
-                   torch.cat(indices) if indices else torch.empty(0).long(), failures)
+    return Answers(
+        torch.cat(logits) if logits else empty,
+        torch.cat(labels) if labels else torch.empty(0).long(),
+        torch.cat(indices) if indices else torch.empty(0).long(),
+        failures,
+    )
 
 
 def asking(model: Model, precision: Numbers) -> Callable[[Tensor], Tensor]:

@@ -33,12 +33,19 @@ def start_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tup
     if config.resize is not None and config.resize != how.resize:
         how = replace(how, resize=config.resize, crop=1.0)
     model.metadata = replace(
-        model.metadata, labels=tuple(classes) or None, preprocessing=how,
+        model.metadata,
+        labels=tuple(classes) or None,
+        preprocessing=how,
         # names, not paths: this travels with the weights, to people whom nobody's disk concerns
-        provenance={"vitkit": vitkit.__version__, "data": Path(config.data).name, "objective": config.objective,
-                    "recipe": config.recipe, "multilabel": multilabel,
-                    "weights": config.weights if config.weights.startswith("hf:") else Path(config.weights).name,
-                    "before": dict(model.metadata.provenance)},
+        provenance={
+            "vitkit": vitkit.__version__,
+            "data": Path(config.data).name,
+            "objective": config.objective,
+            "recipe": config.recipe,
+            "multilabel": multilabel,
+            "weights": config.weights if config.weights.startswith("hf:") else Path(config.weights).name,
+            "before": dict(model.metadata.provenance),
+        },
     )
     return model.train(), f"{_describe(model)}; {words}"
 
@@ -62,7 +69,7 @@ def restart_model(folder: Path) -> tuple[Model, str]:
 
 
 def resolve_weights(config: Fit) -> Fit:
-    """"default" → the variant's public weights by name; a model that has none says so."""
+    """ "default" → the variant's public weights by name; a model that has none says so."""
     if config.weights == "none":
         return replace(config, model=config.model or SMALLEST)
     if config.weights != "default":
@@ -72,9 +79,11 @@ def resolve_weights(config: Fit) -> Fit:
     public = DEFAULTS.get(model)
     if public is None:
         configure(model)  # an unknown name is told as that
-        raise ConfigError(f"no public weights are known for {model}.",
-                          try_="--weights none to train from nothing, --weights PATH for your own",
-                          known_for=", ".join(DEFAULTS))
+        raise ConfigError(
+            f"no public weights are known for {model}.",
+            try_="--weights none to train from nothing, --weights PATH for your own",
+            known_for=", ".join(DEFAULTS),
+        )
     return replace(config, model=model, weights=public.source)
 
 
@@ -97,14 +106,20 @@ def _loaded(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     model = _read(config)
     found = name_of(model.config)
     if config.model and config.model != found:
-        raise ConfigError(f"{config.weights} is {found or f'no named model ({_sizes(model.config)})'}, "
-                          f"not {config.model}.", try_="leave --model out" + (f", or --model {found}" if found else ""))
+        raise ConfigError(
+            f"{config.weights} is {found or f'no named model ({_sizes(model.config)})'}, not {config.model}.",
+            try_="leave --model out" + (f", or --model {found}" if found else ""),
+        )
     if config.channels not in (None, model.config.channels):
-        raise ConfigError(f"{config.weights} takes pictures of {_channels(model.config.channels)}, not "
-                          f"{config.channels}", try_="leave channels out, or --weights none")
+        raise ConfigError(
+            f"{config.weights} takes pictures of {_channels(model.config.channels)}, not {config.channels}",
+            try_="leave channels out, or --weights none",
+        )
     if config.options:
-        raise ConfigError(f"options {dict(config.options)} describe a fresh model, and {config.weights} is not one.",
-                          try_="--weights none, or no options")
+        raise ConfigError(
+            f"options {dict(config.options)} describe a fresh model, and {config.weights} is not one.",
+            try_="--weights none, or no options",
+        )
     done = []
     before = _grid(model.config)
     model.resize(config.image or model.config.image)
@@ -138,8 +153,11 @@ def _read(config: Fit) -> Model:
 
 def _regularised(model: Model, config: Fit) -> Model:
     """The same weights under another dropout or stochastic depth, which are part of how a model is built."""
-    wanted = {name: getattr(config, name) for name in ("dropout", "stochastic_depth")
-              if getattr(config, name) is not None and getattr(config, name) != getattr(model.config, name, 0.0)}
+    wanted = {
+        name: getattr(config, name)
+        for name in ("dropout", "stochastic_depth")
+        if getattr(config, name) is not None and getattr(config, name) != getattr(model.config, name, 0.0)
+    }
     if not wanted:
         return model
     if not isinstance(model.config, ViTConfig):

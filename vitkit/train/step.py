@@ -26,26 +26,34 @@ class Stepped:
     """What a step measured, still on its device."""
 
     loss: Tensor
-    norm: Tensor                      # of the gradient, before it was clipped
+    norm: Tensor  # of the gradient, before it was clipped
     measures: dict[str, Tensor]
 
 
 class Step:
-    def __init__(self, shared: nn.Module, optimizer: torch.optim.Optimizer, *, clip: float, parts: int = 1,
-                 recorded: bool = False):
-        self.shared = shared          # what `share` made of an objective
+    def __init__(
+        self,
+        shared: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip: float,
+        parts: int = 1,
+        recorded: bool = False,
+    ):
+        self.shared = shared  # what `share` made of an objective
         self.optimizer = optimizer
         self.clip = clip or math.inf  # global norm; 0: not clipped, and still measured
-        self.parts = parts            # of a batch, one after the other; their gradients add up
+        self.parts = parts  # of a batch, one after the other; their gradients add up
         self.parameters = [parameter for parameter in shared.parameters() if parameter.requires_grad]
         self.one_pass = OnePass(shared.learning, optimizer) if suits(shared, optimizer, parts) else None
         if self.one_pass is None:
             leave(shared, self.parameters)
         self.recorded = Recorded(shared, self.parameters) if recorded else None
         # fused optimizers divide gradients as they read them: a pass over all of them less than clipping them before
-        self.divides = self.one_pass is not None or (all(group.get("fused") for group in optimizer.param_groups)
-                                                     and not any(isinstance(parameter, DTensor)
-                                                                 for parameter in self.parameters))
+        self.divides = self.one_pass is not None or (
+            all(group.get("fused") for group in optimizer.param_groups)
+            and not any(isinstance(parameter, DTensor) for parameter in self.parameters)
+        )
 
     def __call__(self, parts: Iterator[Part]) -> Stepped:
         """A part is asked for when its turn comes, and let go after it."""

@@ -15,8 +15,10 @@ def check_installed(names: Iterable[str]) -> None:
     """Before anything long begins: a run that chooses its learning rate first comes to its trackers hours later."""
     for name in names:
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"--track {name} needs the package {name}, which is not installed",
-                              try_=f'pip install {name}, or "vitkit[track]"')
+            raise ConfigError(
+                f"--track {name} needs the package {name}, which is not installed",
+                try_=f'pip install {name}, or "vitkit[track]"',
+            )
 
 
 class _Tracker(Protocol):
@@ -28,8 +30,10 @@ class Trackers:
     """`step` is the one that a run goes on from: what was logged after it is logged again."""
 
     def __init__(self, names: Iterable[str], folder: Path, settings: Mapping[str, Any], *, step: int = 0):
-        kinds: dict[str, Callable[[], _Tracker]] = {"tensorboard": lambda: _TensorBoard(folder, step),
-                                                    "wandb": lambda: _WandB(folder, settings)}
+        kinds: dict[str, Callable[[], _Tracker]] = {
+            "tensorboard": lambda: _TensorBoard(folder, step),
+            "wandb": lambda: _WandB(folder, settings),
+        }
         self.trackers = [kinds[name]() for name in names]
 
     def log(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -63,8 +67,9 @@ class _WandB:
         import wandb
 
         try:
-            self.run = wandb.init(dir=folder, name=folder.name, id=_identity(folder), resume="allow",
-                                  config=dict(settings))
+            self.run = wandb.init(
+                dir=folder, name=folder.name, id=_identity(folder), resume="allow", config=dict(settings)
+            )
         except wandb.Error as error:
             raise ConfigError(f"--track wandb: {error}", try_="wandb login, or WANDB_MODE=offline") from error
         self.run.define_metric("*", step_metric="step")  # its own count of steps cannot go back, as a resumed run does

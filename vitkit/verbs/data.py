@@ -14,12 +14,17 @@ from vitkit.verbs.options import Data, Json, Label, at_least, cleared_up, image_
 
 def check(
     data: Data,
-    image: Annotated[tuple[int, ...], arg(help="image side, or height and width, for the contact sheet",
-                                          metavar="PX")] = (224,),
+    image: Annotated[
+        tuple[int, ...], arg(help="image side, or height and width, for the contact sheet", metavar="PX")
+    ] = (224,),
     resize: Annotated[Literal["crop", "squash", "letterbox"], arg(help="how pictures will be fitted")] = "crop",
     channels: Annotated[int, arg(help="3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files")] = 3,
-    sheet: Annotated[Path | None, option("where the contact sheet of what a model will see goes; check.png, outside of "
-                                         "the data, unless said", "FILE")] = None,
+    sheet: Annotated[
+        Path | None,
+        option(
+            "where the contact sheet of what a model will see goes; check.png, outside of the data, unless said", "FILE"
+        ),
+    ] = None,
     label: Label = None,
     workers: Annotated[int, arg(help="pictures decoded at a time")] = 4,
     json: Json = False,
@@ -62,8 +67,10 @@ def shard(
     data: Annotated[Positional[str], arg(metavar="DATA", help="a folder, .zip, manifest, arrays, hf:NAME or fashion")],
     folder: Annotated[Positional[Path], arg(metavar="DIR", help="the folder to write")],
     megabytes: Annotated[int, arg(help="size of a shard")] = 256,
-    side: Annotated[int | None, option("pictures whose shorter side is longer are made smaller, to this; as they are "
-                                       "unless said", "PX")] = None,
+    side: Annotated[
+        int | None,
+        option("pictures whose shorter side is longer are made smaller, to this; as they are unless said", "PX"),
+    ] = None,
     label: Label = None,
     workers: Annotated[int, arg(help="pictures made smaller at a time")] = 4,
     json: Json = False,

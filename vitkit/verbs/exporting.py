@@ -16,20 +16,28 @@ from vitkit.verbs.options import Json, Run, at_least, cleared_up, image_size, op
 def export(
     run: Run,
     to: Annotated[Literal["onnx", "pt2"], arg(help="onnx: onnxruntime and others; pt2: torch.export's program")],
-    out: Annotated[Path | None, option("the file to write; else model.onnx or model.pt2 in the run folder, or here",
-                                       "FILE")] = None,
-    input: Annotated[Literal["uint8", "float32", "tensor"], arg(
-        help="what the graph takes. uint8: pictures of bytes (batch, height, width, channels) of any size; float32: "
-             "the same on 0 to 255 in floats, for pictures of 16 bits; tensor: (batch, channels, height, width) of the "
-             "model's size, preprocessed by you")] = "uint8",
+    out: Annotated[
+        Path | None, option("the file to write; else model.onnx or model.pt2 in the run folder, or here", "FILE")
+    ] = None,
+    input: Annotated[
+        Literal["uint8", "float32", "tensor"],
+        arg(
+            help="what the graph takes. uint8: pictures of bytes (batch, height, width, channels) of any size; "
+            "float32: the same on 0 to 255 in floats, for pictures of 16 bits; tensor: (batch, channels, height, "
+            "width) of the model's size, preprocessed by you"
+        ),
+    ] = "uint8",
     int8: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="onnx: matrices in bytes; smaller, faster")] = False,
-    max_drop: Annotated[float | None, option("int8: points of accuracy that may be lost; 1 unless said",
-                                             "POINTS")] = None,
-    data: Annotated[str | None, option("pictures to compare on; the run's own, where they are still there, unless said",
-                                       "DATA")] = None,
+    max_drop: Annotated[
+        float | None, option("int8: points of accuracy that may be lost; 1 unless said", "POINTS")
+    ] = None,
+    data: Annotated[
+        str | None, option("pictures to compare on; the run's own, where they are still there, unless said", "DATA")
+    ] = None,
     pictures: Annotated[int | None, option("int8: most pictures that are scored; 1,000 unless said", "N")] = None,
-    image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
-                                                    "PX")] = None,
+    image: Annotated[
+        tuple[int, ...] | None, option("image side, or height and width; the model's own unless said", "PX")
+    ] = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE if it exists")] = False,
     json: Json = False,
 ) -> None:
@@ -50,8 +58,10 @@ def export(
     if not int8 and (max_drop is not None or pictures is not None):
         raise ConfigError("--max-drop and --pictures are for --int8")
     if int8 and to != "onnx":
-        raise ConfigError("int8 is for onnx: torch has given its own quantisation to another package, torchao.",
-                          try_="--to onnx --int8, or --to pt2 alone")
+        raise ConfigError(
+            "int8 is for onnx: torch has given its own quantisation to another package, torchao.",
+            try_="--to onnx --int8, or --to pt2 alone",
+        )
     at_least(1, pictures=pictures)
     if max_drop is not None and not max_drop >= 0:
         raise ConfigError(f"--max-drop {max_drop:g}: 0 or more is needed")
@@ -72,11 +82,20 @@ def export(
     print(f"exporting  {run} to {target}; tracing takes up to a minute", file=sys.stderr)
     with cleared_up():
         if int8:
-            made = export_int8(classifier, target, input=input, samples=samples, overwrite=overwrite, watch=progress,
-                               most=pictures or SCORED, max_drop=MAX_DROP if max_drop is None else max_drop)
+            made = export_int8(
+                classifier,
+                target,
+                input=input,
+                samples=samples,
+                overwrite=overwrite,
+                watch=progress,
+                most=pictures or SCORED,
+                max_drop=MAX_DROP if max_drop is None else max_drop,
+            )
         else:
-            made = export_model(classifier, target, to=to, input=input, samples=samples, overwrite=overwrite,
-                                watch=progress)
+            made = export_model(
+                classifier, target, to=to, input=input, samples=samples, overwrite=overwrite, watch=progress
+            )
     if json:
         print_json({"run": run, "to": to, "input": input, **made.record(), "file": str(made.path)})
     else:

@@ -15,17 +15,21 @@ def evaluate(
     run: Run,
     data: Data,
     split: Annotated[str | None, option("test where there is one, else val, unless said", "NAME")] = None,
-    labels: Annotated[Path | None, option("class names of weights that carry none: one on each line, in the order of "
-                                               "the logits", "FILE")] = None,
+    labels: Annotated[
+        Path | None,
+        option("class names of weights that carry none: one on each line, in the order of the logits", "FILE"),
+    ] = None,
     label: Label = None,
     real: Annotated[Path | None, option("ImageNet-ReaL's real.json, to score against it too", "FILE")] = None,
-    image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
-                                                    "PX")] = None,
+    image: Annotated[
+        tuple[int, ...] | None, option("image side, or height and width; the model's own unless said", "PX")
+    ] = None,
     batch: Annotated[int, arg(help="pictures at a time")] = 64,
     device: Device = "auto",
     precision: Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the forward pass")] = "fp32",
-    workers: Annotated[int | None, option("processes that decode pictures; as many as the device is worth, unless said",
-                                           "N")] = None,
+    workers: Annotated[
+        int | None, option("processes that decode pictures; as many as the device is worth, unless said", "N")
+    ] = None,
     out: Annotated[Path | None, option("write the findings here as well", "FILE.json")] = None,
     json: Json = False,
 ) -> None:
@@ -58,8 +62,17 @@ def evaluate(
     if labels is not None:
         model.metadata = replace(model.metadata, labels=read_labels(labels, model.config.classes))
     check_numbers(model, chosen, precision)
-    found = evaluate_model(model, opened, split, device=chosen, precision=precision, batch=batch,
-                           workers=pick_readers(workers, chosen, 1), real=real, watch=progress)
+    found = evaluate_model(
+        model,
+        opened,
+        split,
+        device=chosen,
+        precision=precision,
+        batch=batch,
+        workers=pick_readers(workers, chosen, 1),
+        real=real,
+        watch=progress,
+    )
     if out is not None:
         write_text(out, found.to_json() + "\n", ConfigError)
     if json:
@@ -71,21 +84,26 @@ def evaluate(
 def probe(
     run: Run,
     data: Data,
-    method: Annotated[Literal["fewshot", "knn", "linear"], arg(help="the paper's least squares on a few pictures of "
-                                                                    "each class; nearest neighbours; a linear layer")],
-    shots: Annotated[tuple[int, ...] | None, option("fewshot: pictures of each class; 1 5 10 25 unless said",
-                                                     "N")] = None,
+    method: Annotated[
+        Literal["fewshot", "knn", "linear"],
+        arg(help="the paper's least squares on a few pictures of each class; nearest neighbours; a linear layer"),
+    ],
+    shots: Annotated[
+        tuple[int, ...] | None, option("fewshot: pictures of each class; 1 5 10 25 unless said", "N")
+    ] = None,
     seeds: Annotated[int | None, option("fewshot: draws of them; 3 unless said", "N")] = None,
     neighbours: Annotated[int | None, option("knn: pictures that vote; 20 unless said", "N")] = None,
-    image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
-                                                     "PX")] = None,
+    image: Annotated[
+        tuple[int, ...] | None, option("image side, or height and width; the model's own unless said", "PX")
+    ] = None,
     label: Label = None,
     features: Annotated[Path | None, option("write features, labels, keys and class names here", "FILE.npz")] = None,
     batch: Annotated[int, arg(help="pictures at a time")] = 64,
     device: Device = "auto",
     precision: Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the forward pass")] = "fp32",
-    workers: Annotated[int | None, option("processes that decode pictures; as many as the device is worth, "
-                                           "unless said", "N")] = None,
+    workers: Annotated[
+        int | None, option("processes that decode pictures; as many as the device is worth, unless said", "N")
+    ] = None,
     json: Json = False,
 ) -> None:
     """How much a frozen model knows of data it was not trained for: few-shot, nearest neighbours, a linear probe.
@@ -114,8 +132,14 @@ def probe(
     opened = apart(run, open_data(data, label=label))
     model = load(run, image=size)
     check_numbers(model, chosen, precision)
-    extract = Extractor(model=model, device=chosen, precision=precision, batch=batch,
-                        workers=pick_readers(workers, chosen, 1), watch=progress)
+    extract = Extractor(
+        model=model,
+        device=chosen,
+        precision=precision,
+        batch=batch,
+        workers=pick_readers(workers, chosen, 1),
+        watch=progress,
+    )
     try:
         parts = gather(extract, opened, learner)
     except KeyboardInterrupt:

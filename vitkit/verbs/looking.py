@@ -16,14 +16,22 @@ def inspect(
     run: Run,
     images: Annotated[Positional[tuple[str, ...]], option("pictures, or folders of them", "IMAGES…")],
     out: Annotated[Path | None, option("the folder to write; else inspect/ in the run folder, or here", "DIR")] = None,
-    image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
-                                                     "PX")] = None,
-    layer: Annotated[tuple[int, ...] | None, option("layers whose attention is shown, counted from 0; else all, or "
-                                                     "12 evenly spread ones", "N")] = None,
+    image: Annotated[
+        tuple[int, ...] | None, option("image side, or height and width; the model's own unless said", "PX")
+    ] = None,
+    layer: Annotated[
+        tuple[int, ...] | None,
+        option("layers whose attention is shown, counted from 0; else all, or 12 evenly spread ones", "N"),
+    ] = None,
     head: Annotated[tuple[int, ...] | None, option("heads, counted from 0; else all", "N")] = None,
-    token: Annotated[tuple[str, ...] | None, option(
-        "whose attention is shown: the class token, the mean of all patches, or single patches, counted from 0; else "
-        "what the head reads", "class|mean|ROW COLUMN")] = None,
+    token: Annotated[
+        tuple[str, ...] | None,
+        option(
+            "whose attention is shown: the class token, the mean of all patches, or single patches, counted from 0; "
+            "else what the head reads",
+            "class|mean|ROW COLUMN",
+        ),
+    ] = None,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -54,8 +62,14 @@ def inspect(
     refuse_among(folder, images)
     refuse_others(folder)
     model = load(run, image=size).to(pick_device(device))
-    found = look_inside(model, open_gallery(model, images), layers=layer, heads=head, tokens=tokens,
-                        say=lambda what: print(f"looking    {what}", file=sys.stderr))
+    found = look_inside(
+        model,
+        open_gallery(model, images),
+        layers=layer,
+        heads=head,
+        tokens=tokens,
+        say=lambda what: print(f"looking    {what}", file=sys.stderr),
+    )
     files = write_page(found, folder, run)
     if json:
         print_json(as_json(found, files))
@@ -64,7 +78,7 @@ def inspect(
 
 
 def _tokens_asked(words: tuple[str, ...] | None) -> list[Any] | None:
-    """"class", "mean", or numbers in pairs, a row and a column each."""
+    """ "class", "mean", or numbers in pairs, a row and a column each."""
     if words is None:
         return None
     if words in (("class",), ("mean",)):

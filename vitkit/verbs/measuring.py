@@ -17,11 +17,14 @@ COLUMNS = "{:<9}  {:<15} {:>5} {:>10} {:>9} {:>7} {:>9} {:>7}"
 
 def bench(
     model: Annotated[Positional[str], arg(metavar="MODEL", help="a name such as B/16, or a run folder or weights")],
-    image: Annotated[tuple[int, ...], option("image side, or height and width; the weights' own or 224 unless said",
-                                             "PX")] = (),
+    image: Annotated[
+        tuple[int, ...], option("image side, or height and width; the weights' own or 224 unless said", "PX")
+    ] = (),
     batch: Annotated[int | None, option("pictures at a time; what suits the device unless said", "N")] = None,
-    what: Annotated[tuple[Literal["training", "inference", "latency"], ...], option("what to measure; all of it unless "
-                                                                                    "said", "WHAT…")] = (),
+    what: Annotated[
+        tuple[Literal["training", "inference", "latency"], ...],
+        option("what to measure; all of it unless said", "WHAT…"),
+    ] = (),
     device: Device = "auto",
     precision: Annotated[Literal["auto", "bf16", "fp32", "fp8"], arg(help="auto: what the device is fast at")] = "auto",
     compile: Annotated[Literal["auto", "yes", "no"], arg(help="by torch.compile; auto: on a GPU")] = "auto",
@@ -50,10 +53,16 @@ def bench(
     rows = plan(subject, chosen, what=what, precision=precision, batch=batch, compiled=compiled)
     ceiling = measure_ceiling(chosen, "bf16" if "bf16" in numbers_here(chosen) else "fp32")
     config, parameters = subject.config, cost(subject.config).parameters
-    about = {"model": model, "image": list(config.image), "classes": config.classes, "parameters": parameters,
-             "flops": {one: flops(config, one) for one in ("training", "inference")},
-             "device": describe_device(chosen, torch.get_num_threads()), "torch": torch.__version__,
-             "ceiling": {"numbers": ceiling.numbers, "side": ceiling.side, "flops_per_second": ceiling.flops}}
+    about = {
+        "model": model,
+        "image": list(config.image),
+        "classes": config.classes,
+        "parameters": parameters,
+        "flops": {one: flops(config, one) for one in ("training", "inference")},
+        "device": describe_device(chosen, torch.get_num_threads()),
+        "torch": torch.__version__,
+        "ceiling": {"numbers": ceiling.numbers, "side": ceiling.side, "flops_per_second": ceiling.flops},
+    }
     if not json:
         _print_about(about, ceiling.words)
     found = []
@@ -84,8 +93,10 @@ def _open(model: str, size: tuple[int, int] | None) -> Model:
 
 def _print_about(about: dict[str, Any], ceiling: str) -> None:
     (height, width), flops = about["image"], about["flops"]["inference"] / 1e9
-    print(f"model    {about['model']} at {height} x {width} px, {about['parameters'] / 1e6:,.1f}M parameters, "
-          f"{f'{flops:,.1f}' if flops >= 1 else f'{flops:.3g}'} GFLOPs a picture")
+    print(
+        f"model    {about['model']} at {height} x {width} px, {about['parameters'] / 1e6:,.1f}M parameters, "
+        f"{f'{flops:,.1f}' if flops >= 1 else f'{flops:.3g}'} GFLOPs a picture"
+    )
     print(f"device   {about['device']}, torch {about['torch']}")
     print(f"ceiling  {ceiling}")
     print("\n" + COLUMNS.format("", "numbers", "batch", "pictures/s", "ms", "ceiling", "peak", "compile"), flush=True)
@@ -93,7 +104,16 @@ def _print_about(about: dict[str, Any], ceiling: str) -> None:
 
 def _print_row(words: str, row: dict[str, Any]) -> None:
     rate, compiling, peak = row["pictures_per_second"], row["compile_seconds"], row["peak_bytes"]
-    print(COLUMNS.format(row["what"], words, f"{row['batch']:,}", f"{rate:,.{0 if rate >= 100 else 1}f}",
-                         f"{row['milliseconds']:,.2f}", f"{row['share_of_ceiling']:.2f}",
-                         f"{peak / 2**30:.1f} GiB" if peak is not None else "–",
-                         f"{compiling:.0f} s" if compiling is not None else "–"), flush=True)
+    print(
+        COLUMNS.format(
+            row["what"],
+            words,
+            f"{row['batch']:,}",
+            f"{rate:,.{0 if rate >= 100 else 1}f}",
+            f"{row['milliseconds']:,.2f}",
+            f"{row['share_of_ceiling']:.2f}",
+            f"{peak / 2**30:.1f} GiB" if peak is not None else "–",
+            f"{compiling:.0f} s" if compiling is not None else "–",
+        ),
+        flush=True,
+    )

@@ -48,7 +48,10 @@ def cost(
             raise ConfigError(f"{name}: {error}") from error
         found = cost_of(config)
         row: dict[str, Any] = {
-            "model": name, "parameters": found.parameters, "tokens": _tokens(config), "macs": found.macs,
+            "model": name,
+            "parameters": found.parameters,
+            "tokens": _tokens(config),
+            "macs": found.macs,
             "activation_bytes": found.activation_bytes(batch, bytes_per_number=BYTES[precision]),
             "state_bytes": found.state_bytes,
         }
@@ -56,22 +59,37 @@ def cost(
             row["exaflops"] = found.exaflops(images, epochs)
         rows.append(row)
     if json:
-        print_json({"image": list(size), "classes": classes, "batch": batch, "precision": precision,
-                     "images": images, "epochs": epochs, "models": rows})
+        print_json(
+            {
+                "image": list(size),
+                "classes": classes,
+                "batch": batch,
+                "precision": precision,
+                "images": images,
+                "epochs": epochs,
+                "models": rows,
+            }
+        )
     else:
-        _print_costs(rows, f"{size[0]} x {size[1]} px, {classes} classes", f"batch {batch}, {precision}",
-                     training=images is not None)
+        _print_costs(
+            rows,
+            f"{size[0]} x {size[1]} px, {classes} classes",
+            f"batch {batch}, {precision}",
+            training=images is not None,
+        )
 
 
 def convert(
     source: Annotated[Positional[str], arg(metavar="IN", help="a weights file, a folder, a run, or hf:OWNER/NAME")],
     out: Annotated[Positional[Path], arg(metavar="OUT", help="the file (.npz, .safetensors) or folder to write")],
     to: Annotated[Literal["vitkit", "google", "timm", "hf"], arg(help="the format to write")],
-    grid: Annotated[tuple[int, int] | None, option("rows and columns, where positions are not square",
-                                                   "ROWS COLUMNS")] = None,
+    grid: Annotated[
+        tuple[int, int] | None, option("rows and columns, where positions are not square", "ROWS COLUMNS")
+    ] = None,
     heads: Annotated[int | None, option("attention heads, where the weights do not tell", "N")] = None,
-    lossy: Annotated[bool, tyro.conf.FlagCreatePairsOff,
-                     arg(help="write even if the format reads it back a little otherwise")] = False,
+    lossy: Annotated[
+        bool, tyro.conf.FlagCreatePairsOff, arg(help="write even if the format reads it back a little otherwise")
+    ] = False,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace OUT if it exists")] = False,
     json: Json = False,
 ) -> None:
@@ -91,16 +109,22 @@ def convert(
     model = load(source, grid=grid, heads=heads)
     save(model, out, format=to, lossy=lossy)
     summary = {
-        "in": source, "variant": name_of(model.config),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()), "image": list(model.config.image),
-        "classes": model.config.classes, "out": str(out), "to": to,
+        "in": source,
+        "variant": name_of(model.config),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "image": list(model.config.image),
+        "classes": model.config.classes,
+        "out": str(out),
+        "to": to,
     }
     if json:
         print_json(summary)
     else:
         height, width = model.config.image
-        print(f"read     {source}: {summary['variant'] or 'sizes of its own'}, {summary['parameters']:,} parameters, "
-              f"{height} x {width} px, {model.config.classes} classes")
+        print(
+            f"read     {source}: {summary['variant'] or 'sizes of its own'}, {summary['parameters']:,} parameters, "
+            f"{height} x {width} px, {model.config.classes} classes"
+        )
         print(f"written  {out} ({to})")
 
 
@@ -115,15 +139,28 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, trainin
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    columns = {"model": "model", "parameters": "parameters", "tokens": "tokens", "macs": "GMACs",
-               "activation_bytes": "activations", "state_bytes": "state", "exaflops": "exaFLOPs"}
+    columns = {
+        "model": "model",
+        "parameters": "parameters",
+        "tokens": "tokens",
+        "macs": "GMACs",
+        "activation_bytes": "activations",
+        "state_bytes": "state",
+        "exaflops": "exaFLOPs",
+    }
     shown = [name for name in columns if name in rows[0]]
     for name in shown:
         table.add_column(columns[name], justify="left" if name == "model" else "right", no_wrap=True)
     for row in rows:
-        texts = {"model": row["model"], "parameters": f"{row['parameters']:,}", "tokens": str(row["tokens"] or "–"),
-                 "macs": f"{row['macs'] / 1e9:,.2f}", "activation_bytes": _gib(row["activation_bytes"]),
-                 "state_bytes": _gib(row["state_bytes"]), "exaflops": f"{row.get('exaflops', 0):,.4g}"}
+        texts = {
+            "model": row["model"],
+            "parameters": f"{row['parameters']:,}",
+            "tokens": str(row["tokens"] or "–"),
+            "macs": f"{row['macs'] / 1e9:,.2f}",
+            "activation_bytes": _gib(row["activation_bytes"]),
+            "state_bytes": _gib(row["state_bytes"]),
+            "exaflops": f"{row.get('exaflops', 0):,.4g}",
+        }
         table.add_row(*(texts[name] for name in shown))
     console = Console(highlight=False)
     console.print(title)

@@ -16,16 +16,22 @@ def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """int, float and tuples of int, with None or without: that is no word to say, but what was not said."""
     kind = _without_none(info.type)
     if kind in NAMES:
-        return PrimitiveConstructorSpec(nargs=1, metavar=kind.__name__.upper(),
-                                        instance_from_str=lambda words: _read(kind, words[0]),
-                                        is_instance=lambda found: found is None or isinstance(found, kind),
-                                        str_from_instance=lambda found: [str(found)])
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=kind.__name__.upper(),
+            instance_from_str=lambda words: _read(kind, words[0]),
+            is_instance=lambda found: found is None or isinstance(found, kind),
+            str_from_instance=lambda found: [str(found)],
+        )
     parts = get_args(kind)
     if get_origin(kind) is tuple and set(parts) <= {int, ...}:
-        return PrimitiveConstructorSpec(nargs="*" if ... in parts else len(parts), metavar="INT",
-                                        instance_from_str=lambda words: tuple(_read(int, word) for word in words),
-                                        is_instance=lambda found: found is None or isinstance(found, tuple),
-                                        str_from_instance=lambda found: list(map(str, found or (None,))))
+        return PrimitiveConstructorSpec(
+            nargs="*" if ... in parts else len(parts),
+            metavar="INT",
+            instance_from_str=lambda words: tuple(_read(int, word) for word in words),
+            is_instance=lambda found: found is None or isinstance(found, tuple),
+            str_from_instance=lambda found: list(map(str, found or (None,))),
+        )
     return None
 
 
@@ -42,5 +48,6 @@ def _read(kind: type[int] | type[float], word: str) -> int | float:
     except ValueError:
         numbers = word.replace(",", "x").split("x")
         several = len(numbers) > 1 and all(number.isdigit() for number in numbers)
-        raise ValueError(f"{NAMES[kind]}, not {word!r}"
-                         + f"; several are written {' '.join(numbers)}" * several) from None
+        raise ValueError(
+            f"{NAMES[kind]}, not {word!r}" + f"; several are written {' '.join(numbers)}" * several
+        ) from None

@@ -23,8 +23,9 @@ def option(help: str, metavar: str) -> Any:
 
 
 Run = Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file or hf:OWNER/NAME")]
-Data = Annotated[Positional[str], arg(metavar="DATA",
-                                      help="a folder, .zip, manifest, shards, arrays, hf:NAME, fashion")]
+Data = Annotated[
+    Positional[str], arg(metavar="DATA", help="a folder, .zip, manifest, shards, arrays, hf:NAME, fashion")
+]
 Device = Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …", metavar="NAME")]
 Label = Annotated[str | None, option("the column that holds the classes, in a manifest or hf: set", "COLUMN")]
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]

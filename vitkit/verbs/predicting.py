@@ -26,21 +26,31 @@ log = logging.getLogger("vitkit")
 
 def predict(
     run: Run,
-    images: Annotated[Positional[tuple[str, ...]], option(
-        "pictures, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…")],
+    images: Annotated[
+        Positional[tuple[str, ...]],
+        option("pictures, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…"),
+    ],
     top: Annotated[int, arg(help="answers for each picture, the likeliest first", metavar="K")] = 5,
-    out: Annotated[Path | None, option("rows into a file; the same command goes on after a stop",
-                                       "FILE.csv|.jsonl|.parquet")] = None,
+    out: Annotated[
+        Path | None, option("rows into a file; the same command goes on after a stop", "FILE.csv|.jsonl|.parquet")
+    ] = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE, and begin again")] = False,
-    labels: Annotated[Path | None, option("class names of weights that carry none: one on each line, in the order of "
-                                          "the logits", "FILE")] = None,
-    image: Annotated[tuple[int, ...] | None, option("image side, or height and width; the model's own unless said",
-                                                    "PX")] = None,
-    fast: Annotated[bool, tyro.conf.FlagCreatePairsOff,
-                    arg(help="the quickest way that this machine has; says which, and how well it agrees")] = False,
+    labels: Annotated[
+        Path | None,
+        option("class names of weights that carry none: one on each line, in the order of the logits", "FILE"),
+    ] = None,
+    image: Annotated[
+        tuple[int, ...] | None, option("image side, or height and width; the model's own unless said", "PX")
+    ] = None,
+    fast: Annotated[
+        bool,
+        tyro.conf.FlagCreatePairsOff,
+        arg(help="the quickest way that this machine has; says which, and how well it agrees"),
+    ] = False,
     device: Device = "auto",
-    workers: Annotated[int | None, option("processes that decode pictures; as many as the device is worth, unless said",
-                                          "N")] = None,
+    workers: Annotated[
+        int | None, option("processes that decode pictures; as many as the device is worth, unless said", "N")
+    ] = None,
     csv: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print CSV")] = False,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON, a line for each picture")] = False,
 ) -> None:
@@ -73,8 +83,9 @@ def predict(
     if out is not None:
         check_name(out)
     model = load(run, image=size)
-    classifier = Classifier(model, device=device,
-                            labels=None if labels is None else read_labels(labels, model.config.classes))
+    classifier = Classifier(
+        model, device=device, labels=None if labels is None else read_labels(labels, model.config.classes)
+    )
     if not classifier.model.metadata.labels:
         log.warning("%s carries no class names, and answers with numbers; --labels FILE gives them names", run)
     # a process is not worth starting for pictures that are read within a second
@@ -85,12 +96,14 @@ def predict(
     if out is not None:
         try:
             with cleared_up():
-                before, failed = predict_into(out, classifier, paths, top=top, workers=readers, overwrite=overwrite,
-                                              source=run, watch=progress)
+                before, failed = predict_into(
+                    out, classifier, paths, top=top, workers=readers, overwrite=overwrite, source=run, watch=progress
+                )
         except KeyboardInterrupt as stopped:
             again = "the same command, without --overwrite," if overwrite else "the same command"
-            raise Interrupted(f"stopped; {again} goes on behind the last row in {out}.part",
-                              exit_code(stopped)) from None
+            raise Interrupted(
+                f"stopped; {again} goes on behind the last row in {out}.part", exit_code(stopped)
+            ) from None
         if json:
             print_json({"out": str(out), "pictures": len(paths), "there_already": before, "unreadable": failed})
         else:

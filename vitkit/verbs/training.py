@@ -25,24 +25,46 @@ Rate = Annotated[str | None, option("learning rate; auto: the best of the recipe
 Recipe = Annotated[str | None, option("settings by name, such as pets_transfer; else by the data's size", "NAME")]
 Out = Annotated[Path | None, option("the run folder to make; else a new one under runs/", "DIR")]
 File = Annotated[Path | None, option("settings in TOML; of a run folder, its config.toml", "FILE")]
-Set = Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, arg(
-    name="set", help="any other setting, such as schedule.warmup=100", metavar="KEY=VALUE…", help_behavior_hint="")]
+Set = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    arg(name="set", help="any other setting, such as schedule.warmup=100", metavar="KEY=VALUE…", help_behavior_hint=""),
+]
 Seed = Annotated[int | None, option("of everything random; 0 unless said", "N")]
 Device = Annotated[str | None, option("auto, cuda, cuda:1, cpu or mps", "NAME")]
 Precision = Annotated[Literal["auto", "bf16", "fp32"] | None, option("of the arithmetic", "auto|bf16|fp32")]
 Workers = Annotated[int | None, option("processes that read pictures", "N")]
-Track = Annotated[tuple[tuple[Literal["tensorboard", "wandb"], ...], ...], tyro.conf.UseAppendAction,
-                   option("also log there", "tensorboard|wandb")]
+Track = Annotated[
+    tuple[tuple[Literal["tensorboard", "wandb"], ...], ...],
+    tyro.conf.UseAppendAction,
+    option("also log there", "tensorboard|wandb"),
+]
 
 
 def fit(
-    data: Data = None, *, model: Model = None,
-    weights: Annotated[str, option("where to start: the model's public weights unless said; none: from nothing",
-                                    "hf:OWNER/NAME|PATH|none")] = "",
-    image: Image = None, steps: Steps = None, epochs: Epochs = None, batch: Batch = None, lr: Rate = None,
-    recipe: Recipe = None, out: Out = None, config: File = None, set_: Set = (), label: Label = None,
-    seed: Seed = None, device: Device = None, precision: Precision = None, workers: Workers = None,
-    track: Track = (), json: Json = False,
+    data: Data = None,
+    *,
+    model: Model = None,
+    weights: Annotated[
+        str,
+        option("where to start: the model's public weights unless said; none: from nothing", "hf:OWNER/NAME|PATH|none"),
+    ] = "",
+    image: Image = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    recipe: Recipe = None,
+    out: Out = None,
+    config: File = None,
+    set_: Set = (),
+    label: Label = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    workers: Workers = None,
+    track: Track = (),
+    json: Json = False,
 ) -> None:
     """A classifier of your pictures: trained, scored on unseen ones, with a report.
 
@@ -52,23 +74,59 @@ def fit(
 
     torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
     """
-    _begin({"data": data, "model": model, "weights": weights, "image": image, "steps": steps, "epochs": epochs,
-            "batch": batch, "recipe": recipe, "out": out and str(out), "label": label, "seed": seed, "device": device,
-            "precision": precision, "workers": workers, "track": sum(track, ()) or None, **_rate(lr)}, config,
-           sum(set_, ()), json)
+    _begin(
+        {
+            "data": data,
+            "model": model,
+            "weights": weights,
+            "image": image,
+            "steps": steps,
+            "epochs": epochs,
+            "batch": batch,
+            "recipe": recipe,
+            "out": out and str(out),
+            "label": label,
+            "seed": seed,
+            "device": device,
+            "precision": precision,
+            "workers": workers,
+            "track": sum(track, ()) or None,
+            **_rate(lr),
+        },
+        config,
+        sum(set_, ()),
+        json,
+    )
 
 
 def pretrain(
-    data: Data = None, *,
-    objective: Annotated[Literal["labels", "masked-patch"] | None, option(
-        "learn from labels, or from the pictures alone, which it is unless the recipe says otherwise",
-        "labels|masked-patch")] = None,
+    data: Data = None,
+    *,
+    objective: Annotated[
+        Literal["labels", "masked-patch"] | None,
+        option(
+            "learn from labels, or from the pictures alone, which it is unless the recipe says otherwise",
+            "labels|masked-patch",
+        ),
+    ] = None,
     model: Model = None,
     weights: Annotated[str, option("where to start; from nothing unless said", "hf:OWNER/NAME|PATH")] = "",
-    image: Image = None, steps: Steps = None, epochs: Epochs = None, batch: Batch = None, lr: Rate = None,
-    recipe: Recipe = None, out: Out = None, config: File = None, set_: Set = (), label: Label = None,
-    seed: Seed = None, device: Device = None, precision: Precision = None, workers: Workers = None,
-    track: Track = (), json: Json = False,
+    image: Image = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    recipe: Recipe = None,
+    out: Out = None,
+    config: File = None,
+    set_: Set = (),
+    label: Label = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    workers: Workers = None,
+    track: Track = (),
+    json: Json = False,
 ) -> None:
     """A model to fine-tune later: from labels, or from pictures alone, patches masked.
 
@@ -76,15 +134,38 @@ def pretrain(
 
     then: vitkit fit labelled/ --weights runs/pre
     """
-    _begin({"data": data, "objective": objective, "model": model, "weights": weights, "image": image, "steps": steps,
-            "epochs": epochs, "batch": batch, "recipe": recipe, "out": out and str(out), "label": label, "seed": seed,
-            "device": device, "precision": precision, "workers": workers, "track": sum(track, ()) or None, **_rate(lr)},
-           config, sum(set_, ()), json, pretraining=True)
+    _begin(
+        {
+            "data": data,
+            "objective": objective,
+            "model": model,
+            "weights": weights,
+            "image": image,
+            "steps": steps,
+            "epochs": epochs,
+            "batch": batch,
+            "recipe": recipe,
+            "out": out and str(out),
+            "label": label,
+            "seed": seed,
+            "device": device,
+            "precision": precision,
+            "workers": workers,
+            "track": sum(track, ()) or None,
+            **_rate(lr),
+        },
+        config,
+        sum(set_, ()),
+        json,
+        pretraining=True,
+    )
 
 
 def resume(
     run: Annotated[Positional[Path], arg(metavar="RUN", help="the folder of a run that was stopped")],
-    device: Device = None, workers: Workers = None, json: Json = False,
+    device: Device = None,
+    workers: Workers = None,
+    json: Json = False,
 ) -> None:
     """A run that was stopped or killed goes on from its last checkpoint, exactly.
 
@@ -109,8 +190,9 @@ def demo(
     _finished(show(out, sys.stderr if json else sys.stdout) / "classifier", json)
 
 
-def _begin(flags: dict[str, Any], file: Path | None, words: tuple[str, ...], json: bool,
-           pretraining: bool = False) -> None:
+def _begin(
+    flags: dict[str, Any], file: Path | None, words: tuple[str, ...], json: bool, pretraining: bool = False
+) -> None:
     """The file under the flags, the flags under --set: the later word counts."""
     from vitkit import settings
 
@@ -151,5 +233,10 @@ def _finished(run: Path, as_json: bool) -> None:
     if not as_json or os.environ.get("RANK", "0") != "0":
         return
     scored = run / EVALUATION
-    print_json({"run": str(run), "report": str(run / "report.html"),
-                 "evaluation": json.loads(scored.read_text(encoding="utf-8")) if scored.is_file() else None})
+    print_json(
+        {
+            "run": str(run),
+            "report": str(run / "report.html"),
+            "evaluation": json.loads(scored.read_text(encoding="utf-8")) if scored.is_file() else None,
+        }
+    )

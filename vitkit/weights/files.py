@@ -49,12 +49,16 @@ def _open_folder(folder: Path) -> Checkpoint:
             tensors, header = _open_shards(path) if name.endswith(".index.json") else _open_file(path)
             return _with_records(folder, tensors, header, folder)
     if (checkpoint := latest(folder)) is not None:
-        log.warning("%s: a run that is not finished; these are its weights after step %s", folder,
-                    f"{step_of(checkpoint):,}")
+        log.warning(
+            "%s: a run that is not finished; these are its weights after step %s", folder, f"{step_of(checkpoint):,}"
+        )
         return open_unfinished(checkpoint)
     found = sorted(entry.name for entry in folder.iterdir())
-    raise WeightsError(f"{folder} holds no weights that I can use.", looked_for=", ".join(WEIGHT_FILES),
-                       found=", ".join(found[:8]) + (" …" if len(found) > 8 else "") or "an empty folder")
+    raise WeightsError(
+        f"{folder} holds no weights that I can use.",
+        looked_for=", ".join(WEIGHT_FILES),
+        found=", ".join(found[:8]) + (" …" if len(found) > 8 else "") or "an empty folder",
+    )
 
 
 def _with_records(
@@ -63,12 +67,18 @@ def _with_records(
     record = _json(folder / "model.json") if folder else None
     inside = _parse(header[HEADER], f"the header of {origin}") if HEADER in header else None
     if record is not None and inside is not None and record.get("model") != inside.get("model"):
-        raise WeightsError(f"{origin}: model.json describes another model than the one in model.safetensors.",
-                           try_="delete model.json; the weights carry a record of their own")
+        raise WeightsError(
+            f"{origin}: model.json describes another model than the one in model.safetensors.",
+            try_="delete model.json; the weights carry a record of their own",
+        )
     record = record or inside
-    return Checkpoint(origin=str(origin), tensors=tensors, record=record,
-                      config=(_json(folder / "config.json") if folder else None) or {},
-                      preprocessor=_json(folder / "preprocessor_config.json") if folder else None)
+    return Checkpoint(
+        origin=str(origin),
+        tensors=tensors,
+        record=record,
+        config=(_json(folder / "config.json") if folder else None) or {},
+        preprocessor=_json(folder / "preprocessor_config.json") if folder else None,
+    )
 
 
 def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -81,18 +91,23 @@ def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return _open_safetensors(path)
     if _is_exported(path, start):
         here = any((path.parent / name).is_file() for name in WEIGHT_FILES)
-        raise WeightsError(f"{path} is an exported model, a program for other runtimes; vitkit works with the weights "
-                           "that it was made from.",
-                           try_=f"{path.parent}, the run folder that it lies in" if here else
-                                "the run folder or the weights file that it was exported from")
+        raise WeightsError(
+            f"{path} is an exported model, a program for other runtimes; vitkit works with the weights "
+            "that it was made from.",
+            try_=f"{path.parent}, the run folder that it lies in"
+            if here
+            else "the run folder or the weights file that it was exported from",
+        )
     if start[:2] == b"PK":
         return (_open_npz(path) if _is_npz(path) else _open_torch(path)), {}
     if start[:1] == b"\x80":  # a pickle, as torch wrote before 1.6
         return _open_torch(path), {}
     size = path.stat().st_size
-    raise WeightsError(f"{path} is no weights file, or not a whole one.",
-                       looked_for="safetensors, a numpy .npz or a torch state dict, by content",
-                       found=f"{size} bytes" + (f" beginning with {start!r}" if size else ""))
+    raise WeightsError(
+        f"{path} is no weights file, or not a whole one.",
+        looked_for="safetensors, a numpy .npz or a torch state dict, by content",
+        found=f"{size} bytes" + (f" beginning with {start!r}" if size else ""),
+    )
 
 
 def _is_exported(path: Path, start: bytes) -> bool:
@@ -109,8 +124,9 @@ def _open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} is not a whole safetensors file: {error}.",
-                           try_="copy or download it again") from error
+        raise WeightsError(
+            f"{path} is not a whole safetensors file: {error}.", try_="copy or download it again"
+        ) from error
 
 
 def _open_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -137,8 +153,9 @@ def _is_npz(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
     except Exception as error:
-        raise WeightsError(f"{path} is a broken or truncated archive: {error}.",
-                           try_="copy or download it again") from error
+        raise WeightsError(
+            f"{path} is a broken or truncated archive: {error}.", try_="copy or download it again"
+        ) from error
 
 
 def _open_npz(path: Path) -> dict[str, Tensor]:
@@ -148,8 +165,10 @@ def _open_npz(path: Path) -> dict[str, Tensor]:
             for name in archive.files:
                 tensors[name] = torch.from_numpy(archive[name])
     except Exception as error:  # damaged bytes raise whatever they hit first: zlib, struct, numpy, the tokeniser
-        raise WeightsError(f"{path} is not a npz file of plain arrays: {error}",
-                           try_="copy or download it again; pickled objects are never loaded") from error
+        raise WeightsError(
+            f"{path} is not a npz file of plain arrays: {error}",
+            try_="copy or download it again; pickled objects are never loaded",
+        ) from error
     return tensors
 
 
@@ -157,12 +176,15 @@ def _open_torch(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise WeightsError(f"{path} holds more than tensors; it would have to run code to open, and was not opened.",
-                           because=_first_line(error),
-                           try_="save the state dict alone: torch.save(model.state_dict(), …)") from error
+        raise WeightsError(
+            f"{path} holds more than tensors; it would have to run code to open, and was not opened.",
+            because=_first_line(error),
+            try_="save the state dict alone: torch.save(model.state_dict(), …)",
+        ) from error
     except Exception as error:  # as above
-        raise WeightsError(f"{path} is not a whole torch file: {_first_line(error)}",
-                           try_="copy or download it again") from error
+        raise WeightsError(
+            f"{path} is not a whole torch file: {_first_line(error)}", try_="copy or download it again"
+        ) from error
     # Trainers wrap state dicts: timm and torchvision as "model" or "state_dict", DataParallel and compile as prefixes.
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):

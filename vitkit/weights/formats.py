@@ -32,8 +32,9 @@ class Checkpoint:
             raise WeightsError(f"{self.origin} lacks {name}, without which its sizes cannot be told.")
         shape = tuple(self.tensors[name].shape)
         if len(shape) != dimensions or 0 in shape:
-            raise WeightsError(f"{self.origin} has {name} in the shape {shape}, "
-                               f"where {dimensions} dimensions are expected.")
+            raise WeightsError(
+                f"{self.origin} has {name} in the shape {shape}, where {dimensions} dimensions are expected."
+            )
         return shape
 
     def has(self, name: str) -> bool:

@@ -51,8 +51,11 @@ def _inside(names: Collection[str]) -> str | None:
 
 def load(checkpoint: Checkpoint) -> Content:
     above = _inside(checkpoint.tensors.keys()) or ""
-    tensors = {name.removeprefix(above): _squeeze_group_norm(name, tensor)
-               for name, tensor in checkpoint.tensors.items() if name.startswith(above)}
+    tensors = {
+        name.removeprefix(above): _squeeze_group_norm(name, tensor)
+        for name, tensor in checkpoint.tensors.items()
+        if name.startswith(above)
+    }
     checkpoint = replace(checkpoint, tensors=tensors)
     provenance = {"format": "google"}
     config: ModelConfig
@@ -82,21 +85,26 @@ def losses(model: Model) -> Losses:
     notes: list[str] = []
     if isinstance(config, ViTConfig):
         if config.positions != "1d" or config.inject != "stem":
-            structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
-                             "an npz has one 1-D table, at the stem")
+            structure.append(
+                f"positions={config.positions!r} injected at {config.inject!r}: an npz has one 1-D table, at the stem"
+            )
         if config.norm == "post" or config.axial:
             structure.append("post-norm or axial blocks")
         if config.pool not in ("token", "gap") or (config.pool == "gap" and config.class_token):
-            structure.append(f"pool={config.pool!r}"
-                             + (" beside a class token" if config.class_token else "") + ": only token and gap exist")
+            structure.append(
+                f"pool={config.pool!r}"
+                + (" beside a class token" if config.class_token else "")
+                + ": only token and gap exist"
+            )
         if config.gelu != "tanh":
             answers.append("GELU: exact here, always the tanh approximation there")
         (answers if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else notes).extend(epsilon_loss(config.eps, 1e-6))
         rows, columns = config.grid
         if rows != columns:
             square = math.isqrt(config.patches) ** 2 == config.patches
-            (answers if square else notes).append(f"the grid: read it back with grid=({rows}, {columns})"
-                                                  + (", it looks square" if square else ""))
+            (answers if square else notes).append(
+                f"the grid: read it back with grid=({rows}, {columns})" + (", it looks square" if square else "")
+            )
         if config.stem and config.stem.preactivation:
             structure.append("a pre-activation stem")
         elif config.stem and config.stem != ConvConfig(layers=config.stem.layers, width=config.stem.width):
@@ -148,8 +156,12 @@ def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
     yield same("body.norm.weight", f"{root}/group_norm/gamma")
     yield same("body.norm.bias", f"{root}/group_norm/beta")
     if config.classes:
-        yield Rule("head.logits.weight", (f"{root}/head/conv2d/kernel",),
-                   lambda kernel: kernel.flatten(0, 2).T, lambda weight: (weight.T[None, None],))
+        yield Rule(
+            "head.logits.weight",
+            (f"{root}/head/conv2d/kernel",),
+            lambda kernel: kernel.flatten(0, 2).T,
+            lambda weight: (weight.T[None, None],),
+        )
         yield same("head.logits.bias", f"{root}/head/conv2d/bias")
 
 
@@ -171,17 +183,24 @@ def _attention(ours: str, theirs: str, heads: int) -> Iterator[Rule]:
     parts = ("query", "key", "value")
 
     def split_kernel(weight: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part.T.unflatten(1, (heads, -1)) for part in weight.chunk(3))       # (D, H, d) each
+        return tuple(part.T.unflatten(1, (heads, -1)) for part in weight.chunk(3))  # (D, H, d) each
 
     def join_kernels(*kernels: Tensor) -> Tensor:
-        return torch.cat([kernel.flatten(1).T for kernel in kernels])                         # (3·D, D)
+        return torch.cat([kernel.flatten(1).T for kernel in kernels])  # (3·D, D)
 
     yield Rule(f"{ours}.qkv.weight", tuple(f"{theirs}/{part}/kernel" for part in parts), join_kernels, split_kernel)
-    yield Rule(f"{ours}.qkv.bias", tuple(f"{theirs}/{part}/bias" for part in parts),
-               lambda *biases: torch.cat([bias.flatten() for bias in biases]),
-               lambda bias: tuple(part.unflatten(0, (heads, -1)) for part in bias.chunk(3)))
-    yield Rule(f"{ours}.out.weight", (f"{theirs}/out/kernel",),
-               lambda kernel: kernel.flatten(0, 1).T, lambda weight: (weight.T.unflatten(0, (heads, -1)),))
+    yield Rule(
+        f"{ours}.qkv.bias",
+        tuple(f"{theirs}/{part}/bias" for part in parts),
+        lambda *biases: torch.cat([bias.flatten() for bias in biases]),
+        lambda bias: tuple(part.unflatten(0, (heads, -1)) for part in bias.chunk(3)),
+    )
+    yield Rule(
+        f"{ours}.out.weight",
+        (f"{theirs}/out/kernel",),
+        lambda kernel: kernel.flatten(0, 1).T,
+        lambda weight: (weight.T.unflatten(0, (heads, -1)),),
+    )
     yield same(f"{ours}.out.bias", f"{theirs}/out/bias")
 
 
@@ -197,23 +216,29 @@ def _norm(ours: str, theirs: str) -> Iterator[Rule]:
 
 def _kernel(ours: str, theirs: str) -> Rule:
     """A convolution: HWIO there, OIHW here."""
-    return Rule(ours, (theirs,),
-                lambda kernel: kernel.permute(3, 2, 0, 1), lambda weight: (weight.permute(2, 3, 1, 0),))
+    return Rule(
+        ours, (theirs,), lambda kernel: kernel.permute(3, 2, 0, 1), lambda weight: (weight.permute(2, 3, 1, 0),)
+    )
 
 
 def _patch_kernel(config: ViTConfig) -> Rule:
     shape = (config.embedded_channels, config.patch, config.patch)
-    return Rule("patches.project.weight", ("embedding/kernel",),
-                lambda kernel: kernel.permute(3, 2, 0, 1).flatten(1),
-                lambda weight: (weight.unflatten(1, shape).permute(2, 3, 1, 0),))
+    return Rule(
+        "patches.project.weight",
+        ("embedding/kernel",),
+        lambda kernel: kernel.permute(3, 2, 0, 1).flatten(1),
+        lambda weight: (weight.unflatten(1, shape).permute(2, 3, 1, 0),),
+    )
 
 
 def _naming(checkpoint: Checkpoint) -> str:
     for naming, (attention, *_) in NAMING.items():
         if checkpoint.has(f"Transformer/encoderblock_0/{attention}/query/kernel"):
             return naming
-    raise WeightsError(f"{checkpoint.origin} has a patch embedding but no encoder block of Google's ViT code.",
-                       looked_for=[f"Transformer/encoderblock_0/{names[0]}/query/kernel" for names in NAMING.values()])
+    raise WeightsError(
+        f"{checkpoint.origin} has a patch embedding but no encoder block of Google's ViT code.",
+        looked_for=[f"Transformer/encoderblock_0/{names[0]}/query/kernel" for names in NAMING.values()],
+    )
 
 
 def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
@@ -227,27 +252,40 @@ def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
     class_token = checkpoint.has("cls")
     patches = checkpoint.shape("Transformer/posembed_input/pos_embedding", 3)[1] - class_token
     return ViTConfig(
-        depth=checkpoint.count("Transformer/encoderblock_"), width=width, heads=heads, patch=patch, stem=stem,
+        depth=checkpoint.count("Transformer/encoderblock_"),
+        width=width,
+        heads=heads,
+        patch=patch,
+        stem=stem,
         mlp=checkpoint.shape(f"{block}/{mlp}/Dense_0/kernel", 2)[1],
         image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
         channels=checkpoint.shape("conv_root/kernel", 4)[2] if stem else channels,
-        classes=checkpoint.length("head/bias") or 0, representation=checkpoint.length("pre_logits/bias"),
-        pool="token" if class_token else "gap", class_token=class_token, gelu="tanh", eps=1e-6,
+        classes=checkpoint.length("head/bias") or 0,
+        representation=checkpoint.length("pre_logits/bias"),
+        pool="token" if class_token else "gap",
+        class_token=class_token,
+        gelu="tanh",
+        eps=1e-6,
     )
 
 
 def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
     if not (checkpoint.has("conv_root/kernel") or checkpoint.has("gn_root/scale")):
         return None
-    return ConvConfig(layers=_units(checkpoint.tensors, r"block(\d+)/unit(\d+)/"),
-                      width=checkpoint.shape("conv_root/kernel", 4)[3])
+    return ConvConfig(
+        layers=_units(checkpoint.tensors, r"block(\d+)/unit(\d+)/"), width=checkpoint.shape("conv_root/kernel", 4)[3]
+    )
 
 
 def _infer_resnet(checkpoint: Checkpoint) -> ResNetConfig:
     *_, channels, width = checkpoint.shape("resnet/root_block/standardized_conv2d/kernel", 4)
     body = ConvConfig.bit(_units(checkpoint.tensors, r"resnet/block(\d+)/unit(\d+)/"), width)
-    return ResNetConfig(body=body, channels=channels, classes=checkpoint.length("resnet/head/conv2d/bias") or 0,
-                        image=checkpoint.image or (224, 224))
+    return ResNetConfig(
+        body=body,
+        channels=channels,
+        classes=checkpoint.length("resnet/head/conv2d/bias") or 0,
+        image=checkpoint.image or (224, 224),
+    )
 
 
 def _units(tensors: Mapping[str, Tensor], pattern: str) -> tuple[int, ...]:
@@ -265,4 +303,3 @@ def _squeeze_group_norm(name: str, tensor: Tensor) -> Tensor:
     if re.search(r"(gn(\d+|_root|_proj)/(bias|scale)|group_norm/(gamma|beta))$", name):
         return tensor.flatten()
     return tensor
-

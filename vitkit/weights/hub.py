@@ -26,8 +26,11 @@ def download(source: str) -> Path:
             with contextlib.suppress(LocalEntryNotFoundError):
                 _fetch(repository, name, revision)
     except HFValidationError as error:
-        raise WeightsError(f"{source} is no repository name.", expected="hf:OWNER/NAME or hf:OWNER/NAME@REVISION",
-                           try_=f"{repository} without hf:, if it is a file or folder") from error
+        raise WeightsError(
+            f"{source} is no repository name.",
+            expected="hf:OWNER/NAME or hf:OWNER/NAME@REVISION",
+            try_=f"{repository} without hf:, if it is a file or folder",
+        ) from error
     except LocalEntryNotFoundError as error:
         raise _unreachable(source, error) from error
     return weights.parent
@@ -74,13 +77,17 @@ def _fetch(repository: str, name: str, revision: str) -> Path | None:
     except EntryNotFoundError:
         return None
     except GatedRepoError as error:
-        raise WeightsError(f"{where} asks its users to accept conditions first.",
-                           try_=f"accept them at huggingface.co/{repository}, then: hf auth login") from error
+        raise WeightsError(
+            f"{where} asks its users to accept conditions first.",
+            try_=f"accept them at huggingface.co/{repository}, then: hf auth login",
+        ) from error
     except RevisionNotFoundError as error:
         raise WeightsError(f"{where}: the repository is there, that revision is not.") from error
     except RepositoryNotFoundError as error:
-        raise WeightsError(f"{where} does not exist on the Hub, or is private.",
-                           try_="check the spelling; for a private one: hf auth login") from error
+        raise WeightsError(
+            f"{where} does not exist on the Hub, or is private.",
+            try_="check the spelling; for a private one: hf auth login",
+        ) from error
     except HfHubHTTPError as error:
         raise _unreachable(where, error) from error
     except OSError as error:  # connection errors of every kind, and a full disk
@@ -106,8 +113,12 @@ def _fetch_shards(repository: str, index: Path, revision: str) -> None:
 
 
 def _unreachable(source: str, error: Exception) -> WeightsError:
-    return WeightsError(f"{source} cannot be fetched, and is not in the local cache.",
-                        because=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                        try_=["again when the Hub can be reached, or",
-                              "a copy on this machine: vitkit.load(PATH), --weights PATH: an .npz of Google's,",
-                              "a .safetensors file, or a folder with config.json and model.safetensors"])
+    return WeightsError(
+        f"{source} cannot be fetched, and is not in the local cache.",
+        because=str(error).splitlines()[0] if str(error) else type(error).__name__,
+        try_=[
+            "again when the Hub can be reached, or",
+            "a copy on this machine: vitkit.load(PATH), --weights PATH: an .npz of Google's,",
+            "a .safetensors file, or a folder with config.json and model.safetensors",
+        ],
+    )

@@ -30,8 +30,13 @@ from vitkit.weights.mapping import (
 )
 from vitkit.weights.untold import find_heads, find_image
 
-_GELU: dict[str, Gelu] = {"gelu": "exact", "gelu_python": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh",
-                          "gelu_fast": "tanh"}
+_GELU: dict[str, Gelu] = {
+    "gelu": "exact",
+    "gelu_python": "exact",
+    "gelu_new": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_fast": "tanh",
+}
 _RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
@@ -45,8 +50,11 @@ def load(checkpoint: Checkpoint) -> Content:
         raise WeightsError(f"{checkpoint.origin} is a {kind} model of transformers; vitkit reads its vit.")
     checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors))
     config = _infer(checkpoint)
-    metadata = Metadata(labels=_labels(checkpoint, config.classes), preprocessing=_preprocessing(checkpoint),
-                        provenance=checkpoint.config.get("vitkit", {"format": "hf"}))
+    metadata = Metadata(
+        labels=_labels(checkpoint, config.classes),
+        preprocessing=_preprocessing(checkpoint),
+        provenance=checkpoint.config.get("vitkit", {"format": "hf"}),
+    )
     state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
     return Content(config=config, state=state, metadata=metadata)
 
@@ -62,14 +70,23 @@ def config_of(model: Model) -> dict[str, Any]:
     labels = model.metadata.labels or [f"LABEL_{index}" for index in range(config.classes)]
     record = {
         "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
-        "model_type": "vit", "hidden_size": config.width, "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads, "intermediate_size": config.mlp,
-        "hidden_act": "gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu", "layer_norm_eps": config.eps,
-        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "qkv_bias": True,
+        "model_type": "vit",
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.mlp,
+        "hidden_act": "gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu",
+        "layer_norm_eps": config.eps,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "qkv_bias": True,
         "image_size": config.image[0] if config.image[0] == config.image[1] else list(config.image),
-        "patch_size": config.patch, "num_channels": config.channels,
-        "pooler_act": "tanh", "pooler_output_size": config.representation or config.width,
-        "dtype": "float32", "vitkit": dict(model.metadata.provenance),
+        "patch_size": config.patch,
+        "num_channels": config.channels,
+        "pooler_act": "tanh",
+        "pooler_output_size": config.representation or config.width,
+        "dtype": "float32",
+        "vitkit": dict(model.metadata.provenance),
     }
     if config.classes:
         record["id2label"] = {str(index): label for index, label in enumerate(labels)}
@@ -80,8 +97,12 @@ def config_of(model: Model) -> dict[str, Any]:
 def preprocessor_of(model: Model) -> dict[str, Any]:
     preprocessing, (height, width) = model.metadata.preprocessing, model.config.image
     record: dict[str, Any] = {
-        "do_normalize": True, "do_rescale": True, "do_resize": True, "rescale_factor": 1 / 255,
-        "image_mean": list(preprocessing.mean), "image_std": list(preprocessing.std),
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "rescale_factor": 1 / 255,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
         "resample": {name: number for number, name in _RESAMPLE.items()}[preprocessing.interpolation],
         "vitkit": asdict(preprocessing),
     }
@@ -89,8 +110,13 @@ def preprocessor_of(model: Model) -> dict[str, Any]:
         return record | {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
     # transformers' ViT processor has no crop; CLIP's does the same with one
     short = round(min(height, width) / preprocessing.crop)
-    return record | {"image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_center_crop": True,
-                     "size": {"shortest_edge": short}, "crop_size": {"height": height, "width": width}}
+    return record | {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_center_crop": True,
+        "size": {"shortest_edge": short},
+        "crop_size": {"height": height, "width": width},
+    }
 
 
 def losses(model: Model) -> Losses:
@@ -100,8 +126,10 @@ def losses(model: Model) -> Losses:
     if config.stem:
         structure.append("the hybrid's convolutional stem")
     if config.positions != "1d" or config.inject != "stem":
-        structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
-                         "transformers' ViT has one 1-D table, at the stem")
+        structure.append(
+            f"positions={config.positions!r} injected at {config.inject!r}: "
+            "transformers' ViT has one 1-D table, at the stem"
+        )
     if config.pool != "token":
         structure.append(f"pool={config.pool!r}: transformers' ViT reads its class token")
     if config.norm == "post" or config.axial:
@@ -115,16 +143,19 @@ def losses(model: Model) -> Losses:
 
 def rules(config: ViTConfig) -> Iterator[Rule]:
     root = "vit." if config.classes else ""
-    yield patch_convolution("patches.project.weight", f"{root}embeddings.patch_embeddings.projection.weight",
-                            config.channels, config.patch)
+    yield patch_convolution(
+        "patches.project.weight", f"{root}embeddings.patch_embeddings.projection.weight", config.channels, config.patch
+    )
     yield from parameters("patches.project", f"{root}embeddings.patch_embeddings.projection", ["bias"])
     yield batched("class_token", f"{root}embeddings.cls_token")
     yield batched("encoder.positions.0.table", f"{root}embeddings.position_embeddings")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"{root}encoder.layer.{layer}"
         for name in ("weight", "bias"):
-            yield fused(f"{ours}.attention.qkv.{name}",
-                        [f"{theirs}.attention.attention.{part}.{name}" for part in ("query", "key", "value")])
+            yield fused(
+                f"{ours}.attention.qkv.{name}",
+                [f"{theirs}.attention.attention.{part}.{name}" for part in ("query", "key", "value")],
+            )
         yield from parameters(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
         yield from parameters(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
         yield from parameters(f"{ours}.mlp_norm", f"{theirs}.layernorm_after")
@@ -146,18 +177,24 @@ def _infer(checkpoint: Checkpoint) -> ViTConfig:
         raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's are square.")
     activation = said.get("hidden_act", "gelu")
     if activation not in _GELU:
-        raise WeightsError(f"{checkpoint.origin} uses the activation {activation!r}; vitkit's MLP is a GELU.",
-                           known=", ".join(_GELU))
+        raise WeightsError(
+            f"{checkpoint.origin} uses the activation {activation!r}; vitkit's MLP is a GELU.", known=", ".join(_GELU)
+        )
     size = said.get("image_size")
     if size is not None:
         checkpoint = replace(checkpoint, image=(size, size) if isinstance(size, int) else tuple(size))
     return ViTConfig(
-        depth=checkpoint.count(f"{root}encoder.layer."), width=width, patch=patch, channels=channels,
+        depth=checkpoint.count(f"{root}encoder.layer."),
+        width=width,
+        patch=patch,
+        channels=channels,
         mlp=checkpoint.shape(f"{root}encoder.layer.0.intermediate.dense.weight", 2)[0],
         heads=find_heads(checkpoint, width, said.get("num_attention_heads")),
         image=find_image(checkpoint, positions - 1, patch),
-        classes=checkpoint.length("classifier.bias") or 0, representation=checkpoint.length("pooler.dense.bias"),
-        gelu=_GELU[activation], eps=said.get("layer_norm_eps", 1e-12),
+        classes=checkpoint.length("classifier.bias") or 0,
+        representation=checkpoint.length("pooler.dense.bias"),
+        gelu=_GELU[activation],
+        eps=said.get("layer_norm_eps", 1e-12),
     )
 
 

@@ -43,8 +43,9 @@ def load(
     heads           attention heads, where neither tensors nor configuration tell
     """
     if interpolation not in get_args(Interpolation):
-        raise ConfigError(f"interpolation={interpolation!r} is not known",
-                          choose_from=", ".join(get_args(Interpolation)))
+        raise ConfigError(
+            f"interpolation={interpolation!r} is not known", choose_from=", ".join(get_args(Interpolation))
+        )
     if classes is not None:
         check_count("classes", classes, least=0)
     content = read(source, grid=grid, heads=heads)
@@ -58,8 +59,12 @@ def load(
         if isinstance(model.config, ViTConfig) and model.config.image != before:
             _say(source, f"{_size(before)} → {_size(model.config.image)} px, positions resized ({interpolation})")
     if classes is not None and classes != model.config.classes:
-        _say(source, f"head replaced: {model.config.classes} → {classes} classes, zero-initialised" if classes
-             else f"head removed, {model.config.classes} classes")
+        _say(
+            source,
+            f"head replaced: {model.config.classes} → {classes} classes, zero-initialised"
+            if classes
+            else f"head removed, {model.config.classes} classes",
+        )
         model.replace_head(classes)
     return model.eval()
 
@@ -79,8 +84,11 @@ def read(source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None,
     for name, given in (("heads", heads), ("grid", grid)):
         known = getattr(content.config, name, None)
         if given not in (None, known):
-            raise WeightsError(f"{checkpoint.origin} has {name} {known}, not {given}." if known else
-                               f"{checkpoint.origin} is a ResNet, which has no {name}.")
+            raise WeightsError(
+                f"{checkpoint.origin} has {name} {known}, not {given}."
+                if known
+                else f"{checkpoint.origin} is a ResNet, which has no {name}."
+            )
     return content
 
 
@@ -90,9 +98,11 @@ def recognise(checkpoint: Checkpoint) -> Format:
         if known.recognises(names):
             return known
     shown = sorted(names)[:6]
-    raise WeightsError(f"{checkpoint.origin} holds {len(names)} tensors of a model that vitkit does not know.",
-                       known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViT",
-                       found=", ".join(shown) + (" …" if len(names) > len(shown) else "") or "no tensors")
+    raise WeightsError(
+        f"{checkpoint.origin} holds {len(names)} tensors of a model that vitkit does not know.",
+        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViT",
+        found=", ".join(shown) + (" …" if len(names) > len(shown) else "") or "no tensors",
+    )
 
 
 def _locate(source: str) -> Path:
@@ -105,13 +115,17 @@ def _locate(source: str) -> Path:
         configure(source)
     except ConfigError:
         beside = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
-        raise WeightsError(f"{source} does not exist{did_you_mean(path.name, beside) or '.'}",
-                           **({"beside_it": few(beside, 8)} if beside else {}),
-                           try_="a weights file, a run folder, or hf:OWNER/NAME") from None
+        raise WeightsError(
+            f"{source} does not exist{did_you_mean(path.name, beside) or '.'}",
+            **({"beside_it": few(beside, 8)} if beside else {}),
+            try_="a weights file, a run folder, or hf:OWNER/NAME",
+        ) from None
     public = DEFAULTS.get(source)
-    raise WeightsError(f"{source} is a model's name, not a file.",
-                       untrained=f"vitkit.create({source!r})",
-                       trained=f"vitkit.load({public.source!r})" if public else "no public weights are known")
+    raise WeightsError(
+        f"{source} is a model's name, not a file.",
+        untrained=f"vitkit.create({source!r})",
+        trained=f"vitkit.load({public.source!r})" if public else "no public weights are known",
+    )
 
 
 def _say(source: str | os.PathLike[str], what: str) -> None:

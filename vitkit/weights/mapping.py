@@ -45,8 +45,12 @@ def batched(native: str, foreign: str) -> Rule:
 
 def patch_convolution(native: str, foreign: str, channels: int, patch: int) -> Rule:
     """A linear layer over flattened patches ↔ a convolution kernel (D, C, P, P)."""
-    return Rule(native, (foreign,), lambda kernel: kernel.flatten(1),
-                lambda weight: (weight.unflatten(1, (channels, patch, patch)),))
+    return Rule(
+        native,
+        (foreign,),
+        lambda kernel: kernel.flatten(1),
+        lambda weight: (weight.unflatten(1, (channels, patch, patch)),),
+    )
 
 
 def fused(native: str, foreign: Iterable[str]) -> Rule:
@@ -77,8 +81,10 @@ def read(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig, origin: s
     shapes = skeleton(config)
     state, problems, left = {}, [], dict(tensors)
     for rule in rules:
-        expected = {name: tuple(part.shape) for name, part in zip(rule.foreign, rule.to_foreign(shapes[rule.native]),
-                                                                  strict=True)}
+        expected = {
+            name: tuple(part.shape)
+            for name, part in zip(rule.foreign, rule.to_foreign(shapes[rule.native]), strict=True)
+        }
         found = {name: left.pop(name, None) for name in expected}
         problems += list(_problems(expected, found))
         if not problems:
@@ -94,8 +100,11 @@ def read(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig, origin: s
 def write(model: Model, rules: Iterable[Rule]) -> dict[str, Tensor]:
     """The model's state under the other library's names, contiguous and on the CPU."""
     state = model.state_dict()
-    return {name: part.detach().cpu().contiguous() for rule in rules
-            for name, part in zip(rule.foreign, rule.to_foreign(state[rule.native]), strict=True)}
+    return {
+        name: part.detach().cpu().contiguous()
+        for rule in rules
+        for name, part in zip(rule.foreign, rule.to_foreign(state[rule.native]), strict=True)
+    }
 
 
 def _problems(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor | None]) -> Iterator[str]:

@@ -34,8 +34,10 @@ def recognises(names: Collection[str]) -> bool:
 def load(checkpoint: Checkpoint) -> Content:
     record = checkpoint.record
     if record is None:
-        raise WeightsError(f"{checkpoint.origin} holds vitkit's tensors without their record.",
-                           looked_for="the record in its header, or model.json beside model.safetensors")
+        raise WeightsError(
+            f"{checkpoint.origin} holds vitkit's tensors without their record.",
+            looked_for="the record in its header, or model.json beside model.safetensors",
+        )
     config, metadata = understand(record, checkpoint.origin)
     state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
     return Content(config=config, state=state, metadata=metadata)
@@ -44,18 +46,24 @@ def load(checkpoint: Checkpoint) -> Content:
 def understand(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, Metadata]:
     """The inverse of `record_of`, after a trip through JSON."""
     if record.get("version") != VERSION:
-        raise WeightsError(f"{origin} was written in version {record.get('version')!r} of the format; "
-                           f"this vitkit, {vitkit.__version__}, reads version {VERSION}.")
+        raise WeightsError(
+            f"{origin} was written in version {record.get('version')!r} of the format; "
+            f"this vitkit, {vitkit.__version__}, reads version {VERSION}."
+        )
     try:
         config = from_dict(record["model"])
         labels = record["labels"]
-        metadata = Metadata(labels=None if labels is None else tuple(labels), provenance=record["provenance"],
-                            preprocessing=Preprocessing.from_record(record["preprocessing"]))
+        metadata = Metadata(
+            labels=None if labels is None else tuple(labels),
+            provenance=record["provenance"],
+            preprocessing=Preprocessing.from_record(record["preprocessing"]),
+        )
     except (KeyError, TypeError, AttributeError, VitkitError) as error:
         raise WeightsError(f"the record of {origin} cannot be used: {error}") from error
     if metadata.labels is not None and len(metadata.labels) != config.classes:
-        raise WeightsError(f"the record of {origin} names {len(metadata.labels)} classes, "
-                           f"the model has {config.classes}.")
+        raise WeightsError(
+            f"the record of {origin} names {len(metadata.labels)} classes, the model has {config.classes}."
+        )
     return config, metadata
 
 
@@ -66,9 +74,13 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
 def record_of(model: Model) -> dict[str, Any]:
     metadata = model.metadata
     return {
-        "version": VERSION, "vitkit": vitkit.__version__, "variant": name_of(model.config),
-        "model": to_dict(model.config), "labels": None if metadata.labels is None else list(metadata.labels),
-        "preprocessing": asdict(metadata.preprocessing), "provenance": dict(metadata.provenance),
+        "version": VERSION,
+        "vitkit": vitkit.__version__,
+        "variant": name_of(model.config),
+        "model": to_dict(model.config),
+        "labels": None if metadata.labels is None else list(metadata.labels),
+        "preprocessing": asdict(metadata.preprocessing),
+        "provenance": dict(metadata.provenance),
     }
 
 

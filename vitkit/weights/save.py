@@ -73,19 +73,27 @@ def _save_huggingface(model: Model, path: Path) -> None:
 
 
 _WRITERS: dict[str, Callable[[Model, Path], None]] = {
-    "vitkit": _save_native, "google": _save_google, "timm": _save_timm, "hf": _save_huggingface,
+    "vitkit": _save_native,
+    "google": _save_google,
+    "timm": _save_timm,
+    "hf": _save_huggingface,
 }
 
 
 def _check_losses(model: Model, format: str, lossy: bool) -> None:
     losses = FORMATS[format].losses(model)
     if losses.structure:
-        raise WeightsError(f"the {format} format cannot hold this model; nothing was written.",
-                           would_be_lost=losses.structure + losses.answers, try_="the vitkit format holds everything")
+        raise WeightsError(
+            f"the {format} format cannot hold this model; nothing was written.",
+            would_be_lost=losses.structure + losses.answers,
+            try_="the vitkit format holds everything",
+        )
     if losses.answers and not lossy:
-        raise WeightsError(f"the {format} format would change this model's answers; nothing was written.",
-                           would_be_lost=losses.answers,
-                           try_="lossy=True, on the command line --lossy, writes it all the same")
+        raise WeightsError(
+            f"the {format} format would change this model's answers; nothing was written.",
+            would_be_lost=losses.answers,
+            try_="lossy=True, on the command line --lossy, writes it all the same",
+        )
     for loss in losses.answers + losses.notes:
         log.warning("not kept in the %s format: %s", format, loss)
 

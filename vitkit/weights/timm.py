@@ -39,10 +39,21 @@ _POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "at
 _CROP: dict[str, Resize] = {"center": "crop", "squash": "squash", "border": "letterbox"}
 
 # What exists in timm; a pure ViT of any size is spelled out in model_args on top of a base architecture.
-_HYBRIDS = {"R+Ti/16": "vit_tiny_r_s16_p8_224", "R26+S/32": "vit_small_r26_s32_224", "R26+B/32": "vit_base_r26_s32_224",
-            "R50+B/16": "vit_base_r50_s16_224", "R50+L/32": "vit_large_r50_s32_224"}
-_RESNETS = {"R50x1": "resnetv2_50x1_bit", "R50x3": "resnetv2_50x3_bit", "R101x1": "resnetv2_101x1_bit",
-            "R101x3": "resnetv2_101x3_bit", "R152x2": "resnetv2_152x2_bit", "R152x4": "resnetv2_152x4_bit"}
+_HYBRIDS = {
+    "R+Ti/16": "vit_tiny_r_s16_p8_224",
+    "R26+S/32": "vit_small_r26_s32_224",
+    "R26+B/32": "vit_base_r26_s32_224",
+    "R50+B/16": "vit_base_r50_s16_224",
+    "R50+L/32": "vit_large_r50_s32_224",
+}
+_RESNETS = {
+    "R50x1": "resnetv2_50x1_bit",
+    "R50x3": "resnetv2_50x3_bit",
+    "R101x1": "resnetv2_101x1_bit",
+    "R101x3": "resnetv2_101x3_bit",
+    "R152x2": "resnetv2_152x2_bit",
+    "R152x4": "resnetv2_152x4_bit",
+}
 
 
 # Architectures whose MLPs are known to be timm's default, an exact GELU.
@@ -56,24 +67,30 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def load(checkpoint: Checkpoint) -> Content:
-    arguments = {**(checkpoint.config.get("pretrained_cfg") or {}), **checkpoint.config,
-                 **(checkpoint.config.get("model_args") or {})}
+    arguments = {
+        **(checkpoint.config.get("pretrained_cfg") or {}),
+        **checkpoint.config,
+        **(checkpoint.config.get("model_args") or {}),
+    }
     architecture = str(arguments.get("architecture", ""))
     if architecture and "act_layer" not in arguments and not _PLAIN.match(architecture):
         log.warning("%s: nothing says which GELU %s uses; exact is assumed", checkpoint.origin, architecture)
     config: ModelConfig
     if checkpoint.has("patch_embed.proj.weight"):
-        checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors, arguments),
-                             image=_image(arguments) or checkpoint.image)
+        checkpoint = replace(
+            checkpoint, tensors=_fix(checkpoint.tensors, arguments), image=_image(arguments) or checkpoint.image
+        )
         config = _infer_vit(checkpoint, arguments)
         rules = list(vit_rules(config))
     else:
         config = _infer_resnet(checkpoint, arguments)
         rules = list(resnet_rules(config))
     labels = arguments.get("label_names")
-    metadata = Metadata(labels=tuple(labels) if labels and len(labels) == config.classes else None,
-                        preprocessing=_preprocessing(arguments),
-                        provenance=checkpoint.config.get("vitkit", {"format": "timm"}))
+    metadata = Metadata(
+        labels=tuple(labels) if labels and len(labels) == config.classes else None,
+        preprocessing=_preprocessing(arguments),
+        provenance=checkpoint.config.get("vitkit", {"format": "timm"}),
+    )
     return Content(config=config, state=read(checkpoint.tensors, rules, config, checkpoint.origin), metadata=metadata)
 
 
@@ -91,8 +108,12 @@ def config_of(model: Model) -> dict[str, Any]:
         architecture, pool = _RESNETS[name], "avg"
     else:
         pool = _POOL[config.pool]
-        arguments = {"img_size": list(config.image), "class_token": config.class_token, "global_pool": pool,
-                     "act_layer": "gelu_tanh" if config.gelu == "tanh" else "gelu"}
+        arguments = {
+            "img_size": list(config.image),
+            "class_token": config.class_token,
+            "global_pool": pool,
+            "act_layer": "gelu_tanh" if config.gelu == "tanh" else "gelu",
+        }
         if pool == "avg":
             arguments["fc_norm"] = config.pool == "gap-norm"
         if config.positions == "none":
@@ -100,17 +121,34 @@ def config_of(model: Model) -> dict[str, Any]:
         if config.stem:
             architecture = _HYBRIDS[name]
         else:
-            arguments |= {"patch_size": config.patch, "embed_dim": config.width, "depth": config.depth,
-                          "num_heads": config.heads, "mlp_ratio": _mlp_ratio(config)}
-    pretrained = {"input_size": [config.channels, *config.image], "fixed_input_size": isinstance(config, ViTConfig),
-                  "num_classes": config.classes, "mean": list(preprocessing.mean), "std": list(preprocessing.std),
-                  "interpolation": preprocessing.interpolation, "crop_pct": preprocessing.crop,
-                  "crop_mode": {ours: theirs for theirs, ours in _CROP.items()}[preprocessing.resize]}
+            arguments |= {
+                "patch_size": config.patch,
+                "embed_dim": config.width,
+                "depth": config.depth,
+                "num_heads": config.heads,
+                "mlp_ratio": _mlp_ratio(config),
+            }
+    pretrained = {
+        "input_size": [config.channels, *config.image],
+        "fixed_input_size": isinstance(config, ViTConfig),
+        "num_classes": config.classes,
+        "mean": list(preprocessing.mean),
+        "std": list(preprocessing.std),
+        "interpolation": preprocessing.interpolation,
+        "crop_pct": preprocessing.crop,
+        "crop_mode": {ours: theirs for theirs, ours in _CROP.items()}[preprocessing.resize],
+    }
     if config.channels != 3:
         arguments["in_chans"] = config.channels
-    record = {"architecture": architecture, "num_classes": config.classes, "num_features": model.representation_width,
-              "global_pool": pool, "model_args": arguments, "pretrained_cfg": pretrained,
-              "vitkit": dict(model.metadata.provenance)}
+    record = {
+        "architecture": architecture,
+        "num_classes": config.classes,
+        "num_features": model.representation_width,
+        "global_pool": pool,
+        "model_args": arguments,
+        "pretrained_cfg": pretrained,
+        "vitkit": dict(model.metadata.provenance),
+    }
     if model.metadata.labels:
         record["label_names"] = list(model.metadata.labels)
     return record
@@ -126,8 +164,9 @@ def losses(model: Model) -> Losses:
             structure.append(f"this ResNet: timm has {', '.join(_RESNETS)}")
         return Losses(structure=structure, notes=notes)
     if config.positions not in ("1d", "none") or config.inject != "stem":
-        structure.append(f"positions={config.positions!r} injected at {config.inject!r}: "
-                         "timm's ViT has one 1-D table, at the stem")
+        structure.append(
+            f"positions={config.positions!r} injected at {config.inject!r}: timm's ViT has one 1-D table, at the stem"
+        )
     if config.norm == "post" or config.axial:
         structure.append("post-norm or axial blocks")
     if config.representation:
@@ -162,8 +201,14 @@ def vit_rules(config: ViTConfig) -> Iterator[Rule]:
         yield from parameters("encoder.norm", "norm")
     if config.pool == "attention":
         yield batched("pool.probe", "attn_pool.latent")
-        for ours, theirs in (("query", "q"), ("key_value", "kv"), ("out", "proj"), ("mlp_norm", "norm"),
-                             ("mlp.up", "mlp.fc1"), ("mlp.down", "mlp.fc2")):
+        for ours, theirs in (
+            ("query", "q"),
+            ("key_value", "kv"),
+            ("out", "proj"),
+            ("mlp_norm", "norm"),
+            ("mlp.up", "mlp.fc1"),
+            ("mlp.down", "mlp.fc2"),
+        ):
             yield from parameters(f"pool.{ours}", f"attn_pool.{theirs}")
     if config.classes:
         yield from parameters("head.logits", "head")
@@ -174,8 +219,12 @@ def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
     yield from _unit_rules("body", "", config.body)
     yield from parameters("body.norm", "norm")
     if config.classes:
-        yield Rule("head.logits.weight", ("head.fc.weight",), lambda kernel: kernel.flatten(1),
-                   lambda weight: (weight[:, :, None, None],))  # timm's head is a 1x1 convolution
+        yield Rule(
+            "head.logits.weight",
+            ("head.fc.weight",),
+            lambda kernel: kernel.flatten(1),
+            lambda weight: (weight[:, :, None, None],),
+        )  # timm's head is a 1x1 convolution
         yield from parameters("head.logits", "head.fc", ["bias"])
 
 
@@ -214,20 +263,29 @@ def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfi
     else:
         named = arguments.get("global_pool", "token" if class_token else "avg")
         if named not in ("token", "avg") or arguments.get("pool_include_prefix"):
-            raise WeightsError(f"{checkpoint.origin} pools by {named!r}"
-                               + (" with its class token" if arguments.get("pool_include_prefix") else "")
-                               + "; vitkit reads token, avg and map.")
+            raise WeightsError(
+                f"{checkpoint.origin} pools by {named!r}"
+                + (" with its class token" if arguments.get("pool_include_prefix") else "")
+                + "; vitkit reads token, avg and map."
+            )
         pool = "gap" if named == "avg" or not class_token else "token"
     # A missing table means a model without positions only where the configuration says so, else a damaged file.
     without = arguments.get("pos_embed") in ("", "none")
     patches = None if without else checkpoint.shape("pos_embed", 3)[1] - class_token
     return ViTConfig(
-        depth=checkpoint.count("blocks."), width=width, mlp=checkpoint.shape("blocks.0.mlp.fc1.weight", 2)[0],
-        heads=find_heads(checkpoint, width, arguments.get("num_heads")), patch=patch, stem=stem,
+        depth=checkpoint.count("blocks."),
+        width=width,
+        mlp=checkpoint.shape("blocks.0.mlp.fc1.weight", 2)[0],
+        heads=find_heads(checkpoint, width, arguments.get("num_heads")),
+        patch=patch,
+        stem=stem,
         image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
         channels=_root_shape(checkpoint)[1] if stem else embedded,
-        classes=checkpoint.length("head.bias") or 0, positions="none" if without else "1d",
-        pool=pool, class_token=class_token, gelu=_gelu(checkpoint, arguments.get("act_layer")),
+        classes=checkpoint.length("head.bias") or 0,
+        positions="none" if without else "1d",
+        pool=pool,
+        class_token=class_token,
+        gelu=_gelu(checkpoint, arguments.get("act_layer")),
     )
 
 
@@ -240,16 +298,22 @@ def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
 def _infer_resnet(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ResNetConfig:
     width, channels, *_ = checkpoint.shape("stem.conv.weight", 4)
     body = ConvConfig(layers=_units(checkpoint, ""), width=width, preactivation=True, **_EPSILONS)
-    return ResNetConfig(body=body, channels=channels, classes=checkpoint.length("head.fc.bias") or 0,
-                        image=_image(arguments) or checkpoint.image or (224, 224))
+    return ResNetConfig(
+        body=body,
+        channels=channels,
+        classes=checkpoint.length("head.fc.bias") or 0,
+        image=_image(arguments) or checkpoint.image or (224, 224),
+    )
 
 
 def _root_shape(checkpoint: Checkpoint) -> tuple[int, ...]:
     for name in ("patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight"):
         if checkpoint.has(name):
             return checkpoint.shape(name, 4)
-    raise WeightsError(f"{checkpoint.origin} has a backbone that is not the paper's hybrid.",
-                       looked_for="patch_embed.backbone.stem.conv.weight")
+    raise WeightsError(
+        f"{checkpoint.origin} has a backbone that is not the paper's hybrid.",
+        looked_for="patch_embed.backbone.stem.conv.weight",
+    )
 
 
 def _units(checkpoint: Checkpoint, prefix: str) -> tuple[int, ...]:
@@ -265,8 +329,10 @@ def _mlp_ratio(config: ViTConfig) -> float:
 
 def _gelu(checkpoint: Checkpoint, name: str | None) -> Gelu:
     if name not in _GELU:
-        raise WeightsError(f"{checkpoint.origin} uses the activation {name!r}; vitkit's MLP is a GELU.",
-                           known=", ".join(name for name in _GELU if name))
+        raise WeightsError(
+            f"{checkpoint.origin} uses the activation {name!r}; vitkit's MLP is a GELU.",
+            known=", ".join(name for name in _GELU if name),
+        )
     return _GELU[name]
 
 
@@ -286,7 +352,8 @@ def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
         resize=_CROP.get(mode, default.resize),
         crop=arguments.get("crop_pct") or default.crop,
         interpolation="bilinear" if arguments.get("interpolation") == "bilinear" else "bicubic",
-        mean=tuple(arguments.get("mean", default.mean)), std=tuple(arguments.get("std", default.std)),
+        mean=tuple(arguments.get("mean", default.mean)),
+        std=tuple(arguments.get("std", default.std)),
     )
 
 

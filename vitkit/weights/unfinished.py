@@ -1,7 +1,7 @@
 """A run that is not finished: the model as it was at its latest checkpoint, whatever number of processes wrote it.
 
-    checkpoints/model.json                what the model is
-    checkpoints/step-00000062/            safetensors shards of everything that a step changes, and record.json
+checkpoints/model.json                what the model is
+checkpoints/step-00000062/            safetensors shards of everything that a step changes, and record.json
 """
 
 from __future__ import annotations
@@ -67,10 +67,13 @@ def open_unfinished(checkpoint: Path) -> Checkpoint:
         with quietly():
             state_dict_loader.load(state, storage_reader=reader, no_dist=True)
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
-        raise WeightsError(f"{checkpoint} cannot be read: {type(error).__name__}.",
-                           try_="the checkpoint before it, or vitkit resume, which finishes the run") from error
-    tensors = {name.removeprefix(kind): tensor for kind in KINDS for name, tensor in state.items()
-               if name.startswith(kind)}
+        raise WeightsError(
+            f"{checkpoint} cannot be read: {type(error).__name__}.",
+            try_="the checkpoint before it, or vitkit resume, which finishes the run",
+        ) from error
+    tensors = {
+        name.removeprefix(kind): tensor for kind in KINDS for name, tensor in state.items() if name.startswith(kind)
+    }
     return Checkpoint(origin=str(checkpoint), tensors=tensors, record=record)
 
 

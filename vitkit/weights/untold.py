@@ -24,17 +24,21 @@ def find_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, i
         grid = checkpoint.image[0] // stride, checkpoint.image[1] // stride
     if grid is not None:
         if grid[0] * grid[1] != patches:
-            raise SizeError(f"{checkpoint.origin} has positions for {patches} patches, "
-                            f"not for {grid[0]} x {grid[1]} = {grid[0] * grid[1]}")
+            raise SizeError(
+                f"{checkpoint.origin} has positions for {patches} patches, "
+                f"not for {grid[0]} x {grid[1]} = {grid[0] * grid[1]}"
+            )
         return grid
     side = math.isqrt(patches)
     if side * side == patches:
         return side, side
     pairs = [f"({rows}, {patches // rows})" for rows in range(1, patches + 1) if patches % rows == 0]
-    raise SizeError(f"{checkpoint.origin} has positions for {patches} patches, which is no square grid, "
-                    "and does not say how they are laid out.",
-                    try_="grid=(rows, columns); on the command line --grid ROWS COLUMNS",
-                    possible=", ".join(pairs))
+    raise SizeError(
+        f"{checkpoint.origin} has positions for {patches} patches, which is no square grid, "
+        "and does not say how they are laid out.",
+        try_="grid=(rows, columns); on the command line --grid ROWS COLUMNS",
+        possible=", ".join(pairs),
+    )
 
 
 def find_heads(checkpoint: Checkpoint, width: int, told: int | None) -> int:
@@ -47,10 +51,11 @@ def find_heads(checkpoint: Checkpoint, width: int, told: int | None) -> int:
         if heads:
             log.info("%s: %d heads taken from its width, %d", checkpoint.origin, heads, width)
     if heads is None:
-        raise WeightsError(f"{checkpoint.origin} does not tell its number of attention heads, "
-                           f"and no known model has its width, {width}.",
-                           try_="vitkit.load(…, heads=N); on the command line, first: vitkit convert IN OUT --to "
-                                "vitkit --heads N")
+        raise WeightsError(
+            f"{checkpoint.origin} does not tell its number of attention heads, "
+            f"and no known model has its width, {width}.",
+            try_="vitkit.load(…, heads=N); on the command line, first: vitkit convert IN OUT --to vitkit --heads N",
+        )
     if width % heads:
         raise WeightsError(f"{checkpoint.origin} is {width} wide, which {heads} heads cannot share.")
     return heads

@@ -27,10 +27,19 @@ def png(seed: int, size: tuple[int, int] = (6, 5)) -> bytes:
 
 def some() -> Pictures:
     """Three classes, one of them missing from test."""
-    return {f"{split}/{name}/{number}.png": png(100 * place + number)
-            for place, (split, name, count) in enumerate([
-                ("train", "cat", 4), ("train", "dog", 3), ("train", "übung", 2), ("test", "cat", 2), ("test", "dog", 1),
-            ]) for number in range(count)}
+    return {
+        f"{split}/{name}/{number}.png": png(100 * place + number)
+        for place, (split, name, count) in enumerate(
+            [
+                ("train", "cat", 4),
+                ("train", "dog", 3),
+                ("train", "übung", 2),
+                ("test", "cat", 2),
+                ("test", "dog", 1),
+            ]
+        )
+        for number in range(count)
+    }
 
 
 def class_names(pictures: Pictures) -> list[str]:

@@ -1,6 +1,6 @@
 """Makes vitkit/data/fashion/*.png from the original files of Fashion-MNIST (Debian: dataset-fashion-mnist).
 
-    python -m tests.data.sources.make_fashion FOLDER_OF_IDX_FILES vitkit/data/fashion
+python -m tests.data.sources.make_fashion FOLDER_OF_IDX_FILES vitkit/data/fashion
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def original(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 def chosen(labels: np.ndarray, count: int) -> np.ndarray:
     """`count` of each class, class by class, in the original's order."""
     random = np.random.default_rng(SEED)
-    return np.concatenate([np.sort(random.choice(np.flatnonzero(labels == label), count, replace=False))
-                           for label in range(10)])
+    return np.concatenate(
+        [np.sort(random.choice(np.flatnonzero(labels == label), count, replace=False)) for label in range(10)]
+    )
 
 
 def mosaic(images: np.ndarray) -> np.ndarray:

@@ -46,11 +46,16 @@ def test_stored_arrays_are_mapped_and_neither_kind_travels_with_a_pickle(tmp_pat
         assert pickle.loads(pickle.dumps(part)).pictures.read(3).shape == (32, 32, 3)
 
 
-@pytest.mark.parametrize(("image", "label"), [("x_{}", "y_{}"), ("{}_images", "{}_labels"), ("{}_data", "{}_targets"),
-                                              ("X_{}", "Y_{}")])
+@pytest.mark.parametrize(
+    ("image", "label"), [("x_{}", "y_{}"), ("{}_images", "{}_labels"), ("{}_data", "{}_targets"), ("X_{}", "Y_{}")]
+)
 def test_splits_are_pairs_of_arrays(image: str, label: str, tmp_path: Path):
-    arrays = {image.format("train"): GREY, label.format("train"): np.array([[1], [0], [1], [2]]),  # as MedMNIST
-              image.format("val"): GREY[:2], label.format("val"): np.array([[2], [2]], dtype=np.uint8)}
+    arrays = {
+        image.format("train"): GREY,
+        label.format("train"): np.array([[1], [0], [1], [2]]),  # as MedMNIST
+        image.format("val"): GREY[:2],
+        label.format("val"): np.array([[2], [2]], dtype=np.uint8),
+    }
     data = open_data(saved(tmp_path / "a.npz", **arrays))
     assert {name: part.labels.tolist() for name, part in data.splits.items()} == {"train": [1, 0, 1, 2], "val": [2, 2]}
     np.testing.assert_array_equal(data.splits["val"].read(1), GREY[1][..., None])
@@ -86,29 +91,33 @@ def test_images_alone_are_unlabelled(tmp_path: Path):
     assert (data.classes, data.splits["all"].labels.tolist()) == ((), [-1] * 4)
 
 
-@pytest.mark.parametrize(("arrays", "told"), [
-    ({"weights": GREY}, "found       weights"),
-    ({"x": GREY, "y": [0, 1]}, "x has 4 pictures, but y has the shape (2,)"),
-    ({"x": GREY.reshape(4, 6)}, "is no stack of pictures"),
-    ({"x": np.zeros((4, 3, 8, 8), np.uint8)}, "x.transpose(0, 2, 3, 1)"),
-    ({"x": GREY.astype(np.int64)}, 'x.astype("uint8")'),
-    ({"x": GREY, "y": [0.5, 1, 1, 0]}, "whole numbers or strings"),
-    ({"x": GREY, "y": [0, 1, 2, 3], "classes": ["a", "b"]}, "labels from 0 to 3, but 2 names of classes"),
-    ({"x": GREY, "y": [0, 1, 2, -7]}, "labels from -7 to 2"),
-    ({"x": GREY, "y": [0, 1, 1, 0], "classes": ["a", "a"]}, "not a list of different strings"),
-    ({"x": GREY[:0], "y": []}, "holds no pictures"),
-    ({"x_train": GREY, "y_train": np.ones((4, 2)), "x_test": GREY}, "labels (N, K) are missing for test"),
-    ({"x": GREY, "images": GREY}, "x and images could both be"),
-    ({"x": GREY, "x_train": GREY}, "both x and splits"),
-    ({"x_val": GREY, "x_dev": GREY}, "more than one split that could be val: dev, val"),
-])
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"weights": GREY}, "found       weights"),
+        ({"x": GREY, "y": [0, 1]}, "x has 4 pictures, but y has the shape (2,)"),
+        ({"x": GREY.reshape(4, 6)}, "is no stack of pictures"),
+        ({"x": np.zeros((4, 3, 8, 8), np.uint8)}, "x.transpose(0, 2, 3, 1)"),
+        ({"x": GREY.astype(np.int64)}, 'x.astype("uint8")'),
+        ({"x": GREY, "y": [0.5, 1, 1, 0]}, "whole numbers or strings"),
+        ({"x": GREY, "y": [0, 1, 2, 3], "classes": ["a", "b"]}, "labels from 0 to 3, but 2 names of classes"),
+        ({"x": GREY, "y": [0, 1, 2, -7]}, "labels from -7 to 2"),
+        ({"x": GREY, "y": [0, 1, 1, 0], "classes": ["a", "a"]}, "not a list of different strings"),
+        ({"x": GREY[:0], "y": []}, "holds no pictures"),
+        ({"x_train": GREY, "y_train": np.ones((4, 2)), "x_test": GREY}, "labels (N, K) are missing for test"),
+        ({"x": GREY, "images": GREY}, "x and images could both be"),
+        ({"x": GREY, "x_train": GREY}, "both x and splits"),
+        ({"x_val": GREY, "x_dev": GREY}, "more than one split that could be val: dev, val"),
+    ],
+)
 def test_arrays_that_do_not_fit_are_told(arrays: dict, told: str, tmp_path: Path):
     assert told in error_of(saved(tmp_path / "a.npz", **arrays))
 
 
 def test_pickled_objects_are_not_loaded(tmp_path: Path):
     assert "pickled objects are never loaded" in error_of(
-        saved(tmp_path / "a.npz", x=GREY, y=np.array([{}, 1, 2, 3], dtype=object)))
+        saved(tmp_path / "a.npz", x=GREY, y=np.array([{}, 1, 2, 3], dtype=object))
+    )
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -116,5 +125,5 @@ def test_pickled_objects_are_not_loaded(tmp_path: Path):
 def test_truncated_files_are_refused(save, share: float, tmp_path: Path):
     path = saved(tmp_path / "a.npz", save, x=GREY, y=[0, 1, 1, 0])
     content = path.read_bytes()
-    path.write_bytes(content[:int(len(content) * share)])
+    path.write_bytes(content[: int(len(content) * share)])
     assert "is not a npz file of plain arrays" in error_of(path)

@@ -29,7 +29,9 @@ def test_there_are_as_many_of_each_class():
     data = open_data("fashion")
     assert data.classes == tuple(sorted(CLASSES))
     assert {name: np.bincount(part.labels).tolist() for name, part in data.splits.items()} == {
-        "train": [600] * 10, "test": [100] * 10}
+        "train": [600] * 10,
+        "test": [100] * 10,
+    }
     assert data.splits["test"].read(0).shape == (28, 28, 1)
     assert data.splits["test"].keys[999] == "test/ankle boot/099"
 

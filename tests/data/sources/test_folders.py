@@ -22,8 +22,10 @@ from vitkit.data.sources.open import open_data
 def seen(data: Data, split: str = "all") -> dict[str, str | None]:
     """Key → class."""
     part = data.splits[split]
-    return {key: data.classes[label] if label >= 0 else None
-            for key, label in zip(part.keys, part.labels.tolist(), strict=True)}
+    return {
+        key: data.classes[label] if label >= 0 else None
+        for key, label in zip(part.keys, part.labels.tolist(), strict=True)
+    }
 
 
 def noted(data: Data, *words: str) -> bool:
@@ -38,10 +40,20 @@ def test_folders_are_classes_and_what_lies_deeper_belongs_to_them(tmp_path: Path
     assert [data.splits["all"].read(index) for index in range(3)] == [png(3), png(2), png(1)]
 
 
-@pytest.mark.parametrize(("written", "usual"), [
-    ("train", "train"), ("Training", "train"), ("TRAINVAL", "trainval"), ("val", "val"), ("valid", "val"),
-    ("Validation", "val"), ("dev", "val"), ("test", "test"), ("TESTING", "test"),
-])
+@pytest.mark.parametrize(
+    ("written", "usual"),
+    [
+        ("train", "train"),
+        ("Training", "train"),
+        ("TRAINVAL", "trainval"),
+        ("val", "val"),
+        ("valid", "val"),
+        ("Validation", "val"),
+        ("dev", "val"),
+        ("test", "test"),
+        ("TESTING", "test"),
+    ],
+)
 def test_splits_are_known_by_their_usual_names(written: str, usual: str, tmp_path: Path):
     lay_out(tmp_path, {f"{written}/cat/1.png": png(1), f"{written}/dog/2.png": png(2)})
     assert {name: len(split) for name, split in open_data(tmp_path).splits.items()} == {usual: 2}
@@ -87,8 +99,17 @@ def test_train_among_other_things_is_a_class(tmp_path: Path):
 
 
 def test_what_lies_beside_splits_and_classes_is_left_out_and_told(tmp_path: Path):
-    lay_out(tmp_path, {"train/a/1.png": png(1), "train/b/1.png": png(1), "train/loose.png": png(1),
-                       "test/a/1.png": png(1), "extra/1.png": png(1), "sheet.png": png(1)})
+    lay_out(
+        tmp_path,
+        {
+            "train/a/1.png": png(1),
+            "train/b/1.png": png(1),
+            "train/loose.png": png(1),
+            "test/a/1.png": png(1),
+            "extra/1.png": png(1),
+            "sheet.png": png(1),
+        },
+    )
     data = open_data(tmp_path)
     assert {name: len(split) for name, split in data.splits.items()} == {"train": 2, "test": 1}
     assert noted(data, "beside the folders of classes in train/, left out: 1 picture")
@@ -130,8 +151,21 @@ def test_splits_inside_classes_are_not_mixed_without_a_word(tmp_path: Path):
 
 
 def test_rubbish_is_skipped_and_other_files_are_counted(tmp_path: Path):
-    lay_out(tmp_path, {"a/1.png": png(1), "b/1.png": png(2), "a/._1.png": b"", "a/.hidden.jpg": b"", "a/Thumbs.db": b"",
-                       "__MACOSX/a/1.png": b"", ".cache/1.png": b"", "a/notes.txt": b"", "b/film.mp4": b"", "b/x": b""})
+    lay_out(
+        tmp_path,
+        {
+            "a/1.png": png(1),
+            "b/1.png": png(2),
+            "a/._1.png": b"",
+            "a/.hidden.jpg": b"",
+            "a/Thumbs.db": b"",
+            "__MACOSX/a/1.png": b"",
+            ".cache/1.png": b"",
+            "a/notes.txt": b"",
+            "b/film.mp4": b"",
+            "b/x": b"",
+        },
+    )
     data = open_data(tmp_path)
     assert seen(data) == {"a/1.png": "a", "b/1.png": "b"}
     assert noted(data, "not pictures", "1 .mp4 file, 1 .txt file, 1 extensionless file in 2 folders")
@@ -166,8 +200,8 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path):
     outside = lay_out(tmp_path / "outside", {"1.png": png(1), "2.png": png(2)})
     root = lay_out(tmp_path / "root", {"train/a/1.png": png(3), "train/b/1.png": png(4)})
     (root / "train" / "c").symlink_to(outside)
-    (root / "val").symlink_to(root / "train")               # the same folder under another name is read again
-    (root / "train" / "a" / "up").symlink_to(root)          # circles, long and short
+    (root / "val").symlink_to(root / "train")  # the same folder under another name is read again
+    (root / "train" / "a" / "up").symlink_to(root)  # circles, long and short
     (root / "train" / "b" / "self").symlink_to("self")
     (root / "train" / "a" / "gone").symlink_to("nowhere")
     (root / "train" / "b" / "other").symlink_to(root / "train" / "a")
@@ -176,8 +210,12 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path):
     for split in ("train", "val"):
         part = data.splits[split]
         assert {key: data.classes[label] for key, label in zip(part.keys, part.labels, strict=True)} == {
-            f"{split}/a/1.png": "a", f"{split}/b/1.png": "b", f"{split}/b/other/1.png": "b",
-            f"{split}/c/1.png": "c", f"{split}/c/2.png": "c"}
+            f"{split}/a/1.png": "a",
+            f"{split}/b/1.png": "b",
+            f"{split}/b/other/1.png": "b",
+            f"{split}/c/1.png": "c",
+            f"{split}/c/2.png": "c",
+        }
     assert noted(data, "circular links", "train/a/up")
     assert noted(data, "circular links", "train/b/self")
     assert noted(data, "broken links", "train/a/gone")
@@ -239,14 +277,29 @@ def test_a_file_that_vanished_is_named_when_it_is_read(tmp_path: Path):
         part.read(1)
 
 
-@pytest.mark.parametrize(("splits", "untaught"), [
-    (("trainval", "val"), "trainval"), (("train", "trainval"), "train"), (("val", "test"), None),
-])
-def test_only_what_the_fitted_split_lacks_cannot_be_learned(splits: tuple[str, str], untaught: str | None,
-                                                            tmp_path: Path):
+@pytest.mark.parametrize(
+    ("splits", "untaught"),
+    [
+        (("trainval", "val"), "trainval"),
+        (("train", "trainval"), "train"),
+        (("val", "test"), None),
+    ],
+)
+def test_only_what_the_fitted_split_lacks_cannot_be_learned(
+    splits: tuple[str, str], untaught: str | None, tmp_path: Path
+):
     first, second = splits
-    data = open_data(lay_out(tmp_path, {f"{first}/a/1.png": png(1), f"{first}/b/1.png": png(2),
-                                        f"{second}/b/1.png": png(3), f"{second}/c/1.png": png(4)}))
+    data = open_data(
+        lay_out(
+            tmp_path,
+            {
+                f"{first}/a/1.png": png(1),
+                f"{first}/b/1.png": png(2),
+                f"{second}/b/1.png": png(3),
+                f"{second}/c/1.png": png(4),
+            },
+        )
+    )
     told = [note for note in data.notes if "cannot be learned" in note]
     assert told == ([f"{untaught} has no picture of c, which cannot be learned"] if untaught else [])
 
@@ -254,8 +307,17 @@ def test_only_what_the_fitted_split_lacks_cannot_be_learned(splits: tuple[str, s
 def test_names_of_any_kind_work(tmp_path: Path):
     composed, decomposed = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
     odd = b"caf\xe9.png".decode("utf-8", "surrogateescape")  # Latin-1, no text in UTF-8
-    lay_out(tmp_path, {f"{composed}/1.png": png(1), f"{decomposed}/1.png": png(2), f"猫 🐈/{'n' * 250}.png": png(3),
-                       "/".join(["deep"] * 60) + "/1.png": png(4), f"plain/{odd}": png(5), "a\nb/1.png": png(6)})
+    lay_out(
+        tmp_path,
+        {
+            f"{composed}/1.png": png(1),
+            f"{decomposed}/1.png": png(2),
+            f"猫 🐈/{'n' * 250}.png": png(3),
+            "/".join(["deep"] * 60) + "/1.png": png(4),
+            f"plain/{odd}": png(5),
+            "a\nb/1.png": png(6),
+        },
+    )
     data = open_data(tmp_path)
     assert set(data.classes) == {composed, "猫 🐈", "deep", "plain", "a\nb"}
     part = data.splits["all"]
@@ -264,14 +326,17 @@ def test_names_of_any_kind_work(tmp_path: Path):
     assert not noted(data, "look alike")
 
 
-@pytest.mark.parametrize(("names", "told"), [
-    (("고양이", "고양이 "), "'고양이', '고양이 '"),
-    (("Straße", "strasse", "STRASSE"), "'STRASSE', 'Straße', 'strasse'"),
-    (("하나", "\N{NO-BREAK SPACE}하나"), r"'\xa0하나', '하나'"),
-    (("\N{MICRO SIGN}m", "\N{GREEK SMALL LETTER MU}m"), "'µm' (U+00B5), 'μm'"),
-    (("\N{HANGUL LETTER KIYEOK}", "\N{HANGUL CHOSEONG KIYEOK}"), "'ᄀ', 'ㄱ' (U+3131)"),
-    (("Ｍａｎｓ", "mans"), "'mans', 'Ｍａｎｓ' (U+FF2D, U+FF41, U+FF4E and 1 more)"),
-])
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("고양이", "고양이 "), "'고양이', '고양이 '"),
+        (("Straße", "strasse", "STRASSE"), "'STRASSE', 'Straße', 'strasse'"),
+        (("하나", "\N{NO-BREAK SPACE}하나"), r"'\xa0하나', '하나'"),
+        (("\N{MICRO SIGN}m", "\N{GREEK SMALL LETTER MU}m"), "'µm' (U+00B5), 'μm'"),
+        (("\N{HANGUL LETTER KIYEOK}", "\N{HANGUL CHOSEONG KIYEOK}"), "'ᄀ', 'ㄱ' (U+3131)"),
+        (("Ｍａｎｓ", "mans"), "'mans', 'Ｍａｎｓ' (U+FF2D, U+FF41, U+FF4E and 1 more)"),
+    ],
+)
 def test_lookalikes_are_kept_apart_and_told_readably(names: tuple[str, ...], told: str, tmp_path: Path):
     data = open_data(lay_out(tmp_path, {f"{name}/1.png": png(seed) for seed, name in enumerate(names)}))
     assert set(data.classes) == set(names)
@@ -291,8 +356,13 @@ def test_select_takes_indices_masks_and_nothing(tmp_path: Path):
     assert list(part.keys[1:3]) == [part.keys[1], part.keys[2]]
 
 
-@given(paths=st.lists(st.lists(st.sampled_from(["train", "test", "val", "cat", "dog", "1.png", "2.png"]),
-                               min_size=1, max_size=4), min_size=1, max_size=12))
+@given(
+    paths=st.lists(
+        st.lists(st.sampled_from(["train", "test", "val", "cat", "dog", "1.png", "2.png"]), min_size=1, max_size=4),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_every_picture_is_used_at_most_once_and_never_under_a_foreign_name(tmp_path_factory, paths: list[list[str]]):
     root = tmp_path_factory.mktemp("any")
     lay_out(root, {f"{'/'.join(part.replace('.png', '') for part in parts)}.png": png(1) for parts in paths})

@@ -45,12 +45,20 @@ def error_of(source: str, **options: str) -> str:
 
 def test_names_splits_and_bytes_are_the_datasets_own(tmp_path: Path):
     names = datasets.ClassLabel(names=["dog", "cat", "never"])
-    whole = datasets.DatasetDict({"train": made({"label": [0, 1, 0]}, label=names), "validation":
-                                  made({"label": [1, 0]}, label=names), "test": made({"label": [-1]}, label=names)})
+    whole = datasets.DatasetDict(
+        {
+            "train": made({"label": [0, 1, 0]}, label=names),
+            "validation": made({"label": [1, 0]}, label=names),
+            "test": made({"label": [-1]}, label=names),
+        }
+    )
     data = open_data(saved(tmp_path / "set", whole))
     assert (data.kind, data.classes) == ("Hugging Face dataset", ("cat", "dog"))
     assert {name: part.labels.tolist() for name, part in data.splits.items()} == {
-        "train": [1, 0, 1], "val": [0, 1], "test": [-1]}
+        "train": [1, 0, 1],
+        "val": [0, 1],
+        "test": [-1],
+    }
     part = data.splits["train"]
     assert (part.read(2), part.keys[2]) == (png(2), "train[2]")
     assert pickle.loads(pickle.dumps(part)).select([1]).read(0) == png(1)
@@ -65,7 +73,8 @@ def test_a_folder_of_pictures_loads_as_the_library_reads_it(tmp_path: Path):
     for split in folders.splits:
         ours, theirs = folders.splits[split], data.splits[split]
         assert sorted((ours.read(i), int(ours.labels[i])) for i in range(len(ours))) == sorted(
-            (theirs.read(i), int(theirs.labels[i])) for i in range(len(theirs)))
+            (theirs.read(i), int(theirs.labels[i])) for i in range(len(theirs))
+        )
 
 
 def test_lists_of_classes_are_multi_label(tmp_path: Path):
@@ -83,8 +92,11 @@ def test_plain_words_and_numbers_are_labels_too(tmp_path: Path):
 
 
 def test_of_several_columns_of_labels_one_is_named(tmp_path: Path):
-    pair = made({"breed": [0, 1], "colour": [1, 0]}, breed=datasets.ClassLabel(names=["pug", "collie"]),
-                colour=datasets.ClassLabel(names=["black", "white"]))
+    pair = made(
+        {"breed": [0, 1], "colour": [1, 0]},
+        breed=datasets.ClassLabel(names=["pug", "collie"]),
+        colour=datasets.ClassLabel(names=["black", "white"]),
+    )
     source = saved(tmp_path / "set", pair)
     assert "more than one column of labels: breed, colour" in error_of(source)
     assert open_data(source, label="colour").classes == ("black", "white")
@@ -116,8 +128,9 @@ def test_a_dataset_without_pictures_is_told(tmp_path: Path):
 
 
 def test_an_empty_cell_is_told_when_it_is_read(tmp_path: Path):
-    rows = datasets.Dataset.from_dict({"image": [{"bytes": png(1), "path": None}, None]},
-                                      features=datasets.Features({"image": datasets.Image()}))
+    rows = datasets.Dataset.from_dict(
+        {"image": [{"bytes": png(1), "path": None}, None]}, features=datasets.Features({"image": datasets.Image()})
+    )
     part = open_data(saved(tmp_path / "set", rows)).splits["all"]
     assert part.read(0) == png(1)
     with pytest.raises(DataError, match=r"all\[1\] cannot be read: the cell is empty"):
@@ -128,8 +141,9 @@ def test_a_deep_picture_keeps_its_depth(tmp_path: Path):
     deep = np.array([[0, 40_000], [65_535, 1]], dtype=np.uint16)
     buffer = io.BytesIO()
     Image.fromarray(deep).save(buffer, "PNG")
-    rows = datasets.Dataset.from_dict({"image": [{"bytes": buffer.getvalue(), "path": None}]},
-                                      features=datasets.Features({"image": datasets.Image()}))
+    rows = datasets.Dataset.from_dict(
+        {"image": [{"bytes": buffer.getvalue(), "path": None}]}, features=datasets.Features({"image": datasets.Image()})
+    )
     assert open_data(saved(tmp_path / "set", rows)).splits["all"].read(0) == buffer.getvalue()
 
 

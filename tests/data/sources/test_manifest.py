@@ -33,10 +33,17 @@ def error_of(path: Path, **options: str) -> str:
     return str(error.value)
 
 
-@given(rows=st.lists(st.tuples(names, labels, st.sampled_from(["train", "Valid", "TEST"])),
-                     min_size=1, max_size=8, unique_by=lambda row: row[0]),
-       delimiter=st.sampled_from(",;\t"), lines=st.sampled_from(["\n", "\r\n"]),
-       encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
+@given(
+    rows=st.lists(
+        st.tuples(names, labels, st.sampled_from(["train", "Valid", "TEST"])),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda row: row[0],
+    ),
+    delimiter=st.sampled_from(",;\t"),
+    lines=st.sampled_from(["\n", "\r\n"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+)
 def test_any_paths_and_labels_come_back_from_csv(tmp_path_factory, rows, delimiter: str, lines: str, encoding: str):
     root = tmp_path_factory.mktemp("csv")
     rows = [(f"p/{name}.png", label, split) for name, label, split in rows]
@@ -47,15 +54,26 @@ def test_any_paths_and_labels_come_back_from_csv(tmp_path_factory, rows, delimit
     check(root / "list.csv", rows)
 
 
-@given(rows=st.lists(st.tuples(names, labels | st.integers(-5, 5), st.sampled_from(["training", "dev", "Test"])),
-                     min_size=1, max_size=8, unique_by=lambda row: row[0]), ascii=st.booleans())
+@given(
+    rows=st.lists(
+        st.tuples(names, labels | st.integers(-5, 5), st.sampled_from(["training", "dev", "Test"])),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda row: row[0],
+    ),
+    ascii=st.booleans(),
+)
 def test_any_paths_and_labels_come_back_from_jsonl(tmp_path_factory, rows, ascii: bool):
     root = tmp_path_factory.mktemp("jsonl")
     rows = [(f"p/{name}.png", label, split) for name, label, split in rows]
     lay_out(root, {path: png(seed) for seed, (path, _, _) in enumerate(rows)})
-    (root / "list.jsonl").write_text("\n".join(
-        json.dumps({"file_name": path, "category": label, "split": split, "other": [1]}, ensure_ascii=ascii)
-        for path, label, split in rows), encoding="utf-8")
+    (root / "list.jsonl").write_text(
+        "\n".join(
+            json.dumps({"file_name": path, "category": label, "split": split, "other": [1]}, ensure_ascii=ascii)
+            for path, label, split in rows
+        ),
+        encoding="utf-8",
+    )
     check(root / "list.jsonl", rows)
 
 
@@ -65,19 +83,27 @@ def check(manifest: Path, rows: list[tuple[str, str | int, str]]) -> None:
     rows = [(path, unicodedata.normalize("NFC", str(label)), split) for path, label, split in rows]
     assert set(data.classes) == {label for _, label, _ in rows}
     content = {path: png(seed) for seed, (path, _, _) in enumerate(rows)}
-    found = {(part.keys[index], data.classes[part.labels[index]], split[:2], part.read(index))
-             for split, part in data.splits.items() for index in range(len(part))}
+    found = {
+        (part.keys[index], data.classes[part.labels[index]], split[:2], part.read(index))
+        for split, part in data.splits.items()
+        for index in range(len(part))
+    }
     usual = {"dev": "val", "Valid": "val"}
-    assert found == {(path, label, usual.get(split, split).lower()[:2], content[path])
-                     for path, label, split in rows}
+    assert found == {(path, label, usual.get(split, split).lower()[:2], content[path]) for path, label, split in rows}
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("list.csv", "image,labels\na.png,red|big\nb.png,\nc.png,big;old\n"),
-    ("list.csv", 'image;tags\na.png;"red;big"\nb.png;""\nc.png;big|old\n'),
-    ("list.jsonl", '{"image": "a.png", "labels": ["red", "big"]}\n{"image": "b.png", "labels": []}\n'
-                   '{"image": "c.png", "labels": ["big", "old"]}\n'),
-])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.csv", "image,labels\na.png,red|big\nb.png,\nc.png,big;old\n"),
+        ("list.csv", 'image;tags\na.png;"red;big"\nb.png;""\nc.png;big|old\n'),
+        (
+            "list.jsonl",
+            '{"image": "a.png", "labels": ["red", "big"]}\n{"image": "b.png", "labels": []}\n'
+            '{"image": "c.png", "labels": ["big", "old"]}\n',
+        ),
+    ],
+)
 def test_several_labels_become_a_table(name: str, text: str, folder: Path):
     data = open_data(listed(folder / name, text))
     assert (data.multilabel, data.classes) == (True, ("big", "old", "red"))
@@ -107,19 +133,31 @@ def test_columns_that_may_hold_labels_are_told_with_how_to_choose_one(folder: Pa
     assert note.endswith("unlabelled")
 
 
-@pytest.mark.parametrize(("name", "text", "told"), [
-    ("list.csv", 'path,labels\na.png,"cat, cute"\nb.png,cat|old\n',
-     "labels such as 'cat, cute' are one class each; several labels in a cell are separated by | or ;"),
-    ("list.csv", 'path,label\na.png,dog\nb.png,"cat, cute"\n',
-     "labels such as 'cat, cute' are one class each; several labels in a cell are read from a column called labels or "
-     "tags, separated by | or ;"),
-    ("list.csv", "path,label\na.png,dog\nb.png,cat|cute\n",
-     "labels such as 'cat|cute' are one class each; several labels in a cell are read from a column called labels or "
-     "tags, separated by | or ;"),
-    ("list.csv", "path,labels\na.png,cat|cute\nb.png,cat;old\n", None),
-    ("list.jsonl", '{"path": "a.png", "labels": ["cat, cute", "old"]}\n{"path": "b.png", "labels": []}\n', None),
-    ("list.jsonl", '{"path": "a.png", "label": 3}\n{"path": "b.png", "label": "x"}\n', None),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (
+            "list.csv",
+            'path,labels\na.png,"cat, cute"\nb.png,cat|old\n',
+            "labels such as 'cat, cute' are one class each; several labels in a cell are separated by | or ;",
+        ),
+        (
+            "list.csv",
+            'path,label\na.png,dog\nb.png,"cat, cute"\n',
+            "labels such as 'cat, cute' are one class each; several labels in a cell are read from a column called "
+            "labels or tags, separated by | or ;",
+        ),
+        (
+            "list.csv",
+            "path,label\na.png,dog\nb.png,cat|cute\n",
+            "labels such as 'cat|cute' are one class each; several labels in a cell are read from a column called "
+            "labels or tags, separated by | or ;",
+        ),
+        ("list.csv", "path,labels\na.png,cat|cute\nb.png,cat;old\n", None),
+        ("list.jsonl", '{"path": "a.png", "labels": ["cat, cute", "old"]}\n{"path": "b.png", "labels": []}\n', None),
+        ("list.jsonl", '{"path": "a.png", "label": 3}\n{"path": "b.png", "label": "x"}\n', None),
+    ],
+)
 def test_cells_that_may_mean_several_labels_are_told(name: str, text: str, told: str | None, folder: Path):
     data = open_data(listed(folder / name, text))
     assert data.notes == (() if told is None else (told,))
@@ -142,24 +180,27 @@ def test_paths_are_relative_to_the_manifest_or_absolute(folder: Path, tmp_path_f
     assert [data.splits["all"].read(index) for index in (0, 1)] == [png(0), png(7)]
 
 
-@pytest.mark.parametrize(("name", "text", "told"), [
-    ("list.csv", "", "lists no pictures"),
-    ("list.csv", "path,label\n", "nothing below the line of column names"),
-    ("list.csv", "a.png,x\nb.png,y\n", "a first line that names the columns"),
-    ("list.csv", "path,label\na.png,x\nb.png,y,z\n", "line 3: 3 cells under 2 columns"),
-    ("list.csv", "path,label\na.png,x\nb.png\n", "line 3: 1 cell under 2 columns"),
-    ("list.csv", "path,label\na.png,x\n,y\n", "line 3: no path in the column path"),
-    ("list.csv", "path,label,split\na.png,x,train\nb.png,y,holdout\n", "line 3: 'holdout' is no split"),
-    ("list.csv", "path,path\na.png,x\n", "names a column twice"),
-    ("list.csv", "path,label,class\na.png,x,y\n", "more than one column of labels: label, class"),
-    ("list.csv", 'path,label\n"a.png"z,x\n', "line 2: not CSV"),
-    ("list.jsonl", '{"path": "a.png", "label": "x"}\n{"path": \n', "line 2: not JSON"),
-    ("list.jsonl", '["a.png"]\n', "line 1: a JSON list, not an object"),
-    ("list.jsonl", '{"path": "a.png", "label": 0.5}\n', "line 1: 0.5 is no label"),
-    ("list.jsonl", '{"path": "a.png", "labels": null}\n', "line 1: None is no list of labels"),
-    ("list.jsonl", '{"path": 3, "label": "x"}\n', "line 1: no path in the column path: 3"),
-    ("list.jsonl", "[" * 100_000, "line 1: not JSON"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("list.csv", "", "lists no pictures"),
+        ("list.csv", "path,label\n", "nothing below the line of column names"),
+        ("list.csv", "a.png,x\nb.png,y\n", "a first line that names the columns"),
+        ("list.csv", "path,label\na.png,x\nb.png,y,z\n", "line 3: 3 cells under 2 columns"),
+        ("list.csv", "path,label\na.png,x\nb.png\n", "line 3: 1 cell under 2 columns"),
+        ("list.csv", "path,label\na.png,x\n,y\n", "line 3: no path in the column path"),
+        ("list.csv", "path,label,split\na.png,x,train\nb.png,y,holdout\n", "line 3: 'holdout' is no split"),
+        ("list.csv", "path,path\na.png,x\n", "names a column twice"),
+        ("list.csv", "path,label,class\na.png,x,y\n", "more than one column of labels: label, class"),
+        ("list.csv", 'path,label\n"a.png"z,x\n', "line 2: not CSV"),
+        ("list.jsonl", '{"path": "a.png", "label": "x"}\n{"path": \n', "line 2: not JSON"),
+        ("list.jsonl", '["a.png"]\n', "line 1: a JSON list, not an object"),
+        ("list.jsonl", '{"path": "a.png", "label": 0.5}\n', "line 1: 0.5 is no label"),
+        ("list.jsonl", '{"path": "a.png", "labels": null}\n', "line 1: None is no list of labels"),
+        ("list.jsonl", '{"path": 3, "label": "x"}\n', "line 1: no path in the column path: 3"),
+        ("list.jsonl", "[" * 100_000, "line 1: not JSON"),
+    ],
+)
 def test_a_mistake_is_told_with_its_line(name: str, text: str, told: str, folder: Path):
     assert told in error_of(listed(folder / name, text))
 

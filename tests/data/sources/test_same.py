@@ -46,8 +46,10 @@ def opened(kind: str, root: Path, pictures: Pictures) -> Data:
         datasets.disable_progress_bars()
         for split in ("train", "test"):
             chosen = {path: pictures[path] for path in sorted(pictures) if path.startswith(split)}
-            columns = {"image": [{"bytes": content, "path": None} for content in chosen.values()],
-                       "label": [class_names(pictures).index(path.split("/")[1]) for path in chosen]}
+            columns = {
+                "image": [{"bytes": content, "path": None} for content in chosen.values()],
+                "label": [class_names(pictures).index(path.split("/")[1]) for path in chosen],
+            }
             features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=class_names(pictures))}
             table = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
             (root / "hf").mkdir(exist_ok=True)
@@ -83,17 +85,32 @@ def test_every_kind_gives_the_same_pictures_and_labels(kind: str, tmp_path: Path
 @pytest.mark.parametrize("kind", [*KINDS, "tar"])
 def test_in_every_kind_canonically_equivalent_names_are_one_class(kind: str, tmp_path: Path):
     """What a Mac packs is decomposed, what is typed elsewhere is not; both are in this folder, as real files."""
-    pictures = {f"{split}/{unicodedata.normalize(form, name)}/{number}.png": png(seed)
-                for seed, (split, form, name, number) in enumerate([
-                    ("train", "NFC", "고양이", 1), ("train", "NFC", "Übung", 2), ("train", "NFD", "Übung", 3),
-                    ("train", "NFD", "개", 4), ("test", "NFD", "고양이", 5), ("test", "NFC", "Übung", 6)])}
+    pictures = {
+        f"{split}/{unicodedata.normalize(form, name)}/{number}.png": png(seed)
+        for seed, (split, form, name, number) in enumerate(
+            [
+                ("train", "NFC", "고양이", 1),
+                ("train", "NFC", "Übung", 2),
+                ("train", "NFD", "Übung", 3),
+                ("train", "NFD", "개", 4),
+                ("test", "NFD", "고양이", 5),
+                ("test", "NFC", "Übung", 6),
+            ]
+        )
+    }
     data = opened(kind, tmp_path, pictures)
     assert data.classes == ("Übung", "개", "고양이")
     assert all(unicodedata.is_normalized("NFC", name) for name in data.classes)
-    found = {(split, pixels_of(part.read(index)).tobytes(), unicodedata.normalize("NFD", data.classes[label]))
-             for split, part in data.splits.items() for index, label in enumerate(part.labels)}
-    assert found == {(split, pixels_of(content).tobytes(), unicodedata.normalize("NFD", name))
-                     for path, content in pictures.items() for split, name, _ in [path.split("/")]}
+    found = {
+        (split, pixels_of(part.read(index)).tobytes(), unicodedata.normalize("NFD", data.classes[label]))
+        for split, part in data.splits.items()
+        for index, label in enumerate(part.labels)
+    }
+    assert found == {
+        (split, pixels_of(content).tobytes(), unicodedata.normalize("NFD", name))
+        for path, content in pictures.items()
+        for split, name, _ in [path.split("/")]
+    }
     assert data.notes == ("test has no picture of 1 class: 개",)
 
 

@@ -45,7 +45,11 @@ def error_of(source: object) -> str:
 def test_tarfile_reads_what_was_written_where_the_index_says(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "index.json", "index.npz", "test-000000.tar", "train-000000.tar"]
+        "index.json",
+        "index.npz",
+        "test-000000.tar",
+        "train-000000.tar",
+    ]
     shards = open_data(tmp_path / "out")
     for split, part in folders.splits.items():
         with tarfile.open(tmp_path / "out" / f"{split}-000000.tar") as tar:
@@ -96,13 +100,19 @@ def test_pixels_and_tables_of_labels_come_back(tmp_path: Path):
 
 def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
     deep = encode(Image.fromarray(np.full((300, 400), 40_000, dtype=np.uint16)), "PNG")
-    given = {"a/photo.jpg": encode(scene(300, 400), "JPEG"), "a/drawing.png": encode(scene(400, 300), "PNG"),
-             "a/flat.webp": encode(scene(300, 400), "WEBP"), "b/small.jpg": encode(scene(100, 900), "JPEG"),
-             "a/whole.webp": encode(scene(300, 400), "WEBP", lossless=True),
-             "a/plain.ppm": encode(scene(300, 400), "PPM"), "a/wide.jpg": encode(scene(110, 64_000), "JPEG"),
-             "b/array.npy": npy(scene(300, 400)),
-             "b/deep.png": deep, "b/broken.jpg": encode(scene(300, 400), "JPEG")[:2000],
-             "b/grey.jpg": encode(Image.fromarray(scene(300, 400)).convert("L"), "JPEG")}
+    given = {
+        "a/photo.jpg": encode(scene(300, 400), "JPEG"),
+        "a/drawing.png": encode(scene(400, 300), "PNG"),
+        "a/flat.webp": encode(scene(300, 400), "WEBP"),
+        "b/small.jpg": encode(scene(100, 900), "JPEG"),
+        "a/whole.webp": encode(scene(300, 400), "WEBP", lossless=True),
+        "a/plain.ppm": encode(scene(300, 400), "PPM"),
+        "a/wide.jpg": encode(scene(110, 64_000), "JPEG"),
+        "b/array.npy": npy(scene(300, 400)),
+        "b/deep.png": deep,
+        "b/broken.jpg": encode(scene(300, 400), "JPEG")[:2000],
+        "b/grey.jpg": encode(Image.fromarray(scene(300, 400)).convert("L"), "JPEG"),
+    }
     folders = open_data(lay_out(tmp_path / "photos", given))
     assert write_shards(folders, tmp_path / "out", side=100, workers=2) == 7
     data = open_data(tmp_path / "out")
@@ -111,16 +121,27 @@ def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
     assert list(part.keys) == list(folders.splits["all"].keys)
     np.testing.assert_array_equal(part.labels, folders.splits["all"].labels)
     assert {key for key in given if found[key] == given[key]} == {
-        "b/small.jpg", "b/deep.png", "b/broken.jpg", "b/array.npy"}
-    for key, kind, size in (("a/photo.jpg", "JPEG", (133, 100)), ("a/drawing.png", "PNG", (100, 133)),
-                            ("a/flat.webp", "JPEG", (133, 100)), ("b/grey.jpg", "JPEG", (133, 100)),
-                            ("a/whole.webp", "PNG", (133, 100)), ("a/plain.ppm", "PNG", (133, 100)),
-                            ("a/wide.jpg", "JPEG", (58182, 100))):
+        "b/small.jpg",
+        "b/deep.png",
+        "b/broken.jpg",
+        "b/array.npy",
+    }
+    for key, kind, size in (
+        ("a/photo.jpg", "JPEG", (133, 100)),
+        ("a/drawing.png", "PNG", (100, 133)),
+        ("a/flat.webp", "JPEG", (133, 100)),
+        ("b/grey.jpg", "JPEG", (133, 100)),
+        ("a/whole.webp", "PNG", (133, 100)),
+        ("a/plain.ppm", "PNG", (133, 100)),
+        ("a/wide.jpg", "JPEG", (58182, 100)),
+    ):
         with Image.open(io.BytesIO(found[key])) as small, Image.open(io.BytesIO(given[key])) as large:
             assert (small.format, small.size, small.mode) == (kind, size, large.mode)
             # grey levels, for JPEGs keep a quarter of the colours
-            levels = (np.asarray(one.convert("L"), dtype=np.float32) for one in (
-                small, large.resize(size, Image.Resampling.BICUBIC)))
+            levels = (
+                np.asarray(one.convert("L"), dtype=np.float32)
+                for one in (small, large.resize(size, Image.Resampling.BICUBIC))
+            )
             assert np.abs(next(levels) - next(levels)).mean() < 1.5
     assert any("shorter sides of 100 pixels" in note for note in data.notes)
     with tarfile.open(tmp_path / "out" / "all-000000.tar") as tar:  # named for what is inside
@@ -146,12 +167,16 @@ def test_a_small_picture_stands_as_it_was_taken(tmp_path: Path):
     assert np.abs(seen - wanted).mean() < 6
 
 
-@pytest.mark.parametrize(("column", "labels", "merged"), [
-    ("label", ("a", "b", "c", "b"), [1, 1, 0, 1]),
-    ("labels", ("a", "b", "c", "a|c"), [[False, True], [False, True], [True, False], [True, True]]),
-])
-def test_an_index_of_equivalent_names_is_read_as_one_class(column: str, labels: tuple[str, ...], merged: list,
-                                                           tmp_path: Path):
+@pytest.mark.parametrize(
+    ("column", "labels", "merged"),
+    [
+        ("label", ("a", "b", "c", "b"), [1, 1, 0, 1]),
+        ("labels", ("a", "b", "c", "a|c"), [[False, True], [False, True], [True, False], [True, True]]),
+    ],
+)
+def test_an_index_of_equivalent_names_is_read_as_one_class(
+    column: str, labels: tuple[str, ...], merged: list, tmp_path: Path
+):
     """As they were written once, with a class for each form."""
     lay_out(tmp_path, {f"{number}.png": png(number) for number in range(4)})
     rows = "".join(f"{number}.png,{label}\n" for number, label in enumerate(labels))
@@ -172,7 +197,8 @@ def test_unlabelled_pictures_and_odd_keys_come_back(tmp_path: Path):
     write_shards(open_data(photos), tmp_path / "out")
     part = open_data(tmp_path / "out").splits["all"]
     assert {part.keys[index]: part.read(index) for index in range(3)} == {
-        name: png(seed) for seed, name in enumerate(names)}
+        name: png(seed) for seed, name in enumerate(names)
+    }
     assert part.labels.tolist() == [-1] * 3
 
 
@@ -224,7 +250,8 @@ def test_a_folder_that_is_being_written_is_left_to_whoever_does(folders: Data, t
     assert told
     found = open_data(tmp_path / "shards")
     assert {name: len(split) for name, split in found.splits.items()} == {
-        name: len(split) for name, split in folders.splits.items()}
+        name: len(split) for name, split in folders.splits.items()
+    }
 
 
 def test_nothing_is_overwritten(folders: Data, tmp_path: Path):
@@ -248,15 +275,18 @@ def test_truncated_missing_and_swapped_shards_are_told(folders: Data, tmp_path: 
     assert "train-000000.tar is missing" in error_of(tmp_path / "out")
 
 
-@pytest.mark.parametrize("change", [
-    lambda index: index.update(version=2),
-    lambda index: index.update(splits=3),
-    lambda index: index.update(classes=["cat"]),
-    lambda index: index["splits"]["train"].update(count=2),
-    lambda index: index["splits"]["train"]["shards"][0].update(name="../secret.tar"),
-    lambda index: index["splits"].update(holdout=index["splits"].pop("test")),
-    lambda index: index.pop("multilabel"),
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: index.update(version=2),
+        lambda index: index.update(splits=3),
+        lambda index: index.update(classes=["cat"]),
+        lambda index: index["splits"]["train"].update(count=2),
+        lambda index: index["splits"]["train"]["shards"][0].update(name="../secret.tar"),
+        lambda index: index["splits"].update(holdout=index["splits"].pop("test")),
+        lambda index: index.pop("multilabel"),
+    ],
+)
 def test_a_damaged_index_is_told(change, folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     path = tmp_path / "out" / "index.json"

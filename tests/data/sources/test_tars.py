@@ -40,19 +40,26 @@ def beside(ending: str, labels: list[str]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-@pytest.mark.parametrize(("ending", "labels", "classes"), [
-    ("cls", ["1", "10", "2", "1"], ("1", "2", "10")),
-    ("cls", ["dog", "cat\n", "dog", "ant"], ("ant", "cat", "dog")),
-    ("json", ['{"label": "dog"}', '{"label": 7}', '{"cls": "cat"}', '{"label": null, "cls": 3}'],
-     ("3", "7", "cat", "dog")),
-    ("txt", ["dog", "cat", "dog", "cat"], ("cat", "dog")),
-])
+@pytest.mark.parametrize(
+    ("ending", "labels", "classes"),
+    [
+        ("cls", ["1", "10", "2", "1"], ("1", "2", "10")),
+        ("cls", ["dog", "cat\n", "dog", "ant"], ("ant", "cat", "dog")),
+        (
+            "json",
+            ['{"label": "dog"}', '{"label": 7}', '{"cls": "cat"}', '{"label": null, "cls": 3}'],
+            ("3", "7", "cat", "dog"),
+        ),
+        ("txt", ["dog", "cat", "dog", "cat"], ("cat", "dog")),
+    ],
+)
 def test_labels_stand_beside_pictures(ending: str, labels: list[str], classes: tuple, format: int, tmp_path: Path):
     data = open_data(packed(tmp_path / "a.tar", beside(ending, labels), format=format))
     part = data.splits["all"]
     assert (data.kind, data.classes) == ("shards", classes)
-    named = [str(next(filter(None, json.loads(label).values()))) if ending == "json" else label.strip()
-             for label in labels]
+    named = [
+        str(next(filter(None, json.loads(label).values()))) if ending == "json" else label.strip() for label in labels
+    ]
     assert [data.classes[label] for label in part.labels] == named
     assert [part.read(index) for index in range(4)] == [png(number) for number in range(4)]
     assert part.keys[1] == "a.tar/k1.png"
@@ -83,13 +90,23 @@ def test_file_names_tell_the_splits(tmp_path: Path):
 
 def test_folders_inside_a_tar_file_read_like_folders(tmp_path: Path):
     long = "n" * 200
-    data = open_data(packed(tmp_path / "pets.tar", {
-        "./test/dog/1.png": png(1), "./trainval/dog/2.png": png(2), f"./trainval/cat/{long}.png": png(3),
-        "./trainval/cat/._x.png": b"", "./readme.md": b""}))
+    data = open_data(
+        packed(
+            tmp_path / "pets.tar",
+            {
+                "./test/dog/1.png": png(1),
+                "./trainval/dog/2.png": png(2),
+                f"./trainval/cat/{long}.png": png(3),
+                "./trainval/cat/._x.png": b"",
+                "./readme.md": b"",
+            },
+        )
+    )
     assert data.classes == ("cat", "dog")
     assert {name: list(part.keys) for name, part in data.splits.items()} == {
         "trainval": [f"pets.tar/trainval/cat/{long}.png", "pets.tar/trainval/dog/2.png"],
-        "test": ["pets.tar/test/dog/1.png"]}
+        "test": ["pets.tar/test/dog/1.png"],
+    }
     assert data.splits["trainval"].read(0) == png(3)
     assert "not pictures, left out: 1 .md file" in data.notes
 
@@ -113,13 +130,16 @@ def test_links_are_left_out_and_told(tmp_path: Path):
     assert any("b/passwd.png is a link" in note for note in data.notes)
 
 
-@pytest.mark.parametrize(("members", "told"), [
-    ({"a.bin": b"1"}, "1 .bin file"),
-    ({}, "no files"),
-    ({"a.png": b"", "a.json": b"{"}, "a.json is not JSON"),
-    ({"a.png": b"", "a.json": b'{"label": [1]}'}, "no word and no whole number"),
-    ({"a.left.png": b"", "a.right.png": b"", "a.cls": b"1"}, "more than one picture"),
-])
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ({"a.bin": b"1"}, "1 .bin file"),
+        ({}, "no files"),
+        ({"a.png": b"", "a.json": b"{"}, "a.json is not JSON"),
+        ({"a.png": b"", "a.json": b'{"label": [1]}'}, "no word and no whole number"),
+        ({"a.left.png": b"", "a.right.png": b"", "a.cls": b"1"}, "more than one picture"),
+    ],
+)
 def test_what_cannot_be_used_is_told(members: dict[str, bytes], told: str, tmp_path: Path):
     assert told in error_of(packed(tmp_path / "a.tar", members))
 
@@ -140,7 +160,7 @@ def test_a_truncated_file_is_refused_or_told(tmp_path_factory, share: float):
     folder = tmp_path_factory.mktemp("cut")
     content = packed(folder / "a.tar", beside("cls", ["cat", "dog", "cat"]), format=tarfile.USTAR_FORMAT).read_bytes()
     whole = content.rstrip(b"\0")
-    (folder / "a.tar").write_bytes(whole[:int(len(whole) * share)])
+    (folder / "a.tar").write_bytes(whole[: int(len(whole) * share)])
     try:
         told = " ".join(open_data(folder / "a.tar").notes)
     except DataError as error:

@@ -28,8 +28,14 @@ def error_of(path: Path) -> str:
 
 
 def test_what_a_mac_adds_is_passed_by_and_what_is_no_picture_is_named(tmp_path: Path):
-    members = {"photos/": b"", "photos/cat/1.png": png(1), "photos/dog/2.png": png(2), "photos/dog/notes.txt": b"-",
-               "photos/.DS_Store": b"-", "__MACOSX/photos/cat/._1.png": b"-"}
+    members = {
+        "photos/": b"",
+        "photos/cat/1.png": png(1),
+        "photos/dog/2.png": png(2),
+        "photos/dog/notes.txt": b"-",
+        "photos/.DS_Store": b"-",
+        "__MACOSX/photos/cat/._1.png": b"-",
+    }
     data = open_data(packed(tmp_path / "a.zip", members))
     assert (data.kind, data.classes, list(data.splits)) == ("zip file", ("cat", "dog"), ["all"])
     split = data.splits["all"]
@@ -44,8 +50,11 @@ def test_info_zips_own_files_are_read_and_locked_ones_told(tmp_path: Path):
     for name, options in (("plain.zip", []), ("locked.zip", ["-P", "secret"])):
         subprocess.run(["zip", "-qr", *options, str(tmp_path / name), "."], cwd=tmp_path / "photos", check=True)
     data = open_data(tmp_path / "plain.zip")
-    assert {key.removeprefix("plain.zip/"): split.read(row) for split in data.splits.values()
-            for row, key in enumerate(split.keys)} == some()
+    assert {
+        key.removeprefix("plain.zip/"): split.read(row)
+        for split in data.splits.values()
+        for row, key in enumerate(split.keys)
+    } == some()
     assert "locked with a password" in error_of(tmp_path / "locked.zip")
 
 

@@ -26,9 +26,15 @@ from vitkit.serve.predict import Classifier
 
 DEEP = encode(Image.fromarray(np.linspace(0, 65535, 24 * 40).reshape(24, 40).astype(np.uint16)), "PNG")  # 16 bits
 PICTURES: dict[str, Any] = {
-    "turned by Exif": oriented("JPEG", 6, quality=95), "wide": scene(20, 90), "high": scene(90, 20),
-    "the model's size": scene(32, 32), "one pixel": scene(1, 1), "a line": scene(1, 700), "a column": scene(700, 1),
-    "large": scene(600, 800), "transparent": encode(np.dstack([scene(), scene()[:, :, 0]]), "PNG"),
+    "turned by Exif": oriented("JPEG", 6, quality=95),
+    "wide": scene(20, 90),
+    "high": scene(90, 20),
+    "the model's size": scene(32, 32),
+    "one pixel": scene(1, 1),
+    "a line": scene(1, 700),
+    "a column": scene(700, 1),
+    "large": scene(600, 800),
+    "transparent": encode(np.dstack([scene(), scene()[:, :, 0]]), "PNG"),
 }
 
 
@@ -40,8 +46,9 @@ def model(kind: str = "token", **preprocessing: Any) -> Model:
     return made
 
 
-def written(classifier: Classifier, path: Path, input: Input = "uint8", program: ExportedProgram | None = None
-            ) -> Exported:
+def written(
+    classifier: Classifier, path: Path, input: Input = "uint8", program: ExportedProgram | None = None
+) -> Exported:
     program, metadata = program or trace(classifier, input), describe(classifier, input, "float32")
     (write_onnx if path.suffix == ".onnx" else write_program)(program, path, metadata)
     return open_exported(path)

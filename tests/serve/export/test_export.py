@@ -80,8 +80,9 @@ def ask(lines: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.n
     return np.asarray(there["probabilities"].detach() if hasattr(there["logits"], "detach") else there["probabilities"])
 
 
-def test_the_lines_that_come_with_a_file_ask_it(classifier: Classifier, file: Exported,
-                                                monkeypatch: pytest.MonkeyPatch):
+def test_the_lines_that_come_with_a_file_ask_it(
+    classifier: Classifier, file: Exported, monkeypatch: pytest.MonkeyPatch
+):
     record = json.loads(file.path.with_name(f"{file.path.name}.json").read_text())
     (file.path.parent / "picture.jpg").write_bytes(oriented("JPEG", 6, quality=95))
     told = ask(record["ask"], file.path.parent, monkeypatch)
@@ -91,9 +92,16 @@ def test_the_lines_that_come_with_a_file_ask_it(classifier: Classifier, file: Ex
     assert f"(batch, {len(CLASSES)}) each" in record["gives"]
 
 
-@pytest.mark.parametrize(("kind", "input"), [("token", "float32"), ("token", "tensor"), ("five channels", "uint8"),
-                                             ("non-square, one channel", "uint8"),
-                                             ("non-square, one channel", "float32")])
+@pytest.mark.parametrize(
+    ("kind", "input"),
+    [
+        ("token", "float32"),
+        ("token", "tensor"),
+        ("five channels", "uint8"),
+        ("non-square, one channel", "uint8"),
+        ("non-square, one channel", "float32"),
+    ],
+)
 def test_there_are_lines_for_every_input(kind: str, input: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     classifier = Classifier(model(kind) if kind != "five channels" else make(kind))
     channels = classifier.model.config.channels
@@ -114,8 +122,9 @@ def test_the_lines_in_the_verbs_help_are_those_that_are_printed(file: Exported):
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "weights"])
-def test_who_gives_an_exported_file_for_weights_hears_what_it_is(file: Exported, name: str, tmp_path: Path,
-                                                                 capsys: pytest.CaptureFixture[str]):
+def test_who_gives_an_exported_file_for_weights_hears_what_it_is(
+    file: Exported, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     path = tmp_path / name  # whatever it is called
     path.write_bytes(file.path.read_bytes())
     for words in (["predict", str(path), "cat.jpg"], ["serve", str(path)]):
@@ -183,10 +192,15 @@ class Mine:
     ran = False
 
 
-@pytest.mark.parametrize("name", [
-    "serialized_state_dict.pt",  # of torch 2.7's layout, which torch falls back to
-    "archive/DATA/SAMPLE_INPUTS/MODEL.PT",  # and torch finds names whatever their case
-    "archive/data/constants/custom_obj_0", "archive/data/aotinductor/model/a.so"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "serialized_state_dict.pt",  # of torch 2.7's layout, which torch falls back to
+        "archive/DATA/SAMPLE_INPUTS/MODEL.PT",  # and torch finds names whatever their case
+        "archive/data/constants/custom_obj_0",
+        "archive/data/aotinductor/model/a.so",
+    ],
+)
 def test_a_program_with_more_in_it_than_was_exported_is_not_opened(classifier: Classifier, name: str, tmp_path: Path):
     path = tmp_path / "model.pt2"
     written(classifier, path, "tensor")
@@ -229,10 +243,20 @@ def test_several_labels_have_a_probability_each(tmp_path: Path):
     assert not np.allclose(file.probabilities([scene()]).sum(), 1)
 
 
-@pytest.mark.parametrize(("kind", "format", "input"), [
-    *((kind, "pt2", "tensor") for kind in ("axial", "relative", "attention pool", "root hybrid")),  # the quickest way
-    *(pytest.param(kind, format, "uint8", marks=SLOW)
-      for kind in KINDS if kind != "no head" for format in ("onnx", "pt2"))])
+@pytest.mark.parametrize(
+    ("kind", "format", "input"),
+    [
+        *(
+            (kind, "pt2", "tensor") for kind in ("axial", "relative", "attention pool", "root hybrid")
+        ),  # the quickest way
+        *(
+            pytest.param(kind, format, "uint8", marks=SLOW)
+            for kind in KINDS
+            if kind != "no head"
+            for format in ("onnx", "pt2")
+        ),
+    ],
+)
 def test_models_of_every_kind(kind: str, format: str, input: Input, tmp_path: Path):
     classifier = Classifier(model(kind, resize="squash"))
     channels = classifier.model.config.channels
@@ -265,7 +289,8 @@ def test_dropout_is_off():
 
 
 def test_a_file_that_answers_otherwise_is_not_kept_and_the_one_before_it_stays(
-        classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     other = Classifier(copy.deepcopy(classifier.model))
     with torch.no_grad():
         other.model.head.logits.bias[0] += 0.01
@@ -280,8 +305,9 @@ def test_a_file_that_answers_otherwise_is_not_kept_and_the_one_before_it_stays(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_onnx_without_its_packages_says_what_to_install(classifier: Classifier, tmp_path: Path,
-                                                        monkeypatch: pytest.MonkeyPatch):
+def test_onnx_without_its_packages_says_what_to_install(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ExportError, match=r'pip install "vitkit\[export\]"'):
         export(classifier, tmp_path / "model.onnx")
@@ -370,5 +396,3 @@ def test_options_that_cannot_be_followed_are_refused(run: Path, tmp_path: Path):
     }.items():
         with pytest.raises(vitkit.VitkitError, match=words):
             verb(str(run), **options)  # type: ignore[arg-type]
-
-

@@ -62,7 +62,8 @@ def test_a_layer_with_an_outlier_stays_in_float32_and_answers_stay(plain: Path, 
 
 
 def test_int8_is_scored_and_one_that_loses_too_much_is_not_kept(
-        with_outlier: Classifier, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with_outlier: Classifier, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(exporting, "_write", lambda _, path, *rest: OnnxModel(shutil.copy(plain, path)))
     samples = find_samples("", with_outlier.model, "fashion")
     asked: dict[str, Any] = {"input": "tensor", "samples": samples}
@@ -71,7 +72,8 @@ def test_int8_is_scored_and_one_that_loses_too_much_is_not_kept(
     assert made.comparison.pictures == 46
     record = json.loads((tmp_path / "model.onnx.json").read_text())
     assert record["int8"]["drop"] == pytest.approx(
-        100 * (record["comparison"]["accuracy"] - record["comparison"]["file_accuracy"]))
+        100 * (record["comparison"]["accuracy"] - record["comparison"]["file_accuracy"])
+    )
     assert set(record["int8"]["speed"]) == {"1", "8"}
     assert record["int8"]["beside"] == pytest.approx(_moved_in_a_batch(made.path, samples.calibration(16)), rel=0.5)
     assert open_exported(made.path).metadata["numbers"] == "int8"

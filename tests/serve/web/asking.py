@@ -28,8 +28,9 @@ def asked(made: Service, scene: Callable[[httpx.AsyncClient], Awaitable[Any]], *
         return asyncio.run(run())
 
 
-def once(method: str, path: str, *, made: Service | None = None, options: dict[str, Any] | None = None,
-         **request: Any) -> httpx.Response:
+def once(
+    method: str, path: str, *, made: Service | None = None, options: dict[str, Any] | None = None, **request: Any
+) -> httpx.Response:
     return asked(made or service(), lambda http: http.request(method, path, **request), **(options or {}))
 
 
@@ -58,5 +59,6 @@ def in_base64(*pictures: bytes) -> dict[str, list[str]]:
 
 
 def head(length: int | str, path: str = "/v1/predict", kind: str = "application/json") -> bytes:
-    return (f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n"
-            f"content-length: {length}\r\n\r\n").encode()
+    return (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
+    ).encode()

@@ -38,8 +38,13 @@ HAND_OVER = """([way, name, type, content]) => {
 def serving(*arguments: str) -> Iterator[str]:
     """The address of a server in a process of its own, which asks for the key."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VITKIT_API_KEY": KEY}
-    server = subprocess.Popen([sys.executable, "-m", "vitkit", "serve", *arguments, "--port", "0"], text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "vitkit", "serve", *arguments, "--port", "0"],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+    )
     try:
         assert server.stdout is not None
         said = []
@@ -125,8 +130,11 @@ def write_models(folder: Path) -> dict[str, Path]:
     several = vitkit.create("mu/8", image=32, classes=3)
     resnet = build(ResNetConfig(body=ConvConfig.bit((1, 1, 1, 1), 32), image=(32, 32), classes=3))
     written = {}
-    for name, model, labels, multilabel in (("vit", vit, names, False), ("resnet", resnet, ("a", "b", "c"), False),
-                                            ("several", several, ("sun", "sea", "sand"), True)):
+    for name, model, labels, multilabel in (
+        ("vit", vit, names, False),
+        ("resnet", resnet, ("a", "b", "c"), False),
+        ("several", several, ("sun", "sea", "sand"), True),
+    ):
         randomise(model).metadata = replace(model.metadata, labels=labels, provenance={"multilabel": multilabel})
         written[name] = folder / name
         vitkit.save(model, written[name])

@@ -58,7 +58,12 @@ def unnamed(page: Page) -> list[str]:
     """Roles of what can have the focus and no name that a screen reader could say, by the browser's own reckoning."""
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    controls = [node for node in nodes if not node["ignored"] and node["role"]["value"] != "RootWebArea"
-                and any(one["name"] == "focusable" and one["value"]["value"] for one in node.get("properties", []))]
+    controls = [
+        node
+        for node in nodes
+        if not node["ignored"]
+        and node["role"]["value"] != "RootWebArea"
+        and any(one["name"] == "focusable" and one["value"]["value"] for one in node.get("properties", []))
+    ]
     assert len(controls) >= 10
     return [node["role"]["value"] for node in controls if not node.get("name", {}).get("value", "").strip()]

@@ -95,8 +95,12 @@ class Process:
 
     def __init__(self, *words: str | Path, env: dict[str, str] | None = None):
         self.process = subprocess.Popen(
-            [*COMMAND, *map(str, words), "--port", "0", "--json", "--device", "cpu"], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+            [*COMMAND, *map(str, words), "--port", "0", "--json", "--device", "cpu"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]

@@ -29,19 +29,35 @@ def npy() -> bytes:
 
 def tiff(*entries: tuple[int, int, int, int], big: bool = False, order: str = "<", data: bytes = b"") -> bytes:
     """Of (tag, type, count, value); the data begins at 16."""
-    words = [struct.pack(f"{order}HH{'Q' if big else 'I'}", tag, kind, count)
-             + struct.pack(f"{order}{'H' if kind == 3 else 'I'}", value).ljust(8 if big else 4, b"\0")
-             for tag, kind, count, value in entries]
+    words = [
+        struct.pack(f"{order}HH{'Q' if big else 'I'}", tag, kind, count)
+        + struct.pack(f"{order}{'H' if kind == 3 else 'I'}", value).ljust(8 if big else 4, b"\0")
+        for tag, kind, count, value in entries
+    ]
     start = b"II" if order == "<" else b"MM"
-    head = start + (struct.pack(f"{order}HHHQ", 43, 8, 0, 16 + len(data)) if big
-                    else struct.pack(f"{order}HIQ", 42, 16 + len(data), 0))
+    head = start + (
+        struct.pack(f"{order}HHHQ", 43, 8, 0, 16 + len(data))
+        if big
+        else struct.pack(f"{order}HIQ", 42, 16 + len(data), 0)
+    )
     return head + data + struct.pack(f"{order}{'Q' if big else 'H'}", len(words)) + b"".join(words) + bytes(8)
 
 
 def bands(compression: int, strip: bytes) -> bytes:
     """A TIFF of 4 x 4 pixels of one band of 64-bit floats, which Pillow cannot read and tifffile can."""
-    return tiff((256, 3, 1, 4), (257, 3, 1, 4), (258, 3, 1, 64), (259, 3, 1, compression), (262, 3, 1, 1),
-                (273, 4, 1, 16), (277, 3, 1, 1), (278, 3, 1, 4), (279, 4, 1, len(strip)), (339, 3, 1, 3), data=strip)
+    return tiff(
+        (256, 3, 1, 4),
+        (257, 3, 1, 4),
+        (258, 3, 1, 64),
+        (259, 3, 1, compression),
+        (262, 3, 1, 1),
+        (273, 4, 1, 16),
+        (277, 3, 1, 1),
+        (278, 3, 1, 4),
+        (279, 4, 1, len(strip)),
+        (339, 3, 1, 3),
+        data=strip,
+    )
 
 
 def refused(content: bytes, channels: int = 3) -> str:
@@ -50,30 +66,81 @@ def refused(content: bytes, channels: int = 3) -> str:
     return str(told.value)
 
 
-@pytest.mark.parametrize("content", [
-    saved("JPEG"), saved("JPEG", progressive=True), saved("JPEG", mode="CMYK"), saved("PNG"), saved("WEBP"),
-    saved("GIF", mode="P"), saved("BMP"), saved("PPM"), saved("AVIF"), npy(), saved("TIFF"),
-    saved("TIFF", compression="tiff_deflate"), saved("TIFF", compression="tiff_lzw", big_tiff=True),
-    bands(1, bytes(128)), saved("PNG") + bytes(10**6), saved("JPEG") + b"\xff\xda\0\0" * 10**5,
-], ids=["jpeg", "progressive", "cmyk", "png", "webp", "gif", "bmp", "ppm", "avif", "npy", "tiff", "deflate", "big tiff",
-        "floats", "png and more", "jpeg and a film"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        saved("JPEG"),
+        saved("JPEG", progressive=True),
+        saved("JPEG", mode="CMYK"),
+        saved("PNG"),
+        saved("WEBP"),
+        saved("GIF", mode="P"),
+        saved("BMP"),
+        saved("PPM"),
+        saved("AVIF"),
+        npy(),
+        saved("TIFF"),
+        saved("TIFF", compression="tiff_deflate"),
+        saved("TIFF", compression="tiff_lzw", big_tiff=True),
+        bands(1, bytes(128)),
+        saved("PNG") + bytes(10**6),
+        saved("JPEG") + b"\xff\xda\0\0" * 10**5,
+    ],
+    ids=[
+        "jpeg",
+        "progressive",
+        "cmyk",
+        "png",
+        "webp",
+        "gif",
+        "bmp",
+        "ppm",
+        "avif",
+        "npy",
+        "tiff",
+        "deflate",
+        "big tiff",
+        "floats",
+        "png and more",
+        "jpeg and a film",
+    ],
+)
 def test_what_people_send_is_read(content: bytes):
     np.testing.assert_array_equal(pixels_of(content, channels=3, pixel_limit=10**6), decode(content, channels=3))
 
 
-@pytest.mark.parametrize("content", [
-    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", saved("ICO", mode="RGBA"), saved("ICNS", size=(64, 64)),
-    saved("TGA"), saved("PCX"), saved("SGI"), b"P3 1 1 255 0 0 0", b"8BPS\0\1", b"RIFF\0\0\0\0WAVE", b"text"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+        saved("ICO", mode="RGBA"),
+        saved("ICNS", size=(64, 64)),
+        saved("TGA"),
+        saved("PCX"),
+        saved("SGI"),
+        b"P3 1 1 255 0 0 0",
+        b"8BPS\0\1",
+        b"RIFF\0\0\0\0WAVE",
+        b"text",
+    ],
+)
 def test_what_a_server_has_no_reason_to_open_is_refused_with_the_formats_it_reads(content: bytes):
     assert "JPEG, PNG, WebP" in refused(content)
 
 
-@pytest.mark.parametrize("content", [
-    b"%!PSftypavif\n%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n",
-    b"\0\0\1\0ftypavif" + struct.pack("<HHII", 1, 32, 99, 22) + saved("PNG"),  # the icon of many that it begins as
-    b"\0\0\2\0ftypmif1" + bytes(99), b"BM" + saved("ICO", mode="RGBA"), b"GIF8" + saved("PNG")])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"%!PSftypavif\n%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n",
+        b"\0\0\1\0ftypavif" + struct.pack("<HHII", 1, 32, 99, 22) + saved("PNG"),  # the icon of many that it begins as
+        b"\0\0\2\0ftypmif1" + bytes(99),
+        b"BM" + saved("ICO", mode="RGBA"),
+        b"GIF8" + saved("PNG"),
+    ],
+)
 def test_a_file_that_begins_like_two_formats_is_opened_as_the_one_that_was_checked(
-        content: bytes, monkeypatch: pytest.MonkeyPatch):
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+):
     opened = []
     Image.init()
     for kind in ("EPS", "ICO", "CUR", "PNG"):

@@ -38,9 +38,14 @@ def test_every_picture_gets_its_own_answer_whoever_it_is_computed_with():
     made = Service({"small": classifier})
 
     async def scene(http: httpx.AsyncClient) -> list[httpx.Response]:
-        return await asyncio.gather(*(
-            http.post("/v1/predict?top=10", files=form(content)) if place % 2 else
-            http.post("/v1/predict?top=10", json=in_base64(content)) for place, content in enumerate(pictures)))
+        return await asyncio.gather(
+            *(
+                http.post("/v1/predict?top=10", files=form(content))
+                if place % 2
+                else http.post("/v1/predict?top=10", json=in_base64(content))
+                for place, content in enumerate(pictures)
+            )
+        )
 
     for response, row in zip(asked(made, scene), alone, strict=True):
         answer = response.json()
@@ -54,8 +59,12 @@ def test_every_picture_gets_its_own_answer_whoever_it_is_computed_with():
 
 def test_several_pictures_are_answered_in_their_order_the_unreadable_with_a_reason():
     classifier = small_classifier()
-    response = once("POST", "/v1/predict?top=3", made=Service({"small": classifier}),
-                    files=form(picture(1), b"no picture", JPEG[:-20], picture(2)))
+    response = once(
+        "POST",
+        "/v1/predict?top=3",
+        made=Service({"small": classifier}),
+        files=form(picture(1), b"no picture", JPEG[:-20], picture(2)),
+    )
     first, second, third, fourth = response.json()["predictions"]
     assert response.status_code == 200
     assert second["error"].startswith("not a picture in any format that is read here: JPEG, PNG")
@@ -63,8 +72,9 @@ def test_several_pictures_are_answered_in_their_order_the_unreadable_with_a_reas
     assert "truncated" in third["error"], third
     for seed, told in ((1, first), (2, fourth)):
         assert told["error"] is None
-        assert [answer["label"] for answer in told["answers"]] == \
-            [answer.label for answer in classifier(picture(seed)).top(3)]
+        assert [answer["label"] for answer in told["answers"]] == [
+            answer.label for answer in classifier(picture(seed)).top(3)
+        ]
 
 
 def test_only_unreadable_pictures_are_a_422_with_the_same_body_and_an_error():
@@ -90,8 +100,9 @@ def test_embeddings_are_the_models_own():
     assert (answer["embeddings"][1]["vector"], "not a picture" in answer["embeddings"][1]["error"]) == ([], True)
 
 
-@pytest.mark.parametrize(("query", "views", "heads"), [("", None, None), ("?layer=1", [1], None),
-                                                       ("?layer=0&head=1", [0], [1])])
+@pytest.mark.parametrize(
+    ("query", "views", "heads"), [("", None, None), ("?layer=1", [1], None), ("?layer=0&head=1", [0], [1])]
+)
 def test_attention_is_what_inspect_finds(query: str, views: list[int] | None, heads: list[int] | None):
     classifier = small_classifier()
     answer = once("POST", f"/v1/attention{query}", made=Service({"small": classifier}), files=form(JPEG)).json()
@@ -100,8 +111,9 @@ def test_attention_is_what_inspect_finds(query: str, views: list[int] | None, he
     assert np.allclose(answer["maps"], maps, atol=1e-6)
     assert np.allclose(answer["rollout"], rollout(classifier.model, image)[0], atol=1e-6)
     assert (len(answer["views"]), len(answer["heads"])) == maps.shape[:2]
-    assert best(answer["prediction"])[classifier(JPEG).top(1)[0].index] == pytest.approx(classifier(JPEG).probability,
-                                                                                        abs=1e-4)
+    assert best(answer["prediction"])[classifier(JPEG).top(1)[0].index] == pytest.approx(
+        classifier(JPEG).probability, abs=1e-4
+    )
     seen = Image.open(io.BytesIO(base64.b64decode(answer["seen"].removeprefix("data:image/png;base64,"))))
     assert np.abs(np.asarray(seen, dtype=float) - classifier.frame(JPEG).permute(1, 2, 0).numpy()).max() <= 0.5
 
@@ -137,13 +149,19 @@ def test_models_are_asked_by_name_and_the_first_is_the_default():
     made = Service(many)
 
     async def scene(http: httpx.AsyncClient) -> list[httpx.Response]:
-        return [await http.get("/v1/models"), *[await http.post(f"/v1/predict?top=10{query}", files=form(JPEG))
-                                                for query in ("", "&model=", "&model=two", "&model=tow")]]
+        return [
+            await http.get("/v1/models"),
+            *[
+                await http.post(f"/v1/predict?top=10{query}", files=form(JPEG))
+                for query in ("", "&model=", "&model=two", "&model=tow")
+            ],
+        ]
 
     listed, *answers = asked(made, scene)
     assert listed.json()["default"] == "one"
-    assert [(model["name"], model["variant"], model["image"], len(model["classes"])) for model in
-            listed.json()["models"]] == [("one", "mu/8", [32, 32], 10), ("two", "mu/8", [32, 32], 10)]
+    assert [
+        (model["name"], model["variant"], model["image"], len(model["classes"])) for model in listed.json()["models"]
+    ] == [("one", "mu/8", [32, 32], 10), ("two", "mu/8", [32, 32], 10)]
     assert listed.json()["limits"] == {"body_bytes": 32_000_000, "pixels": 50_000_000, "pictures": 64, "seconds": 30}
     for response, name in zip(answers, ("one", "one", "two"), strict=False):
         assert response.json()["model"] == name

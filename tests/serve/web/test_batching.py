@@ -73,8 +73,12 @@ def test_one_item_does_not_wait_for_all_items_of_another_asker(executor: ThreadP
 
     async def scene() -> list[int]:
         batcher = Batcher(engine, batch=3, executor=executor)
-        return await asyncio.gather(*(batcher.ask(number, "many") for number in range(8)), batcher.ask(50, "one"),
-                                    batcher.ask(60, "two"), batcher.ask(61, "two"))
+        return await asyncio.gather(
+            *(batcher.ask(number, "many") for number in range(8)),
+            batcher.ask(50, "one"),
+            batcher.ask(60, "two"),
+            batcher.ask(61, "two"),
+        )
 
     assert asyncio.run(scene()) == [2 * number for number in (*range(8), 50, 60, 61)]
     assert engine.batches == [[0, 50, 60], [1, 61, 2], [3, 4, 5], [6, 7]]

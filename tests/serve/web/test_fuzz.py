@@ -33,8 +33,14 @@ def fuzz(address: str, examples: int) -> dict[int, int]:
         right = operation.as_strategy(generation_mode=mode.POSITIVE)
         wrong = operation.as_strategy(generation_mode=mode.NEGATIVE)
 
-        @settings(max_examples=examples, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
-                  suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
         @given(right.map(with_picture) | right | wrong)
         def check(case: schemathesis.Case) -> None:
             response = case.call_and_validate(excluded_checks=NOT_MEANT)

@@ -51,8 +51,10 @@ def test_a_gigabyte_in_chunks_is_refused_when_it_is_too_much_and_never_held(heal
     before, sent, answer = healthy.resident(), 0, b""
     chunk = b"100000\r\n" + b"A" * 0x100000 + b"\r\n"
     with connect(healthy.address) as connection:
-        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-                           b"transfer-encoding: chunked\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
+        )
         try:
             while sent < 10**9:
                 connection.sendall(chunk)
@@ -81,8 +83,10 @@ def test_a_client_that_sends_more_than_it_said_gets_an_answer_to_what_it_said(he
 
 def test_a_length_told_in_two_ways_is_refused_and_what_follows_is_not_taken_for_a_request(healthy: Process):
     with connect(healthy.address) as connection:
-        connection.sendall(head(5).replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n") + b"0\r\n\r\n"
-                           b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        connection.sendall(
+            head(5).replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n") + b"0\r\n\r\n"
+            b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        )
         answers = heard(connection)
     assert answers.startswith(b"HTTP/1.1 400 ")
     assert b"in two ways" in answers
@@ -123,8 +127,11 @@ def test_a_head_that_never_ends_is_refused(healthy: Process):
 
 
 def test_nonsense_is_no_http(healthy: Process):
-    for nonsense in (b"\x16\x03\x01 a TLS greeting\r\n\r\n", b"\0" * 1000 + b"\r\n\r\n",
-                     b"GET /v1/models HTTP/1.1\r\ncontent-length: -5\r\nhost: localhost\r\n\r\n"):
+    for nonsense in (
+        b"\x16\x03\x01 a TLS greeting\r\n\r\n",
+        b"\0" * 1000 + b"\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\ncontent-length: -5\r\nhost: localhost\r\n\r\n",
+    ):
         with connect(healthy.address) as connection:
             connection.sendall(nonsense)
             assert heard(connection)[:13] in (b"HTTP/1.1 400 ", b"")
@@ -152,10 +159,18 @@ def test_a_refused_upload_hears_why_although_it_is_still_sending(healthy: Proces
         assert heard(connection).startswith(b"HTTP/1.1 413 ")
 
 
-@pytest.mark.parametrize("content", [BOMB, picture(0, kind="JPEG")[:-20], picture(0)[:60], b"", b"GIF89a",
-                                     b"\xff\xd8\xff",
-                                     b"\x93NUMPY\x01\x00v\x00{'descr': '|u1', 'fortran_order': False, "
-                                     b"'shape': (9, 9, 99999999999), }".ljust(128)])
+@pytest.mark.parametrize(
+    "content",
+    [
+        BOMB,
+        picture(0, kind="JPEG")[:-20],
+        picture(0)[:60],
+        b"",
+        b"GIF89a",
+        b"\xff\xd8\xff",
+        b"\x93NUMPY\x01\x00v\x00{'descr': '|u1', 'fortran_order': False, 'shape': (9, 9, 99999999999), }".ljust(128),
+    ],
+)
 def test_pictures_that_are_none_cost_nothing_but_their_answer(healthy: Process, content: bytes):
     before = healthy.resident()
     response = httpx.post(f"{healthy.address}/v1/predict", files=form(content, picture(4)), timeout=20)

@@ -31,11 +31,11 @@ def test_after_every_fault_no_task_thread_or_picture_is_left(tmp_path: Path):
         connections = [connect(address) for _ in range(12)]
         for place, connection in enumerate(connections):
             if place % 3 == 0:
-                connection.sendall(head(len(part), kind=kinds) + part)       # gone while its picture waits
+                connection.sendall(head(len(part), kind=kinds) + part)  # gone while its picture waits
             elif place % 3 == 1:
                 connection.sendall(head(len(part), kind=kinds) + part[:80])  # gone within its body
             else:
-                connection.sendall(head(10**5)[:-9])                         # gone within its head
+                connection.sendall(head(10**5)[:-9])  # gone within its head
         deadline = time.monotonic() + 10
         while made.admission.pictures < 4 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -57,8 +57,11 @@ def test_after_every_fault_no_task_thread_or_picture_is_left(tmp_path: Path):
 
 
 def test_a_client_that_never_reads_its_answers_is_let_go():
-    with service(Limits(seconds=1, patience=2)) as made, in_process(made) as (address, _, server), \
-            connect(address) as connection:
+    with (
+        service(Limits(seconds=1, patience=2)) as made,
+        in_process(made) as (address, _, server),
+        connect(address) as connection,
+    ):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with contextlib.suppress(OSError):
             connection.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2000)

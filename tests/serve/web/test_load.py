@@ -14,8 +14,9 @@ BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "serve.py"
 
 
 def measured(*options: str) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, str(BENCHMARK), "--json", *options], capture_output=True, text=True,
-                          timeout=1200)
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--json", *options], capture_output=True, text=True, timeout=1200
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -82,8 +82,9 @@ def test_a_dropped_picture_is_answered_as_the_classifier_answers(visit: Visit, c
     best = classifier(FIRST).top(5)
     names = visit.page.locator("#bars li bdi").all_inner_texts()
     assert names == [one.label for one in best]
-    assert visit.page.locator("#bars .number").all_inner_texts() == [f"{one.probability:.1%}".replace("%", " %")
-                                                                     for one in best]
+    assert visit.page.locator("#bars .number").all_inner_texts() == [
+        f"{one.probability:.1%}".replace("%", " %") for one in best
+    ]
     assert visit.text("#headline bdi") == names[0]
     assert f"{best[0].probability:.1%}".replace("%", " %") in visit.text("#headline")
     assert names[0] in (visit.page.get_attribute("#given", "alt") or "")

@@ -15,39 +15,46 @@ from vitkit.serve.engine import Engine
 from vitkit.serve.web.service import Service
 
 
-@pytest.mark.parametrize(("path", "request_", "status", "words"), [
-    ("/v1/predict?top=0", {"files": form(JPEG)}, 422, "top: "),
-    ("/v1/predict?top=-1", {"files": form(JPEG)}, 422, "top: "),
-    ("/v1/predict?top=1e9", {"files": form(JPEG)}, 422, "top: "),
-    ("/v1/predict?top=1000000000", {"files": form(JPEG)}, 422, "top: "),
-    ("/v1/attention?layer=99", {"files": form(JPEG)}, 422, "no layer 99"),
-    ("/v1/attention?head=99", {"files": form(JPEG)}, 422, "no head 99"),
-    ("/v1/attention", {"files": form(JPEG, JPEG)}, 413, "one at a time"),
-    ("/v1/attention", {"files": form(b"x")}, 422, "cannot be read"),
-    ("/v1/predict", {"json": {"pictures": []}}, 422, "pictures"),
-    ("/v1/predict", {"json": {}}, 422, "pictures"),
-    ("/v1/predict", {"json": ["a"]}, 422, "JSON"),
-    ("/v1/predict", {"json": {"pictures": [7]}}, 422, "pictures.0"),
-    ("/v1/predict", {"json": {"pictures": ["QUI="], "path": "/etc/passwd"}}, 422, "path"),
-    ("/v1/predict", {"json": {"pictures": ["QUJ"]}}, 400, "base64"),
-    ("/v1/predict", {"json": {"pictures": ["QU JD"]}}, 400, "base64"),
-    ("/v1/predict", {"json": {"pictures": ["QUJD\n"]}}, 400, "base64"),
-    ("/v1/predict", {"json": {"pictures": ["ä"]}}, 400, "base64"),
-    ("/v1/predict", {"json": {"pictures": ["data:image/png;base64,QUJD"]}}, 400, "base64"),
-    ("/v1/predict", {"json": in_base64(*[b"x"] * 65)}, 413, "64"),
-    ("/v1/predict", {"files": form(*[b"x"] * 65)}, 413, "64"),
-    ("/v1/predict", {"files": [("pictures", b"x")] * 1000}, 413, "64"),
-    ("/v1/predict", {"files": [("other", b"x")]}, 422, "other"),
-    ("/v1/predict", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "JSON"),
-    ("/v1/predict", {"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 400, "nested"),
-    ("/v1/predict", {"content": b"[0" + b",0" * 10**6, "headers": {"content-type": "application/json"}}, 413, "64"),
-    ("/v1/predict", {"content": b"\xff\xfe", "headers": {"content-type": "application/json"}}, 400, "JSON"),
-    ("/v1/predict", {"content": JPEG, "headers": {"content-type": "image/jpeg"}}, 415, "neither"),
-    ("/v1/predict", {"content": JPEG}, 415, "neither"),
-    ("/v1/predict", {"content": b"", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
-    ("/v1/predict", {"content": b"", "headers": {"content-type": "application/json", "content-encoding": "gzip"}}, 415,
-     "Compressed"),
-])
+@pytest.mark.parametrize(
+    ("path", "request_", "status", "words"),
+    [
+        ("/v1/predict?top=0", {"files": form(JPEG)}, 422, "top: "),
+        ("/v1/predict?top=-1", {"files": form(JPEG)}, 422, "top: "),
+        ("/v1/predict?top=1e9", {"files": form(JPEG)}, 422, "top: "),
+        ("/v1/predict?top=1000000000", {"files": form(JPEG)}, 422, "top: "),
+        ("/v1/attention?layer=99", {"files": form(JPEG)}, 422, "no layer 99"),
+        ("/v1/attention?head=99", {"files": form(JPEG)}, 422, "no head 99"),
+        ("/v1/attention", {"files": form(JPEG, JPEG)}, 413, "one at a time"),
+        ("/v1/attention", {"files": form(b"x")}, 422, "cannot be read"),
+        ("/v1/predict", {"json": {"pictures": []}}, 422, "pictures"),
+        ("/v1/predict", {"json": {}}, 422, "pictures"),
+        ("/v1/predict", {"json": ["a"]}, 422, "JSON"),
+        ("/v1/predict", {"json": {"pictures": [7]}}, 422, "pictures.0"),
+        ("/v1/predict", {"json": {"pictures": ["QUI="], "path": "/etc/passwd"}}, 422, "path"),
+        ("/v1/predict", {"json": {"pictures": ["QUJ"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"pictures": ["QU JD"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"pictures": ["QUJD\n"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"pictures": ["ä"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"pictures": ["data:image/png;base64,QUJD"]}}, 400, "base64"),
+        ("/v1/predict", {"json": in_base64(*[b"x"] * 65)}, 413, "64"),
+        ("/v1/predict", {"files": form(*[b"x"] * 65)}, 413, "64"),
+        ("/v1/predict", {"files": [("pictures", b"x")] * 1000}, 413, "64"),
+        ("/v1/predict", {"files": [("other", b"x")]}, 422, "other"),
+        ("/v1/predict", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "JSON"),
+        ("/v1/predict", {"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 400, "nested"),
+        ("/v1/predict", {"content": b"[0" + b",0" * 10**6, "headers": {"content-type": "application/json"}}, 413, "64"),
+        ("/v1/predict", {"content": b"\xff\xfe", "headers": {"content-type": "application/json"}}, 400, "JSON"),
+        ("/v1/predict", {"content": JPEG, "headers": {"content-type": "image/jpeg"}}, 415, "neither"),
+        ("/v1/predict", {"content": JPEG}, 415, "neither"),
+        ("/v1/predict", {"content": b"", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
+        (
+            "/v1/predict",
+            {"content": b"", "headers": {"content-type": "application/json", "content-encoding": "gzip"}},
+            415,
+            "Compressed",
+        ),
+    ],
+)
 def test_what_cannot_be_answered_is_said(path: str, request_: dict[str, Any], status: int, words: str):
     response = once("POST", path, **request_)
     assert response.status_code == status, response.text
@@ -55,13 +62,22 @@ def test_what_cannot_be_answered_is_said(path: str, request_: dict[str, Any], st
     assert set(response.json()) >= {"error", "try"}
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"--b", b"--b\r\n", b"no boundary at all", b"--b--",
-    b"--b\r\nContent-Disposition: form-data; name=\"pictures\"",
-    b"--b\r\nContent-Disposition: form-data; name=\"pictures\"\r\n\r\nbreaks off",
-    b"--b\r\n\xff\xfe: x\r\n\r\n\r\n--b--", b"--b\r\nX: " + b"y" * 100_000 + b"\r\n\r\n\r\n--b--",
-    b"--b\r\n\r\nnameless\r\n--b--", b"\r\n" * 100_000 + b"--b--",
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"--b",
+        b"--b\r\n",
+        b"no boundary at all",
+        b"--b--",
+        b'--b\r\nContent-Disposition: form-data; name="pictures"',
+        b'--b\r\nContent-Disposition: form-data; name="pictures"\r\n\r\nbreaks off',
+        b"--b\r\n\xff\xfe: x\r\n\r\n\r\n--b--",
+        b"--b\r\nX: " + b"y" * 100_000 + b"\r\n\r\n\r\n--b--",
+        b"--b\r\n\r\nnameless\r\n--b--",
+        b"\r\n" * 100_000 + b"--b--",
+    ],
+)
 def test_a_malformed_form_is_the_clients_mistake(body: bytes):
     response = once("POST", "/v1/predict", content=body, headers={"content-type": "multipart/form-data; boundary=b"})
     assert response.status_code in (400, 422)
@@ -101,7 +117,19 @@ def test_openapi_tells_both_forms_and_every_refusal():
     for path in ("/v1/predict", "/v1/embed", "/v1/attention"):
         asked_ = described["paths"][path]["post"]
         assert set(asked_["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
-        assert set(asked_["responses"]) == {"200", "400", "401", "403", "404", "408", "413", "415", "422", "500", "503",
-                                            "504"}
+        assert set(asked_["responses"]) == {
+            "200",
+            "400",
+            "401",
+            "403",
+            "404",
+            "408",
+            "413",
+            "415",
+            "422",
+            "500",
+            "503",
+            "504",
+        }
         assert asked_["security"] == [{"HTTPBearer": []}, {"APIKeyHeader": []}]
     assert "security" not in described["paths"]["/healthz"]["get"]

@@ -17,8 +17,9 @@ def mistake(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return capsys.readouterr().err
 
 
-def test_mistakes_of_the_command_line_are_said_without_a_traceback(run: Path, tmp_path: Path,
-                                                                   capsys: pytest.CaptureFixture[str]):
+def test_mistakes_of_the_command_line_are_said_without_a_traceback(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"--port {port}: Address already in use" in mistake(capsys, run, "--port", str(port))
@@ -41,8 +42,11 @@ def test_keys_names_and_limits_are_checked_before_anything_is_loaded(tmp_path: P
 
     (tmp_path / "pets").mkdir()
     assert names_of([str(tmp_path / "pets"), "cats=runs/x", "hf:google/vit-base", "w/model.safetensors"]) == {
-        "pets": str(tmp_path / "pets"), "cats": "runs/x", "vit-base": "hf:google/vit-base",
-        "model": "w/model.safetensors"}
+        "pets": str(tmp_path / "pets"),
+        "cats": "runs/x",
+        "vit-base": "hf:google/vit-base",
+        "model": "w/model.safetensors",
+    }
     for wrong in ([], ["a b=runs/x"], ["x="], ["a=1", "a=2"], ["<b>=x"]):
         with pytest.raises(ConfigError):
             names_of(wrong)
@@ -61,8 +65,9 @@ def test_keys_names_and_limits_are_checked_before_anything_is_loaded(tmp_path: P
             limits_of(wrong)
 
 
-def test_the_start_says_what_is_served_and_warns_where_it_is_open(run: Path, capsys: pytest.CaptureFixture[str],
-                                                                  monkeypatch: pytest.MonkeyPatch):
+def test_the_start_says_what_is_served_and_warns_where_it_is_open(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("vitkit.serve.web.server.run", lambda app, service, listener, say: say() or True)
     main(["serve", str(run), f"again={run}", "--port", "0", "--host", "0.0.0.0", "--batch", "3", "--device", "cpu"])
     said, errors = capsys.readouterr()

@@ -34,6 +34,7 @@ with Service({"small": small_classifier()}) as service:
 def test_a_signal_under_load_loses_no_answer(run: Path, number: int):
     answered, refused, lost = [], [], []
     with Process(run, "--batch", "4") as process:
+
         def ask(seed: int) -> None:
             contents, http = form(*[picture(seed)] * 8), httpx.Client(timeout=30, headers={"connection": "close"})
             while True:
@@ -67,8 +68,11 @@ def test_readiness_ends_before_listening_does():
     made, gate, _ = slow_service()
     with made, in_process(made) as (address, loop, server):
         waiting: list[int] = []
-        client = threading.Thread(target=lambda: waiting.append(
-            httpx.post(f"{address}/v1/predict", files=form(picture(0)), timeout=30).status_code))
+        client = threading.Thread(
+            target=lambda: waiting.append(
+                httpx.post(f"{address}/v1/predict", files=form(picture(0)), timeout=30).status_code
+            )
+        )
         client.start()
         deadline = time.monotonic() + 10
         while not made.admission.pictures and time.monotonic() < deadline:

@@ -60,15 +60,23 @@ def open_arrays(name: str, file: Path) -> Data:
     except DataError:
         raise
     except Exception as error:  # damaged bytes raise whatever they hit first: zlib, struct, numpy, the tokeniser
-        raise DataError(f"{name} is not a npz file of plain arrays: {error}",
-                        try_="copy or save it again; pickled objects are never loaded") from error
+        raise DataError(
+            f"{name} is not a npz file of plain arrays: {error}",
+            try_="copy or save it again; pickled objects are never loaded",
+        ) from error
     for split, found in labels.items():
         if found is not None and (found.ndim == 0 or len(found) != shapes[split]):
-            raise DataError(f"{name}: {pairs[split][0]} has {shapes[split]:,} pictures, but {pairs[split][1]} "
-                            f"has the shape {found.shape}.")
+            raise DataError(
+                f"{name}: {pairs[split][0]} has {shapes[split]:,} pictures, but {pairs[split][1]} "
+                f"has the shape {found.shape}."
+            )
     strings, multilabel, notes = _strings(name, labels, _class_names(name, names))
-    parts = {split: Part([f"{pairs[split][0]}[{row}]" for row in range(count)], images[split],
-                         strings.get(split) or [None] * count) for split, count in shapes.items()}
+    parts = {
+        split: Part(
+            [f"{pairs[split][0]}[{row}]" for row in range(count)], images[split], strings.get(split) or [None] * count
+        )
+        for split, count in shapes.items()
+    }
     return assemble(name, "arrays", parts, notes=notes, multilabel=multilabel)
 
 
@@ -91,9 +99,11 @@ def _pairs(name: str, members: Sequence[str]) -> dict[str, tuple[str, str | None
     if spelled and WHOLE in pictures:
         raise DataError(f"{name} has both {pictures[WHOLE]} and splits: {few(members, 8)}.")
     if not pictures:
-        raise DataError(f"{name} has no pictures I can use.",
-                        looked_for="images and labels (x and y, data and targets), or x_train, y_train, x_test, …",
-                        found=few(list(members), 8) or "an empty file")
+        raise DataError(
+            f"{name} has no pictures I can use.",
+            looked_for="images and labels (x and y, data and targets), or x_train, y_train, x_test, …",
+            found=few(list(members), 8) or "an empty file",
+        )
     return {split: (member, labels.get(split)) for split, member in pictures.items()}
 
 
@@ -107,6 +117,7 @@ def _word_and_split(member: str) -> tuple[str, str]:
 
 def _checked(name: str, member: str, images: NDArray[Any]) -> int:
     """(N, H, W) or (N, H, W, C) of uint8, uint16 or floats."""
+
     def wrong(what: str, hint: str) -> DataError:
         return DataError(f"{name}: {member} {what}.", found=f"{images.dtype} {images.shape}", try_=hint)
 
@@ -123,8 +134,9 @@ def _class_names(name: str, names: NDArray[Any] | None) -> list[str] | None:
     if names is None:
         return None
     if names.ndim != 1 or names.dtype.kind not in "UT" or len(set(names.tolist())) < len(names):
-        raise DataError(f"{name}: the names of classes are not a list of different strings.",
-                        found=f"{names.dtype} {names.shape}")
+        raise DataError(
+            f"{name}: the names of classes are not a list of different strings.", found=f"{names.dtype} {names.shape}"
+        )
     return [str(word) for word in names]
 
 
@@ -132,13 +144,17 @@ def _strings(
     name: str, labels: dict[str, NDArray[Any] | None], names: list[str] | None
 ) -> tuple[dict[str, Strings], bool, list[str]]:
     """Numbers → names of classes; the numbers themselves where there are no names."""
-    given = {split: array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # (N, 1), as MedMNIST has it
-             for split, array in labels.items() if array is not None}
+    given = {
+        split: array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # (N, 1), as MedMNIST has it
+        for split, array in labels.items()
+        if array is not None
+    }
     wide = [array for array in given.values() if array.ndim == 2]
     notes, multilabel = [], False
     if wide:
-        if len(wide) < len(given) or any(array.shape[1] != wide[0].shape[1] or not np.isin(array, (0, 1)).all()
-                                         for array in wide):
+        if len(wide) < len(given) or any(
+            array.shape[1] != wide[0].shape[1] or not np.isin(array, (0, 1)).all() for array in wide
+        ):
             raise DataError(f"{name}: labels (N, K) have to be 0 or 1 with the same K in every split.")
         if all((array.sum(axis=1) == 1).all() for array in wide):
             notes.append("labels are one-hot: taken as one class each")
@@ -154,8 +170,9 @@ def _strings(
             strings[split] = [str(word) or None for word in array.tolist()]
             continue
         if array.ndim > 2 or array.dtype.kind not in "biuf" or not np.equal(np.mod(array, 1), 0).all():
-            raise DataError(f"{name}: labels have to be whole numbers or strings.",
-                            found=f"{array.dtype} {array.shape}")
+            raise DataError(
+                f"{name}: labels have to be whole numbers or strings.", found=f"{array.dtype} {array.shape}"
+            )
         words = _words(name, array, names)
         if multilabel:
             strings[split] = [[words[column] for column in np.flatnonzero(row).tolist()] for row in array]
@@ -168,9 +185,11 @@ def _words(name: str, array: NDArray[Any], names: list[str] | None) -> Sequence[
     """What each number is called."""
     used = [*range(array.shape[1])] if array.ndim == 2 else [int(label) for label in np.unique(array) if label != -1]
     if used and (used[0] < 0 or (names is not None and used[-1] >= len(names))):
-        raise DataError(f"{name}: labels from {used[0]} to {used[-1]}"
-                        + (f", but {len(names)} names of classes." if names is not None else "."),
-                        expected="0, 1, 2, …; -1 where unlabelled")
+        raise DataError(
+            f"{name}: labels from {used[0]} to {used[-1]}"
+            + (f", but {len(names)} names of classes." if names is not None else "."),
+            expected="0, 1, 2, …; -1 where unlabelled",
+        )
     return names if names is not None else {label: str(label) for label in used}
 
 
@@ -180,8 +199,9 @@ def _open_member(file: str, member: str) -> NDArray[Any]:
         info = inside[member]
         with archive.open(info) as stream:
             version = np.lib.format.read_magic(stream)
-            read_header = (np.lib.format.read_array_header_1_0 if version == (1, 0)
-                           else np.lib.format.read_array_header_2_0)
+            read_header = (
+                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            )
             shape, fortran, dtype = read_header(stream)
             header = stream.tell()
     if info.compress_type != zipfile.ZIP_STORED or dtype.hasobject or 0 in shape:

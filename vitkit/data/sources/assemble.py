@@ -93,8 +93,11 @@ def oddities(classes: tuple[str, ...], splits: Mapping[str, Split], multilabel: 
         seen = pictures.labels.any(axis=0) if multilabel else np.isin(np.arange(len(classes)), pictures.labels)
         if not seen.all():
             missing = [classes[index] for index in np.flatnonzero(~seen)]
-            yield (unlearnable(split, missing) if split == fitted else
-                   f"{split} has no picture of {counted(len(missing), 'class', 'classes')}: {few(missing)}")
+            yield (
+                unlearnable(split, missing)
+                if split == fitted
+                else f"{split} has no picture of {counted(len(missing), 'class', 'classes')}: {few(missing)}"
+            )
         if not multilabel and (count := int((pictures.labels < 0).sum())):
             yield f"{split} has {counted(count, 'picture')} without a label"
 
@@ -107,6 +110,9 @@ def _spelled(name: str) -> str:
     """Quoted, so that spaces at the ends and what has no shape are seen; signs that may look like plain ones are told
     by their numbers: 'µm' (U+00B5).
     """
-    doubles = [f"U+{ord(sign):04X}" for sign in dict.fromkeys(name)
-               if sign.isprintable() and unicodedata.normalize("NFKC", sign) != sign]
+    doubles = [
+        f"U+{ord(sign):04X}"
+        for sign in dict.fromkeys(name)
+        if sign.isprintable() and unicodedata.normalize("NFKC", sign) != sign
+    ]
     return repr(name) + (f" ({few(doubles, 3)})" if doubles else "")

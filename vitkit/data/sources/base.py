@@ -35,7 +35,7 @@ class Names(Sequence[str]):
         encoded = [name.encode("utf-8", "surrogatepass") for name in names]
         self.text = b"".join(encoded)
         self.stops = np.cumsum([0, *map(len, encoded)], dtype=np.int64)[1:]
-        self.starts = np.concatenate([[0], self.stops[:-1]]).astype(np.int64)[:len(self.stops)]
+        self.starts = np.concatenate([[0], self.stops[:-1]]).astype(np.int64)[: len(self.stops)]
 
     def __len__(self) -> int:
         return len(self.stops)
@@ -47,7 +47,7 @@ class Names(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | Names:
         if isinstance(index, slice):
             return self.select(np.arange(len(self))[index])
-        return self.text[self.starts[index]:self.stops[index]].decode("utf-8", "surrogatepass")
+        return self.text[self.starts[index] : self.stops[index]].decode("utf-8", "surrogatepass")
 
     @property
     def are_text(self) -> bool:
@@ -69,8 +69,8 @@ def composed(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    keys: Names             # a name per picture for messages: a path, a shard's member, a row
-    labels: NDArray[Any]    # (n,) int64 class indices, -1 where unlabelled; (n, classes) bool when multi-label
+    keys: Names  # a name per picture for messages: a path, a shard's member, a row
+    labels: NDArray[Any]  # (n,) int64 class indices, -1 where unlabelled; (n, classes) bool when multi-label
     pictures: Pictures
     rows: NDArray[np.int64]  # where in `pictures` each one is
 
@@ -104,11 +104,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Data:
-    name: str                  # as the user wrote it
-    kind: str                  # "class folders", "flat folder", "manifest", "arrays", "shards", "fashion", …
-    classes: tuple[str, ...]   # composed, sorted, frozen once over all splits; () when unlabelled
-    splits: dict[str, Split]   # among train, trainval, val, test; a source without splits has the single one "all"
-    notes: tuple[str, ...]     # what was left out or looks odd, in words
+    name: str  # as the user wrote it
+    kind: str  # "class folders", "flat folder", "manifest", "arrays", "shards", "fashion", …
+    classes: tuple[str, ...]  # composed, sorted, frozen once over all splits; () when unlabelled
+    splits: dict[str, Split]  # among train, trainval, val, test; a source without splits has the single one "all"
+    notes: tuple[str, ...]  # what was left out or looks odd, in words
     multilabel: bool = False
 
     def with_classes(self, classes: Sequence[str]) -> tuple[Data, tuple[str, ...], tuple[str, ...]]:

@@ -15,8 +15,18 @@ from PIL import Image
 from vitkit.data.sources.assemble import Part, assemble
 from vitkit.data.sources.base import Data
 
-CLASSES = ("t-shirt or top", "trouser", "pullover", "dress", "coat",  # the original's labels 0 to 9
-           "sandal", "shirt", "sneaker", "bag", "ankle boot")
+CLASSES = (
+    "t-shirt or top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",  # the original's labels 0 to 9
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 SIDE, COLUMNS = 28, 100
 NAME = "fashion"
 

@@ -9,12 +9,59 @@ from collections.abc import Collection, Sequence
 from vitkit.data.sources.base import Names
 
 # What Pillow reads as pictures (no documents, films or data grids), HEIC, and arrays.
-EXTENSIONS = frozenset((
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif", ".tiff",
-    ".avif", ".avifs", ".heic", ".heif", ".hif", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".j2c",
-    ".jpc", ".jpf", ".jpx", ".tga", ".icb", ".vda", ".vst", ".pcx", ".dcx", ".psd", ".sgi", ".rgb", ".rgba", ".bw",
-    ".ico", ".icns", ".cur", ".dds", ".qoi", ".ras", ".xbm", ".xpm", ".npy",
-))
+EXTENSIONS = frozenset(
+    (
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".mpo",
+        ".png",
+        ".apng",
+        ".gif",
+        ".bmp",
+        ".dib",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".avif",
+        ".avifs",
+        ".heic",
+        ".heif",
+        ".hif",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+        ".pfm",
+        ".jp2",
+        ".j2k",
+        ".j2c",
+        ".jpc",
+        ".jpf",
+        ".jpx",
+        ".tga",
+        ".icb",
+        ".vda",
+        ".vst",
+        ".pcx",
+        ".dcx",
+        ".psd",
+        ".sgi",
+        ".rgb",
+        ".rgba",
+        ".bw",
+        ".ico",
+        ".icns",
+        ".cur",
+        ".dds",
+        ".qoi",
+        ".ras",
+        ".xbm",
+        ".xpm",
+        ".npy",
+    )
+)
 HEIC = frozenset((".heic", ".heif", ".hif"))
 
 
@@ -68,5 +115,6 @@ def by_extension(paths: Collection[str], count: int = 5) -> str:
         return "no files"
     kinds = Counter(extension(path) or "extensionless" for path in paths).most_common()
     folders = {os.path.dirname(path) for path in paths}
-    return (few([counted(number, f"{kind} file") for kind, number in sorted(kinds, key=lambda k: (-k[1], k[0]))], count)
-            + (f" in {counted(len(folders), 'folder')}" if folders != {""} else ""))
+    return few(
+        [counted(number, f"{kind} file") for kind, number in sorted(kinds, key=lambda k: (-k[1], k[0]))], count
+    ) + (f" in {counted(len(folders), 'folder')}" if folders != {""} else "")

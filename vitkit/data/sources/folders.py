@@ -26,8 +26,9 @@ def open_folder(name: str, root: str) -> Data:
     for split, rows in layout.rows.items():
         paths = Names(found.pictures[row] for row in rows)
         parts[split] = Part(paths, FilePictures(root, paths), layout.labels[split])
-    return assemble(name, "class folders" if layout.labelled else "flat folder", parts,
-                    notes=[*layout.notes, *found.notes()])
+    return assemble(
+        name, "class folders" if layout.labelled else "flat folder", parts, notes=[*layout.notes, *found.notes()]
+    )
 
 
 def _readable(pictures: Collection[str]) -> bool:
@@ -41,9 +42,12 @@ def _no_pictures(name: str, found: Found) -> DataError:
     shown = name.rstrip("/" + os.sep)
     rows = [by_extension(found.pictures + found.others)]
     rows += [note for note in found.notes() if not note.startswith("not pictures")]
-    return DataError(f"{name} has no pictures I can use.",
-                     looked_for=f"{shown}/CLASS/*.jpg (also train/, val/, test/ above it), {shown}/*.jpg",
-                     found=rows, try_=_hint(shown, found))
+    return DataError(
+        f"{name} has no pictures I can use.",
+        looked_for=f"{shown}/CLASS/*.jpg (also train/, val/, test/ above it), {shown}/*.jpg",
+        found=rows,
+        try_=_hint(shown, found),
+    )
 
 
 def _hint(shown: str, found: Found) -> str:

@@ -50,16 +50,21 @@ def open_hub(name: str, *, label: str | None = None) -> Data:
     elif len(splits) == 1:
         known = dict.fromkeys(splits, WHOLE)
     else:
-        raise DataError(f"{name} has no split that I know.", looked_for="train, val, test and their usual spellings",
-                        found=few(list(splits)))
+        raise DataError(
+            f"{name} has no split that I know.",
+            looked_for="train, val, test and their usual spellings",
+            found=few(list(splits)),
+        )
     multilabel = chosen is not None and _is_list(datasets, features[chosen])
     parts = {}
     for split, usual in known.items():
         if usual:
             rows = splits[split].cast_column(image, datasets.Image(decode=False))
-            parts[usual] = Part([f"{split}[{row}]" for row in range(len(rows))],
-                                HubPictures(rows.select_columns([image]), image),
-                                _labels(datasets, name, rows, chosen, multilabel))
+            parts[usual] = Part(
+                [f"{split}[{row}]" for row in range(len(rows))],
+                HubPictures(rows.select_columns([image]), image),
+                _labels(datasets, name, rows, chosen, multilabel),
+            )
     return assemble(name, "Hugging Face dataset", parts, notes=notes, multilabel=multilabel)
 
 
@@ -77,8 +82,11 @@ def _load(datasets: Any, name: str) -> dict[str, Any]:
             found = datasets.load_dataset(repository, config or None, revision=revision or None)
     except Exception as error:  # the library, its network and its parsers raise whatever they like
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{name} cannot be loaded by the datasets library.", because=first[:300],
-                        expected="hf:OWNER/NAME, hf:OWNER/NAME:CONFIG, hf:OWNER/NAME@REVISION or hf:FOLDER") from error
+        raise DataError(
+            f"{name} cannot be loaded by the datasets library.",
+            because=first[:300],
+            expected="hf:OWNER/NAME, hf:OWNER/NAME:CONFIG, hf:OWNER/NAME@REVISION or hf:FOLDER",
+        ) from error
     return dict(found) if isinstance(found, dict) else {str(found.split or WHOLE): found}
 
 
@@ -89,8 +97,9 @@ def _image_column(datasets: Any, name: str, features: Any) -> str:
     for word in IMAGES:
         if word in images:
             return word
-    raise DataError(f"{name} has {'more than one column' if images else 'no column'} of pictures.",
-                    found=_described(features))
+    raise DataError(
+        f"{name} has {'more than one column' if images else 'no column'} of pictures.", found=_described(features)
+    )
 
 
 def _label_column(datasets: Any, name: str, features: Any, label: str | None) -> str | None:
@@ -105,8 +114,11 @@ def _label_column(datasets: Any, name: str, features: Any, label: str | None) ->
     for word in LABELS:
         if word in candidates:
             return word
-    raise DataError(f"{name} has more than one column of labels: {', '.join(candidates)}.",
-                    found=_described(features), try_="name the one to use: --label COLUMN")
+    raise DataError(
+        f"{name} has more than one column of labels: {', '.join(candidates)}.",
+        found=_described(features),
+        try_="name the one to use: --label COLUMN",
+    )
 
 
 def _is_list(datasets: Any, feature: Any) -> bool:

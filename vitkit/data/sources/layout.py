@@ -16,8 +16,8 @@ from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
 
 @dataclass
 class Layout:
-    rows: dict[str, list[int]] = field(default_factory=dict)             # split → which of the paths
-    labels: dict[str, list[str | None]] = field(default_factory=dict)    # split → their classes
+    rows: dict[str, list[int]] = field(default_factory=dict)  # split → which of the paths
+    labels: dict[str, list[str | None]] = field(default_factory=dict)  # split → their classes
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -42,22 +42,32 @@ def arrange(source: str, paths: Sequence[str], folders: Iterable[str] = (), *, p
         return layout
     outside = [row for row, parts in enumerate(inner) if len(parts) == 1]
     if outside:
-        layout.notes.append(f"beside the folders of splits, left out: {counted(len(outside), 'picture')}: "
-                            + few([printable(paths[row]) for row in outside]))
+        layout.notes.append(
+            f"beside the folders of splits, left out: {counted(len(outside), 'picture')}: "
+            + few([printable(paths[row]) for row in outside])
+        )
     for folder in sorted(splits):
         rows = [row for row, parts in enumerate(inner) if len(parts) > 1 and parts[0] == folder]
-        _add(layout, splits[folder], f"{folder}/", rows, [inner[row][1:] for row in rows],
-             [parts[1] for parts in exist if len(parts) > 1 and parts[0] == folder])
+        _add(
+            layout,
+            splits[folder],
+            f"{folder}/",
+            rows,
+            [inner[row][1:] for row in rows],
+            [parts[1] for parts in exist if len(parts) > 1 and parts[0] == folder],
+        )
     if layout.labelled:
         for split, labels in layout.labels.items():
             if labels and all(label is None for label in labels):
-                layout.notes.append(f"{split} has no folders of classes: its {counted(len(labels), 'picture')} "
-                                    f"{'is' if len(labels) == 1 else 'are'} unlabelled")
+                layout.notes.append(
+                    f"{split} has no folders of classes: its {counted(len(labels), 'picture')} "
+                    f"{'is' if len(labels) == 1 else 'are'} unlabelled"
+                )
     return layout
 
 
 def _wrapper(paths: Sequence[str], packed: bool) -> str:
-    """"photos/" where everything lies in photos/train/ and photos/test/, as archives often unpack; inside of one, also
+    """ "photos/" where everything lies in photos/train/ and photos/test/, as archives often unpack; inside of one, also
     where it lies in photos/cat/ and photos/dog/. On a disk, cat/2020/ and cat/2021/ are a class in two parts.
     """
     seconds = {path.split("/")[1] for path in paths if path.count("/") >= 2}
@@ -78,12 +88,17 @@ def _split_folders(source: str, tops: set[str], deep: set[str], layout: Layout) 
         return {}
     lonely = others and len(set(splits.values())) < 2
     if lonely and deep & splits.keys() and deep & set(others):
-        raise DataError(f"{source} can be read in two ways: {few(sorted(splits))} as a split, or as a class beside "
-                        f"{few([*map(printable, others)])}.", found="folders of pictures inside both",
-                        try_="the split's own folder, or rename it if it is a class")
+        raise DataError(
+            f"{source} can be read in two ways: {few(sorted(splits))} as a split, or as a class beside "
+            f"{few([*map(printable, others)])}.",
+            found="folders of pictures inside both",
+            try_="the split's own folder, or rename it if it is a class",
+        )
     if lonely and not deep & splits.keys():
-        layout.notes.append(f"{few(sorted(splits))} is taken as a class, since {few(others)} "
-                            f"{'lies' if len(others) == 1 else 'lie'} beside it")
+        layout.notes.append(
+            f"{few(sorted(splits))} is taken as a class, since {few(others)} "
+            f"{'lies' if len(others) == 1 else 'lie'} beside it"
+        )
         return {}
     refuse_two_spellings(source, splits)
     if others:
@@ -98,18 +113,24 @@ def _add(layout: Layout, split: str, where: str, rows: list[int], inner: Sequenc
     if len(loose) > counts.total():  # mostly loose pictures: the few folders are no classes
         layout.rows[split], layout.labels[split] = rows, [None] * len(rows)
         if counts:
-            layout.notes.append(f"{counted(len(loose), 'picture')} outside folders and {counts.total():,} inside "
-                                f"{few([where + printable(name) for name in sorted(counts)])}: taken as unlabelled")
+            layout.notes.append(
+                f"{counted(len(loose), 'picture')} outside folders and {counts.total():,} inside "
+                f"{few([where + printable(name) for name in sorted(counts)])}: taken as unlabelled"
+            )
         return
     if loose:
-        layout.notes.append(f"beside the folders of classes{f' in {where}' if where else ''}, left out: "
-                            + counted(len(loose), "picture"))
+        layout.notes.append(
+            f"beside the folders of classes{f' in {where}' if where else ''}, left out: "
+            + counted(len(loose), "picture")
+        )
     empty = sorted({where + name for name in exist} - {where + name for name in counts})
     if empty and counts:
         layout.notes.append(f"folders without pictures, no classes of their own: {few([*map(printable, empty)])}")
     kept = [(row, parts[0]) for row, parts in zip(rows, inner, strict=True) if len(parts) > 1]
     if any(canonical(parts[1]) for parts in inner if len(parts) > 2):
-        layout.notes.append(f"folders named like splits inside classes{f' of {where}' if where else ''}: "
-                            "taken as part of their class; SPLIT/CLASS is read, CLASS/SPLIT is not")
+        layout.notes.append(
+            f"folders named like splits inside classes{f' of {where}' if where else ''}: "
+            "taken as part of their class; SPLIT/CLASS is read, CLASS/SPLIT is not"
+        )
     layout.rows[split] = [row for row, _ in kept]
     layout.labels[split] = [name for _, name in kept]

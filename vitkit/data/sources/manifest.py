@@ -40,8 +40,10 @@ def open_manifest(name: str, file: Path, *, label: str | None = None) -> Data:
     lines = file.suffix.lower() in (".jsonl", ".ndjson")
     rows = list(_json_rows(name, text) if lines else _csv_rows(name, text))
     if not rows:
-        raise DataError(f"{name} lists no pictures.", found="nothing below the line of column names"
-                        if text.strip() else "an empty file")
+        raise DataError(
+            f"{name} lists no pictures.",
+            found="nothing below the line of column names" if text.strip() else "an empty file",
+        )
     found = _all_columns(rows)
     columns = _columns(name, found, label)
     entries = [(line, *_entry(name, line, cells, columns)) for line, cells in rows]
@@ -69,9 +71,10 @@ def _text(name: str, file: Path) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        line = content[:error.start].count(b"\n") + 1
-        raise DataError(f"{name}, line {line}: not {encoding.removesuffix('-sig').upper()} text.",
-                        try_="save it as UTF-8") from error
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{name}, line {line}: not {encoding.removesuffix('-sig').upper()} text.", try_="save it as UTF-8"
+        ) from error
 
 
 def _csv_rows(name: str, text: str) -> Iterator[Row]:
@@ -84,9 +87,11 @@ def _csv_rows(name: str, text: str) -> Iterator[Row]:
             if not cells:
                 continue
             if len(cells) != len(columns):
-                raise DataError(f"{name}, line {reader.line_num}: {counted(len(cells), 'cell')} under "
-                                f"{counted(len(columns), 'column')} ({few(columns)}).",
-                                try_='quotes around a cell that holds the delimiter: "a,b.jpg"')
+                raise DataError(
+                    f"{name}, line {reader.line_num}: {counted(len(cells), 'cell')} under "
+                    f"{counted(len(columns), 'column')} ({few(columns)}).",
+                    try_='quotes around a cell that holds the delimiter: "a,b.jpg"',
+                )
             yield reader.line_num, dict(zip(columns, cells, strict=True))
     except csv.Error as error:
         raise DataError(f"{name}, line {reader.line_num}: not CSV: {error}.") from error
@@ -106,8 +111,10 @@ def _json_rows(name: str, text: str) -> Iterator[Row]:
         try:
             cells = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{name}, line {line}: not JSON: {error}.", expected='one object per line, such as '
-                            '{"path": "a.jpg", "label": "cat"}') from error
+            raise DataError(
+                f"{name}, line {line}: not JSON: {error}.",
+                expected='one object per line, such as {"path": "a.jpg", "label": "cat"}',
+            ) from error
         if not isinstance(cells, dict):
             raise DataError(f"{name}, line {line}: a JSON {type(cells).__name__}, not an object.")
         yield line, cells
@@ -121,8 +128,12 @@ def _columns(name: str, found: list[str], label: str | None) -> Columns:
     known = {column.lower(): column for column in reversed(found)}
     path = next((known[word] for word in PATH if word in known), None)
     if path is None:
-        raise DataError(f"{name} has no column of paths.", looked_for=", ".join(PATH),
-                        found=few(found, 8) or "no columns", try_="a first line that names the columns: path,label")
+        raise DataError(
+            f"{name} has no column of paths.",
+            looked_for=", ".join(PATH),
+            found=few(found, 8) or "no columns",
+            try_="a first line that names the columns: path,label",
+        )
     if label is not None:
         if label not in found:
             raise DataError(f"{name} has no column {label!r}{did_you_mean(label, found) or '.'}", found=few(found, 8))
@@ -130,8 +141,10 @@ def _columns(name: str, found: list[str], label: str | None) -> Columns:
     one = [known[word] for word in ONE if word in known]
     many = [known[word] for word in MANY if word in known]
     if len(one + many) > 1:
-        raise DataError(f"{name} has more than one column of labels: {', '.join(one + many)}.",
-                        try_="keep one of them, or name the one to use: --label COLUMN")
+        raise DataError(
+            f"{name} has more than one column of labels: {', '.join(one + many)}.",
+            try_="keep one of them, or name the one to use: --label COLUMN",
+        )
     return Columns(path, next(iter(one + many), None), known.get("split"), bool(many))
 
 
@@ -165,12 +178,16 @@ def _parts(cell: str) -> list[str]:
 def _joined(rows: Sequence[Row], columns: Columns) -> Iterator[str]:
     """Cells that may mean several labels and are read as one. Not mistakes: names of classes may hold commas."""
     cells = (cells.get(columns.label) for _, cells in rows if columns.label is not None)
-    words = chain.from_iterable(_parts(cell) if columns.multilabel else [cell] for cell in cells
-                                if isinstance(cell, str))
+    words = chain.from_iterable(
+        _parts(cell) if columns.multilabel else [cell] for cell in cells if isinstance(cell, str)
+    )
     such = next((word.strip() for word in words if set(word) & set("," if columns.multilabel else ",|;")), None)
     if such is not None:
-        several = ("several labels in a cell are separated by | or ;" if columns.multilabel else
-                   f"several labels in a cell are read from a column called {' or '.join(MANY)}, separated by | or ;")
+        several = (
+            "several labels in a cell are separated by | or ;"
+            if columns.multilabel
+            else f"several labels in a cell are read from a column called {' or '.join(MANY)}, separated by | or ;"
+        )
         shown = such if len(such) <= LONG else such[:LONG] + "…"
         yield f"labels such as {shown!r} are one class each; {several}"
 
@@ -190,7 +207,11 @@ def _refuse_missing(name: str, folder: Path, paths: Sequence[tuple[int, str]]) -
         tries = "paths are relative to the manifest's folder"
         if any("\\" in path for _, path in missing):
             tries += "; write / instead of \\"
-        raise DataError(f"{name}: {len(missing):,} of {counted(len(paths), 'picture')} "
-                        f"{'is' if len(missing) == 1 else 'are'} not where the manifest says.",
-                        looked_in=str(folder), missing=[f"line {line}: {printable(path)}" for line, path in missing[:5]]
-                        + ([f"and {len(missing) - 5:,} more"] if len(missing) > 5 else []), try_=tries)
+        raise DataError(
+            f"{name}: {len(missing):,} of {counted(len(paths), 'picture')} "
+            f"{'is' if len(missing) == 1 else 'are'} not where the manifest says.",
+            looked_in=str(folder),
+            missing=[f"line {line}: {printable(path)}" for line, path in missing[:5]]
+            + ([f"and {len(missing) - 5:,} more"] if len(missing) > 5 else []),
+            try_=tries,
+        )

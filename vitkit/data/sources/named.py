@@ -53,8 +53,11 @@ def _expand(source: Path) -> Iterator[Path]:
         yield from (source / name for name in _below(source))
     elif glob.has_magic(str(source)) and not os.path.lexists(source):
         matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
-        pictures = [match for match in matches if is_picture(match.name) and (
-            os.path.isfile(match) or not os.path.exists(match))]
+        pictures = [
+            match
+            for match in matches
+            if is_picture(match.name) and (os.path.isfile(match) or not os.path.exists(match))
+        ]
         if not pictures:
             raise DataError(f"no picture matches {source}.", found=few([match.name for match in matches]) or "nothing")
         yield from pictures
@@ -75,8 +78,11 @@ def _below(folder: Path) -> list[str]:
         raise DataError(f"{folder} cannot be read: {error.strerror}.") from error
     gone = [name for name in inside.broken if not os.path.exists(folder / name)]  # what is there never ends: pipes
     named = [name for name in (*inside.unreadable, *gone) if is_picture(name)]
-    left_out = Found(unreadable=[*set(inside.unreadable) - set(named)], circular=inside.circular,
-                     broken=[*set(inside.broken) - set(named)])
+    left_out = Found(
+        unreadable=[*set(inside.unreadable) - set(named)],
+        circular=inside.circular,
+        broken=[*set(inside.broken) - set(named)],
+    )
     for note in left_out.notes():
         log.warning("%s: %s", folder, note)
     if not inside.pictures and not named:

@@ -18,8 +18,14 @@ from vitkit.data.sources.tars import open_tars
 from vitkit.data.sources.zips import open_zip
 from vitkit.errors import did_you_mean
 
-KINDS = ("a folder of pictures, or a .zip of one", "a manifest (.csv, .tsv, .jsonl)", "arrays (.npz)",
-         "shards (.tar or a folder of them)", "hf:NAME", "fashion, the small set inside vitkit")
+KINDS = (
+    "a folder of pictures, or a .zip of one",
+    "a manifest (.csv, .tsv, .jsonl)",
+    "arrays (.npz)",
+    "shards (.tar or a folder of them)",
+    "hf:NAME",
+    "fashion, the small set inside vitkit",
+)
 
 
 def open_data(source: str | os.PathLike[str], *, label: str | None = None) -> Data:
@@ -50,17 +56,21 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None) -> Da
     if path.name in (INDEX, PLACES) and (path.parent / INDEX).is_file():
         return _open_folder(name, path.parent)
     hint = "the folder that it lies in" if is_picture(name) else None
-    raise DataError(f"{name} is no data that I can use.", looked_for=KINDS,
-                    found="a single picture" if hint else f"a file that ends in {ending or 'nothing known'}",
-                    **({"try": hint} if hint else {}))
+    raise DataError(
+        f"{name} is no data that I can use.",
+        looked_for=KINDS,
+        found="a single picture" if hint else f"a file that ends in {ending or 'nothing known'}",
+        **({"try": hint} if hint else {}),
+    )
 
 
 def _open_folder(name: str, folder: Path) -> Data:
     if has_index(folder):
         return open_shards(name, folder)
     if (folder / UNFINISHED).exists():
-        raise DataError(f"{name} holds shards whose writing was interrupted.",
-                        try_="vitkit shard again, to the same folder")
+        raise DataError(
+            f"{name} holds shards whose writing was interrupted.", try_="vitkit shard again, to the same folder"
+        )
     inside = [path for path in sorted(_listed(folder)) if not is_rubbish(path.name)]
     tars = [path.absolute() for path in inside if path.suffix.lower() == ".tar" and path.is_file()]
     if tars and not any(path.is_dir() or is_picture(path.name) for path in inside):

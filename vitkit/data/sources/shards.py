@@ -34,7 +34,12 @@ class TarPictures:
     """Places in tar files. Handles are a thread's and a process's own: forked or spawned, nobody moves another's."""
 
     def __init__(
-        self, folder: str, shards: Sequence[str], shard: NDArray[Any], offset: NDArray[Any], size: NDArray[Any],
+        self,
+        folder: str,
+        shards: Sequence[str],
+        shard: NDArray[Any],
+        offset: NDArray[Any],
+        size: NDArray[Any],
         pixels: NDArray[Any] | None = None,
     ) -> None:
         self.folder, self.shards = os.path.abspath(folder), tuple(shards)
@@ -87,16 +92,20 @@ def open_shards(name: str, folder: Path) -> Data:
         with np.load(folder / PLACES, allow_pickle=False) as archive:
             arrays = {member: archive[member] for member in archive.files}
         classes, multilabel = tuple(map(str, index["classes"])), bool(index["multilabel"])
-        splits = {split: _split(name, folder, split, found, arrays, len(classes) if multilabel else None)
-                  for split, found in sorted(index["splits"].items(), key=lambda item: SPLITS.index(item[0]))}
+        splits = {
+            split: _split(name, folder, split, found, arrays, len(classes) if multilabel else None)
+            for split, found in sorted(index["splits"].items(), key=lambda item: SPLITS.index(item[0]))
+        }
         labels = [split.labels for split in splits.values()]
         if not multilabel and any(len(part) and not -1 <= part.min() <= part.max() < len(classes) for part in labels):
             raise ValueError("labels beyond the list of classes")
     except DataError:
         raise
     except Exception as error:  # an index that was edited or damaged fails wherever it is first wrong
-        raise DataError(f"{name}: the index of these shards is damaged: {type(error).__name__}: {error}",
-                        try_="write the shards again with vitkit shard") from error
+        raise DataError(
+            f"{name}: the index of these shards is damaged: {type(error).__name__}: {error}",
+            try_="write the shards again with vitkit shard",
+        ) from error
     data = Data(name, "shards", classes, splits, (), multilabel)
     names = tuple(map(composed, classes))
     if names != classes:  # written before names were composed
@@ -117,10 +126,12 @@ def _split(
         path = folder / shard["name"]
         actual = path.stat().st_size if path.is_file() else None
         if actual != shard["bytes"]:
-            raise DataError(f"{name}: {shard['name']} is " + ("missing." if actual is None else "not whole."),
-                            expected=f"{shard['bytes']:,} bytes",
-                            found="no file" if actual is None else f"{actual:,} bytes",
-                            try_="copy it again, or write the shards again with vitkit shard")
+            raise DataError(
+                f"{name}: {shard['name']} is " + ("missing." if actual is None else "not whole."),
+                expected=f"{shard['bytes']:,} bytes",
+                found="no file" if actual is None else f"{actual:,} bytes",
+                try_="copy it again, or write the shards again with vitkit shard",
+            )
     shard, offset, size, pixels, labels, text, stops = (arrays[f"{split}.{member}"] for member in ARRAYS)
     count = int(found["count"])
     if any(len(array) != count for array in (shard, offset, size, pixels, labels, stops)):
@@ -128,8 +139,9 @@ def _split(
     if labels.shape != ((count,) if width is None else (count, width)):
         raise ValueError(f"labels of shape {labels.shape}")
     ends = np.array([entry["bytes"] for entry in found["shards"]], dtype=np.int64)
-    if count and not (shard.min() >= 0 and offset.min() >= 0 and size.min() >= 0
-                      and (offset + size <= ends[shard]).all()):
+    if count and not (
+        shard.min() >= 0 and offset.min() >= 0 and size.min() >= 0 and (offset + size <= ends[shard]).all()
+    ):
         raise ValueError("places outside the shards")
     keys = Names()
     keys.text, keys.stops = text.tobytes(), stops

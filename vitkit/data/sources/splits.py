@@ -12,20 +12,25 @@ WHOLE = "all"  # the one split of a source that has none
 FITTED = ("train", "trainval", WHOLE)  # the first of them that there is
 
 _SPELLINGS = {
-    "train": "train", "training": "train",
+    "train": "train",
+    "training": "train",
     "trainval": "trainval",
-    "val": "val", "valid": "val", "validation": "val", "dev": "val",
-    "test": "test", "testing": "test",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
 }
 
 
 def canonical(name: str) -> str | None:
-    """"Training" → "train"; None for a name that is no split's."""
+    """ "Training" → "train"; None for a name that is no split's."""
     return _SPELLINGS.get(name.lower())
 
 
 def split_within(name: str) -> str | None:
-    """"imagenet-train-0001" → "train"; None where no part, or more than one, names a split."""
+    """ "imagenet-train-0001" → "train"; None where no part, or more than one, names a split."""
     found = {split for part in re.split(r"[^A-Za-z]+", name) if (split := canonical(part))}
     return found.pop() if len(found) == 1 else None
 
@@ -37,8 +42,10 @@ def refuse_two_spellings(source: str, names: Iterable[str]) -> None:
         by_split.setdefault(canonical(name) or name, []).append(name)
     for split, spelled in by_split.items():
         if len(spelled) > 1:
-            raise DataError(f"{source} has more than one split that could be {split}: {', '.join(spelled)}.",
-                            try_="rename or remove all but one")
+            raise DataError(
+                f"{source} has more than one split that could be {split}: {', '.join(spelled)}.",
+                try_="rename or remove all but one",
+            )
 
 
 def fitting_split(data: Data) -> str:
@@ -66,6 +73,8 @@ def scoring_split(data: Data) -> str:
 
 
 def _lacking(data: Data, purpose: str, looked_for: str) -> DataError:
-    found = [f"{name}: {len(split):,} pictures{'' if split.labelled else ', unlabelled'}"
-             for name, split in data.splits.items()]
+    found = [
+        f"{name}: {len(split):,} pictures{'' if split.labelled else ', unlabelled'}"
+        for name, split in data.splits.items()
+    ]
     return DataError(f"{data.name} has no split {purpose}.", looked_for=looked_for, found=found)

@@ -48,9 +48,12 @@ def open_tars(name: str, files: Sequence[Path]) -> Data:
     for shard, file in enumerate(files):
         _scan(name, file, shard, scan)
     if not scan.pictures:
-        raise DataError(f"{name} has no pictures I can use.",
-                        looked_for="KEY.jpg, KEY.png, … beside KEY.cls or KEY.json; or CLASS/*.jpg",
-                        found=by_extension(scan.others), try_="tar files of pictures, not packed again inside")
+        raise DataError(
+            f"{name} has no pictures I can use.",
+            looked_for="KEY.jpg, KEY.png, … beside KEY.cls or KEY.json; or CLASS/*.jpg",
+            found=by_extension(scan.others),
+            try_="tar files of pictures, not packed again inside",
+        )
     if scan.others:
         scan.notes.append(f"not pictures, left out: {by_extension(scan.others)}")
     labels, notes = _labels(name, scan)
@@ -69,14 +72,17 @@ def open_tars(name: str, files: Sequence[Path]) -> Data:
 def _as_folders(name: str, files: Sequence[Path], scan: Scan) -> Data:
     members = sorted(scan.pictures, key=lambda member: member.path.split("/"))
     layout = arrange(name, [member.path for member in members], packed=True)
-    parts = {split: _part(files, [members[row] for row in rows], layout.labels[split])
-             for split, rows in layout.rows.items()}
+    parts = {
+        split: _part(files, [members[row] for row in rows], layout.labels[split]) for split, rows in layout.rows.items()
+    }
     return assemble(name, "shards", parts, notes=[*scan.notes, *layout.notes])
 
 
 def _part(files: Sequence[Path], members: Sequence[Member], labels: Sequence[str | None]) -> Part:
-    shard, offset, size = (np.array([getattr(member, field) for member in members], dtype=np.int64)
-                           for field in ("shard", "offset", "size"))
+    shard, offset, size = (
+        np.array([getattr(member, field) for member in members], dtype=np.int64)
+        for field in ("shard", "offset", "size")
+    )
     names = [file.name for file in files]
     keys = [f"{names[member.shard]}/{member.path}" for member in members]
     return Part(keys, TarPictures(str(files[0].parent), names, shard, offset, size), labels)
@@ -103,10 +109,12 @@ def _scan(name: str, file: Path, shard: int, scan: Scan) -> None:
             stop = tar.offset
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         if _compressed(file):
-            raise DataError(f"{shown} is compressed: its pictures cannot be reached one by one.",
-                            try_="unpack it to a plain .tar") from error
-        raise DataError(f"{shown} is no tar file, or not a whole one: {error}.",
-                        try_="copy or download it again") from error
+            raise DataError(
+                f"{shown} is compressed: its pictures cannot be reached one by one.", try_="unpack it to a plain .tar"
+            ) from error
+        raise DataError(
+            f"{shown} is no tar file, or not a whole one: {error}.", try_="copy or download it again"
+        ) from error
     _check_end(shown, file, stop, scan)
 
 
@@ -140,8 +148,10 @@ def _labels(name: str, scan: Scan) -> tuple[list[str | None] | None, list[str]]:
     keys = [(member.shard, _key(member.path)) for member in scan.pictures]
     if scan.sides and len(set(keys)) < len(keys):
         twice = sorted({path for (_, path), count in Counter(keys).items() if count > 1})
-        raise DataError(f"{name} has keys with more than one picture, so that it is unknown which the labels are for.",
-                        such_as=few(twice))
+        raise DataError(
+            f"{name} has keys with more than one picture, so that it is unknown which the labels are for.",
+            such_as=few(twice),
+        )
     found = [_label(name, path, scan.sides.get((shard, path), {})) for shard, path in keys]
     if any(label is not None for label in found):
         return found, []
@@ -153,7 +163,7 @@ def _labels(name: str, scan: Scan) -> tuple[list[str | None] | None, list[str]]:
 
 
 def _label(name: str, key: str, sides: dict[str, str]) -> str | None:
-    if (text := sides.get(".cls", "").strip()):
+    if text := sides.get(".cls", "").strip():
         return text
     if ".json" not in sides:
         return None

@@ -17,17 +17,20 @@ _CLASS_DEPTH = 2
 class Found:
     pictures: list[str] = field(default_factory=list)  # relative, with "/" between
     folders: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)    # files that no picture's name ends like
+    others: list[str] = field(default_factory=list)  # files that no picture's name ends like
     unreadable: list[str] = field(default_factory=list)
     circular: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)    # links to nothing, pipes, devices
+    broken: list[str] = field(default_factory=list)  # links to nothing, pipes, devices
 
     def notes(self) -> list[str]:
         rows = []
         if self.others:
             rows.append(f"not pictures, left out: {by_extension(self.others)}")
-        for names, what in ((self.unreadable, "unreadable, left out"), (self.circular, "circular links, not followed"),
-                            (self.broken, "broken links or no plain files, left out")):
+        for names, what in (
+            (self.unreadable, "unreadable, left out"),
+            (self.circular, "circular links, not followed"),
+            (self.broken, "broken links or no plain files, left out"),
+        ):
             if names:
                 rows.append(f"{what}: {few([*map(printable, sorted(names))])}")
         return rows

@@ -29,7 +29,8 @@ class ZipPictures:
         self.file = os.path.abspath(file)
         self.start, self.size, self.method, self.crc = (
             np.array([getattr(member, name) for member in members], dtype=np.int64)
-            for name in ("header_offset", "compress_size", "compress_type", "CRC"))
+            for name in ("header_offset", "compress_size", "compress_type", "CRC")
+        )
 
     def read(self, row: int) -> Picture:
         with open(self.file, "rb", buffering=0) as file:
@@ -56,22 +57,32 @@ def open_zip(name: str, file: Path) -> Data:
         with zipfile.ZipFile(file) as archive:
             inside = [(path, info) for info in archive.infolist() if not (path := _path(info)).endswith("/")]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise DataError(f"{name} is no zip file, or not a whole one: {error}.",
-                        try_="copy or download it again") from error
+        raise DataError(
+            f"{name} is no zip file, or not a whole one: {error}.", try_="copy or download it again"
+        ) from error
     inside = [one for one in inside if not any(map(is_rubbish, one[0].split("/")))]
     pictures = sorted((one for one in inside if is_picture(one[0])), key=lambda one: one[0].split("/"))
     others = [path for path, _ in inside if not is_picture(path)]
     if not pictures:
-        raise DataError(f"{name} has no pictures I can use.", looked_for="CLASS/*.jpg, or SPLIT/CLASS/*.jpg",
-                        found=by_extension(others) or "nothing", try_="a zip file of pictures, not packed again inside")
+        raise DataError(
+            f"{name} has no pictures I can use.",
+            looked_for="CLASS/*.jpg, or SPLIT/CLASS/*.jpg",
+            found=by_extension(others) or "nothing",
+            try_="a zip file of pictures, not packed again inside",
+        )
     if any(info.flag_bits & _ENCRYPTED for _, info in pictures):
         raise DataError(f"{name} is locked with a password.", try_="unpack it, and name the folder")
     if any(info.compress_type not in _READ for _, info in pictures):
         raise DataError(f"{name} is packed in a way that cannot be read here.", try_="unpack it, and name the folder")
     layout = arrange(name, [path for path, _ in pictures], packed=True)
-    parts = {split: Part([f"{file.name}/{pictures[row][0]}" for row in rows],
-                         ZipPictures(str(file), [pictures[row][1] for row in rows]), layout.labels[split])
-             for split, rows in layout.rows.items()}
+    parts = {
+        split: Part(
+            [f"{file.name}/{pictures[row][0]}" for row in rows],
+            ZipPictures(str(file), [pictures[row][1] for row in rows]),
+            layout.labels[split],
+        )
+        for split, rows in layout.rows.items()
+    }
     notes = [f"not pictures, left out: {by_extension(others)}"] if others else []
     return assemble(name, "zip file", parts, notes=[*notes, *layout.notes])
 

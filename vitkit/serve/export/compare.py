@@ -20,7 +20,7 @@ from vitkit.serve.predict import Classifier, probabilities
 from vitkit.serve.samples import Pixels, Samples, check_any, other_shapes
 
 TOLERANCE = 1e-4  # of a probability
-LIKELY = 0.5      # from which a label of several is given
+LIKELY = 0.5  # from which a label of several is given
 BATCH = 16
 
 Item = TypeVar("Item")
@@ -31,15 +31,15 @@ Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]
 class Comparison:
     """`same` and `agree` differ in ties: two classes that the model itself can hardly tell apart."""
 
-    data: str                # which pictures
+    data: str  # which pictures
     pictures: int
-    sizes: int               # different ones among them
-    same: int                # of the pictures have the same class first; of several labels, the same ones too
-    agree: int               # of the pictures have it, or another that is as likely within the tolerance
-    largest: float           # difference of any probability
-    labelled: int = 0        # pictures whose class is known
-    accuracy: float | None = None        # of the model on those, 0 to 1
-    file_accuracy: float | None = None   # of the file
+    sizes: int  # different ones among them
+    same: int  # of the pictures have the same class first; of several labels, the same ones too
+    agree: int  # of the pictures have it, or another that is as likely within the tolerance
+    largest: float  # difference of any probability
+    labelled: int = 0  # pictures whose class is known
+    accuracy: float | None = None  # of the model on those, 0 to 1
+    file_accuracy: float | None = None  # of the file
 
     @property
     def equal(self) -> bool:
@@ -59,12 +59,15 @@ class Comparison:
 
     @property
     def words(self) -> str:
-        return (f"{self.same:,} of {self.pictures:,} answers the same, probabilities within {self.largest:.1e} "
-                f"({self.sizes:,} sizes; {self.data})")
+        return (
+            f"{self.same:,} of {self.pictures:,} answers the same, probabilities within {self.largest:.1e} "
+            f"({self.sizes:,} sizes; {self.data})"
+        )
 
 
-def compare(classifier: Classifier, file: Exported, samples: Samples,
-            watch: Watch = lambda items, total, what: iter(items)) -> Comparison:
+def compare(
+    classifier: Classifier, file: Exported, samples: Samples, watch: Watch = lambda items, total, what: iter(items)
+) -> Comparison:
     """The pictures as they are, and parts of the first few in shapes that they may not have."""
     engine = exact(classifier.model, torch.device("cpu"))
     truth: list[NDArray[np.float32]] = []
@@ -79,12 +82,19 @@ def compare(classifier: Classifier, file: Exported, samples: Samples,
         labels += [label for label, _ in batch]
         sizes |= {pixels.shape[:2] for pixels in pictures}
     check_any(samples, len(labels))
-    return judge(np.concatenate(truth), np.concatenate(told), np.array(labels), samples.words, len(sizes),
-                 classifier.multilabel)
+    return judge(
+        np.concatenate(truth), np.concatenate(told), np.array(labels), samples.words, len(sizes), classifier.multilabel
+    )
 
 
-def judge(truth: NDArray[np.float32], told: NDArray[np.float32], labels: NDArray[np.int64], data: str,
-          sizes: int, multilabel: bool = False) -> Comparison:
+def judge(
+    truth: NDArray[np.float32],
+    told: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    data: str,
+    sizes: int,
+    multilabel: bool = False,
+) -> Comparison:
     """(n, K) twice, and (n,) classes, -1 where they are not known."""
     rows = np.arange(len(truth))
     best, answer = truth.argmax(axis=1), told.argmax(axis=1)
@@ -94,11 +104,20 @@ def judge(truth: NDArray[np.float32], told: NDArray[np.float32], labels: NDArray
     if multilabel:  # a label that comes or goes is another answer, wherever it stands
         same &= ((truth >= LIKELY) == (told >= LIKELY)).all(axis=1)
     known = labels >= 0
-    accuracy, file_accuracy = (float((given == labels)[known].mean()) if known.any() else None
-                               for given in (best, answer))
-    return Comparison(data=data, pictures=len(truth), sizes=sizes, same=int(same.sum()),
-                      agree=int(close.sum()), largest=float(np.abs(truth - told).max()), labelled=int(known.sum()),
-                      accuracy=accuracy, file_accuracy=file_accuracy)
+    accuracy, file_accuracy = (
+        float((given == labels)[known].mean()) if known.any() else None for given in (best, answer)
+    )
+    return Comparison(
+        data=data,
+        pictures=len(truth),
+        sizes=sizes,
+        same=int(same.sum()),
+        agree=int(close.sum()),
+        largest=float(np.abs(truth - told).max()),
+        labelled=int(known.sum()),
+        accuracy=accuracy,
+        file_accuracy=file_accuracy,
+    )
 
 
 def _all(samples: Samples) -> Iterator[tuple[int, Pixels]]:

@@ -39,7 +39,7 @@ class Exported(ABC):
         for shape, places in by_shape.items():
             step = max(1, min(BATCH, PIXELS // int(np.prod(shape))))
             for start in range(0, len(places), step):
-                chosen = places[start:start + step]
+                chosen = places[start : start + step]
                 told[chosen] = self.run(np.stack([ready[place] for place in chosen]))
         return told
 
@@ -49,8 +49,10 @@ class Exported(ABC):
         if kind == "tensor":
             return exact_of(self.metadata)(pixels).numpy()
         if kind == "uint8" and pixels.dtype != np.uint8:
-            raise ConfigError(f"{self.path} takes pictures of bytes; this one is {pixels.dtype}, deeper than 8 bits.",
-                              try_="vitkit export … --input float32, which takes both")
+            raise ConfigError(
+                f"{self.path} takes pictures of bytes; this one is {pixels.dtype}, deeper than 8 bits.",
+                try_="vitkit export … --input float32, which takes both",
+            )
         return pixels.astype(kind, copy=False)
 
 

@@ -37,11 +37,11 @@ def frame(pictures: Tensor, image: Size, how: Preprocessing) -> Tensor:
     """(B, height, width, C) on 0 to 255 → (B, C, *image) on 0 to 255: `Exact.frame` for a batch of one size."""
     height, width, channels = pictures.shape[1:]
     down, across = axes(height, width, image, how)
-    rows, rows_used = weights(down, height, image[0], how.interpolation)           # (rows, height)
-    columns, columns_used = weights(across, width, image[1], how.interpolation)    # (columns, width)
+    rows, rows_used = weights(down, height, image[0], how.interpolation)  # (rows, height)
+    columns, columns_used = weights(across, width, image[1], how.interpolation)  # (columns, width)
     # rows first: lines of interleaved channels are as good as any, and the picture is turned round when it is small
     shrunk = (rows @ pictures.float().flatten(2)).unflatten(2, (width, channels))  # (B, rows, width, C)
-    framed = shrunk.permute(0, 3, 1, 2) @ columns.T                                # (B, C, rows, columns)
+    framed = shrunk.permute(0, 3, 1, 2) @ columns.T  # (B, C, rows, columns)
     if how.resize == "letterbox":
         # the mean colour is what normalisation makes zero
         padding = ~(rows_used[:, None] & columns_used)
@@ -60,8 +60,10 @@ def axes(height: int, width: int, image: Size, how: Preprocessing) -> tuple[Axis
         kept = _without_ends(sides, target)
         scale = torch.maximum(target[0] / kept[0], target[1] / kept[1])
         sizes = [torch.maximum((side * scale).round(), least) for side, least in zip(kept, target, strict=True)]
-    down, across = (Axis(_halved(side - keep), keep, size, _halved(size - room))
-                    for side, keep, size, room in zip(sides, kept, sizes, wanted, strict=True))
+    down, across = (
+        Axis(_halved(side - keep), keep, size, _halved(size - room))
+        for side, keep, size, room in zip(sides, kept, sizes, wanted, strict=True)
+    )
     return down, across
 
 
@@ -93,9 +95,9 @@ def weights(axis: Axis, side: int, wanted: int, filter: Interpolation) -> tuple[
 
     In float32 and in torch's order of operations, so that the same roundings give the same weights.
     """
-    place = torch.arange(wanted, dtype=torch.float64) + axis.offset                # in the resized picture
+    place = torch.arange(wanted, dtype=torch.float64) + axis.offset  # in the resized picture
     used = (place >= 0) & (place < axis.size)
-    pixel = torch.arange(side, dtype=torch.float64) - axis.first                   # in the part that is resized
+    pixel = torch.arange(side, dtype=torch.float64) - axis.first  # in the part that is resized
     inside = (pixel >= 0) & (pixel < axis.kept)
     scale = axis.kept.float() / axis.size.float()
     centre = scale * (place.float() + 0.5)

@@ -15,14 +15,22 @@ from vitkit.serve.predict import Classifier
 from vitkit.weights.native import HEADER, record_of
 
 EXTRA = f"{HEADER}.json"  # the name of the record among the extra files of a .pt2
-ZIP = b"PK\x03\x04"       # how a .pt2 begins
+ZIP = b"PK\x03\x04"  # how a .pt2 begins
 
 
 def describe(classifier: Classifier, input: Input, numbers: str) -> dict[str, Any]:
     """`numbers` is what the file computes in: float32, or int8 where it can."""
-    return {**record_of(classifier.model), "labels": list(classifier.labels), "multilabel": classifier.multilabel,
-            "image": list(classifier.exact.image), "channels": classifier.model.config.channels, "input": input,
-            "numbers": numbers, "feed": _feed(classifier, input), "steps": classifier.exact.describe()}
+    return {
+        **record_of(classifier.model),
+        "labels": list(classifier.labels),
+        "multilabel": classifier.multilabel,
+        "image": list(classifier.exact.image),
+        "channels": classifier.model.config.channels,
+        "input": input,
+        "numbers": numbers,
+        "feed": _feed(classifier, input),
+        "steps": classifier.exact.describe(),
+    }
 
 
 def _feed(classifier: Classifier, input: Input) -> str:
@@ -30,10 +38,14 @@ def _feed(classifier: Classifier, input: Input) -> str:
     channels, (height, width) = classifier.model.config.channels, classifier.exact.image
     colours = {1: "grey", 3: "red green blue"}.get(channels, f"{channels} bands")
     if input == "tensor":
-        return (f"(batch, {channels}, {height}, {width}) float32, {colours}: pictures turned upright as their Exif "
-                "says, after the steps, which are not inside")
-    return (f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: pictures of any one size, turned "
-            "upright as their Exif says, over white where transparent; the steps are inside")
+        return (
+            f"(batch, {channels}, {height}, {width}) float32, {colours}: pictures turned upright as their Exif "
+            "says, after the steps, which are not inside"
+        )
+    return (
+        f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: pictures of any one size, turned "
+        "upright as their Exif says, over white where transparent; the steps are inside"
+    )
 
 
 def usage(path: str | Path, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -41,14 +53,22 @@ def usage(path: str | Path, metadata: dict[str, Any]) -> dict[str, Any]:
     onnx, name = Path(path).suffix == ".onnx", json.dumps(str(path), ensure_ascii=False)
     takes = metadata["feed"] + (f": {'; '.join(metadata['steps'])}" if metadata["input"] == "tensor" else "")
     labels = f'the labels under "{HEADER}" in its metadata' if onnx else f"the labels in its extra/{EXTRA}"
-    asked = (f'onnxruntime.InferenceSession({name}).run(None, {{"{PICTURES}": picture[None]}})' if onnx else
-             f"torch.export.load({name}).module()(torch.from_numpy(picture[None]))")
+    asked = (
+        f'onnxruntime.InferenceSession({name}).run(None, {{"{PICTURES}": picture[None]}})'
+        if onnx
+        else f"torch.export.load({name}).module()(torch.from_numpy(picture[None]))"
+    )
     opened = _picture(metadata)
     modules = f"import numpy, {'onnxruntime' if onnx else 'torch'}"
-    return {"takes": takes,
-            "gives": f"{PROBABILITIES} and {LOGITS}, (batch, {len(metadata['labels'])}) each, in the order of {labels}",
-            "ask": [f"{modules}; from PIL import Image, ImageOps" if "Image." in opened else modules,
-                    f"picture = {opened}", f"{PROBABILITIES}, {LOGITS} = {asked}"]}
+    return {
+        "takes": takes,
+        "gives": f"{PROBABILITIES} and {LOGITS}, (batch, {len(metadata['labels'])}) each, in the order of {labels}",
+        "ask": [
+            f"{modules}; from PIL import Image, ImageOps" if "Image." in opened else modules,
+            f"picture = {opened}",
+            f"{PROBABILITIES}, {LOGITS} = {asked}",
+        ],
+    }
 
 
 def _picture(metadata: dict[str, Any]) -> str:

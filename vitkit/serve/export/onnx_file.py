@@ -20,8 +20,8 @@ from vitkit.serve.export.exported import Exported
 from vitkit.serve.export.trace import LOGITS, PICTURES, PROBABILITIES, quietly
 from vitkit.weights.native import HEADER
 
-OPSET = 20                # the first with GELU as one operation; onnxruntime has it since 1.17, of February 2024
-LARGEST = 2_000_000_000   # bytes: a protobuf, and so an .onnx file, ends at 2 GiB
+OPSET = 20  # the first with GELU as one operation; onnxruntime has it since 1.17, of February 2024
+LARGEST = 2_000_000_000  # bytes: a protobuf, and so an .onnx file, ends at 2 GiB
 
 
 class ExportError(VitkitError):
@@ -44,12 +44,19 @@ def write_onnx(program: ExportedProgram, path: Path, metadata: dict[str, Any]) -
 
     needed = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
     if needed > LARGEST:
-        raise ExportError(f"the model has {needed / 2**30:.1f} GiB of weights; an .onnx file ends at 2.",
-                          try_="--to pt2")
+        raise ExportError(
+            f"the model has {needed / 2**30:.1f} GiB of weights; an .onnx file ends at 2.", try_="--to pt2"
+        )
     # the plain kernel: the exporter asks twice for attention's strides, and the fused ones answer otherwise each time
     with quietly(), sdpa_kernel(SDPBackend.MATH):
-        made = torch.onnx.export(program, dynamo=True, input_names=[PICTURES], output_names=[PROBABILITIES, LOGITS],
-                                 opset_version=OPSET, verbose=False)
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=[PICTURES],
+            output_names=[PROBABILITIES, LOGITS],
+            opset_version=OPSET,
+            verbose=False,
+        )
         assert made is not None
         model = made.model_proto
     names = ("batch",) if metadata["input"] == "tensor" else ("batch", "height", "width")
@@ -122,7 +129,6 @@ def start(model: str | bytes) -> Any:
 
 
 class OnnxModel(Exported):
-
     def __init__(self, path: str | Path):
         super().__init__(path)
         try:

@@ -19,10 +19,12 @@ from vitkit.serve.export.metadata import EXTRA
 from vitkit.serve.export.trace import quietly
 
 # all that `vitkit export` puts into an archive; torch reads other layouts too, and unpickles what is in them
-_OURS = re.compile(r"[^/]+/(models/model\.json|data/weights/(weight_\d+|model_weights_config\.json)"
-                   r"|data/constants/(tensor_\d+|model_constants_config\.json)|data/sample_inputs/model\.pt"
-                   r"|extra/vitkit\.json|archive_format|archive_version|byteorder|(\.data/)?version"
-                   r"|\.data/serialization_id)")
+_OURS = re.compile(
+    r"[^/]+/(models/model\.json|data/weights/(weight_\d+|model_weights_config\.json)"
+    r"|data/constants/(tensor_\d+|model_constants_config\.json)|data/sample_inputs/model\.pt"
+    r"|extra/vitkit\.json|archive_format|archive_version|byteorder|(\.data/)?version"
+    r"|\.data/serialization_id)"
+)
 
 
 def write_program(program: ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
@@ -53,10 +55,15 @@ def refuse_pickles(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 name = entry.filename
-                if not _OURS.fullmatch(name) or (name.endswith("model.pt") and entry.file_size) or (
-                        name.endswith("_config.json") and _pickled(json.loads(archive.read(entry)))):
-                    raise WeightsError(f"{path} holds {name}, which could run code when opened.",
-                                       try_="a file that vitkit export wrote, or torch.export.load if you trust it")
+                if (
+                    not _OURS.fullmatch(name)
+                    or (name.endswith("model.pt") and entry.file_size)
+                    or (name.endswith("_config.json") and _pickled(json.loads(archive.read(entry))))
+                ):
+                    raise WeightsError(
+                        f"{path} holds {name}, which could run code when opened.",
+                        try_="a file that vitkit export wrote, or torch.export.load if you trust it",
+                    )
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         if isinstance(error, WeightsError):
             raise

@@ -26,8 +26,8 @@ from vitkit.serve.samples import Pixels
 from vitkit.weights.native import HEADER
 
 PICTURES_LOOKED_AT = 16  # to find the layers that cannot bear it
-WORSE = 2.5              # times the usual error, from which a layer stays in float32
-LEAST = 0.5              # share of the weights that must be in matrices for int8 to be worth anything
+WORSE = 2.5  # times the usual error, from which a layer stays in float32
+LEAST = 0.5  # share of the weights that must be in matrices for int8 to be worth anything
 
 
 def quantise(source: Path, target: Path, pictures: Sequence[Pixels], metadata: str) -> list[str]:
@@ -43,8 +43,14 @@ def quantise(source: Path, target: Path, pictures: Sequence[Pixels], metadata: s
     kept = [name for name, error in errors.items() if error > WORSE * usual]
     with quietly():
         # 7 bits for weights: a byte times 8 bits overflows the 16-bit sums of CPUs without VNNI, silently
-        quantize_dynamic(source, target, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8,
-                         nodes_to_quantize=[name for name in layers if name not in kept])
+        quantize_dynamic(
+            source,
+            target,
+            per_channel=True,
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+            nodes_to_quantize=[name for name in layers if name not in kept],
+        )
     _describe(target, metadata)
     return kept
 
@@ -68,12 +74,16 @@ def _check_worth(model: Any, layers: dict[str, tuple[str, NDArray[np.float32]]])
     everything = sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)
     matrices = sum(weights.size for _, weights in layers.values())
     if matrices < LEAST * everything:
-        raise ExportError(f"int8 is for models of matrices: {matrices / everything:.0%} of this one's weights are, "
-                          "the others are convolutions.", try_="the same command without --int8")
+        raise ExportError(
+            f"int8 is for models of matrices: {matrices / everything:.0%} of this one's weights are, "
+            "the others are convolutions.",
+            try_="the same command without --int8",
+        )
 
 
-def _errors(source: Path, model: Any, layers: dict[str, tuple[str, NDArray[np.float32]]],
-            pictures: Sequence[Pixels]) -> dict[str, float]:
+def _errors(
+    source: Path, model: Any, layers: dict[str, tuple[str, NDArray[np.float32]]], pictures: Sequence[Pixels]
+) -> dict[str, float]:
     """How far int8 moves each layer's rows, relative to their length, averaged over rows and pictures."""
     import onnx
 
@@ -88,8 +98,8 @@ def _errors(source: Path, model: Any, layers: dict[str, tuple[str, NDArray[np.fl
     for pixels in pictures:
         activations = dict(zip(inputs, session.run(inputs, {PICTURES: file.ready(pixels)[None]}), strict=True))
         for name, (given, weights) in layers.items():
-            rows = activations[given].reshape(-1, weights.shape[0])                # (T, D)
-            truth = rows @ weights                                                 # (T, M)
+            rows = activations[given].reshape(-1, weights.shape[0])  # (T, D)
+            truth = rows @ weights  # (T, M)
             moved = np.linalg.norm(_in_bytes(rows) @ _in_7_bits(weights) - truth, axis=1)
             errors[name].append(float((moved / np.maximum(np.linalg.norm(truth, axis=1), 1e-12)).mean()))
     return {name: float(np.mean(values)) for name, values in errors.items()}

@@ -36,8 +36,11 @@ class Whole(nn.Module):
 
     def forward(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         """→ probabilities and logits, (B, K) each."""
-        seen = pictures if self.input == "tensor" else self.exact.normalise(
-            frame(pictures, self.exact.image, self.exact.preprocessing))
+        seen = (
+            pictures
+            if self.input == "tensor"
+            else self.exact.normalise(frame(pictures, self.exact.image, self.exact.preprocessing))
+        )
         logits = self.model(seen)
         return logits.sigmoid() if self.multilabel else logits.softmax(dim=-1), logits
 
@@ -48,14 +51,18 @@ def trace(classifier: Classifier, input: Input) -> ExportedProgram:
         raise ConfigError(f"a model on {classifier.device} cannot be exported", try_='Classifier(…, device="cpu")')
     channels, image = classifier.model.config.channels, classifier.exact.image
     # sizes of the example mean nothing, but 1 would be taken for a promise
-    example = torch.zeros(2, channels, *image) if input == "tensor" else torch.zeros(
-        2, 53, 61, channels, dtype=torch.uint8 if input == "uint8" else torch.float32)
+    example = (
+        torch.zeros(2, channels, *image)
+        if input == "tensor"
+        else torch.zeros(2, 53, 61, channels, dtype=torch.uint8 if input == "uint8" else torch.float32)
+    )
     names = ("batch",) if input == "tensor" else ("batch", "height", "width")
     sizes = {place: Dim(name, min=1) for place, name in enumerate(names)}
     classifier.model.eval()
     with torch.no_grad(), quietly():
-        program = torch.export.export(Whole(classifier, input), (example,), dynamic_shapes={PICTURES: sizes},
-                                      strict=False)
+        program = torch.export.export(
+            Whole(classifier, input), (example,), dynamic_shapes={PICTURES: sizes}, strict=False
+        )
     _forget_sources(program)
     return program
 

@@ -28,8 +28,8 @@ from vitkit.serve.samples import Samples, inside
 Format = Literal["onnx", "pt2"]
 
 COMPARED, SCORED = 64, 1000  # pictures: to see that two files compute the same; to tell a loss of accuracy
-MAX_DROP = 1.0               # points of accuracy
-ROUNDS = 9                   # of timing, the two files in turn
+MAX_DROP = 1.0  # points of accuracy
+ROUNDS = 9  # of timing, the two files in turn
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Quantised:
     """What int8 is worth, beside the same model's float32 file."""
 
     float_bytes: int
-    speed: dict[int, float]     # pictures at a time → times as fast as float32
-    kept: int                   # layers that stayed in float32
-    beside: float               # how far a probability moves with the pictures that are asked together
+    speed: dict[int, float]  # pictures at a time → times as fast as float32
+    kept: int  # layers that stayed in float32
+    beside: float  # how far a probability moves with the pictures that are asked together
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,23 @@ class Export:
     path: Path
     bytes: int
     comparison: Comparison
-    metadata: dict[str, Any]    # what the file says of itself
+    metadata: dict[str, Any]  # what the file says of itself
     quantised: Quantised | None = None
 
     def record(self) -> dict[str, Any]:
-        return {"file": self.path.name, "bytes": self.bytes, **usage(self.path.name, self.metadata),
-                "comparison": self.comparison.record(),
-                "int8": None if self.quantised is None else {
-                    **asdict(self.quantised), "drop": self.comparison.drop,
-                    "drop_is": "accuracy" if self.comparison.labelled else "at most, from the answers that changed"}}
+        return {
+            "file": self.path.name,
+            "bytes": self.bytes,
+            **usage(self.path.name, self.metadata),
+            "comparison": self.comparison.record(),
+            "int8": None
+            if self.quantised is None
+            else {
+                **asdict(self.quantised),
+                "drop": self.comparison.drop,
+                "drop_is": "accuracy" if self.comparison.labelled else "at most, from the answers that changed",
+            },
+        }
 
 
 def export(
@@ -93,8 +101,10 @@ def export_int8(
     from vitkit.serve.export.quantize import PICTURES_LOOKED_AT, quantise
 
     target, samples = _prepare(classifier, path, "onnx", samples, overwrite)
-    with replacing(target, ExportError) as temporary, tempfile.TemporaryDirectory(
-            dir=target.parent, prefix=f".{target.name}.") as folder:
+    with (
+        replacing(target, ExportError) as temporary,
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder,
+    ):
         plain = Path(folder) / "float32.onnx"
         exact = _write(classifier, plain, "onnx", input)
         _refuse_other_answers(target, compare(classifier, exact, samples.spread(COMPARED)))
@@ -104,16 +114,24 @@ def export_int8(
         found = compare(classifier, small, samples.spread(most), watch)
         if not found.drop <= max_drop:
             enough = math.ceil(10 * found.drop) / 10
-            raise ExportError(f"int8 loses {_loss(found)}, more than {max_drop:g}; {target} was not written.",
-                              try_=f"--max-drop {enough:g} if that will do, or float32, without --int8")
+            raise ExportError(
+                f"int8 loses {_loss(found)}, more than {max_drop:g}; {target} was not written.",
+                try_=f"--max-drop {enough:g} if that will do, or float32, without --int8",
+            )
         speed = {count: _times_as_fast(small, exact, [looked_at[0]] * count) for count in (1, 8)}
-        made = Export(target, temporary.stat().st_size, found, small.metadata,
-                      Quantised(plain.stat().st_size, speed, len(kept), _moved_by_others(small, looked_at)))
+        made = Export(
+            target,
+            temporary.stat().st_size,
+            found,
+            small.metadata,
+            Quantised(plain.stat().st_size, speed, len(kept), _moved_by_others(small, looked_at)),
+        )
     return _noted(made)
 
 
-def _prepare(classifier: Classifier, path: str | os.PathLike[str], to: Format, samples: Samples | None,
-             overwrite: bool) -> tuple[Path, Samples]:
+def _prepare(
+    classifier: Classifier, path: str | os.PathLike[str], to: Format, samples: Samples | None, overwrite: bool
+) -> tuple[Path, Samples]:
     target = Path(path)
     refuse_existing(target, overwrite)
     if to == "onnx":
@@ -140,16 +158,23 @@ def _write(classifier: Classifier, path: Path, to: Format, input: Input) -> Expo
 
 def _refuse_other_answers(target: Path, found: Comparison) -> None:
     if not found.equal:
-        raise ExportError(f"the exported file does not answer as the model does; {target} was not written.",
-                          found=found.words, allowed=f"{TOLERANCE:.0e} of a probability, and the same class first")
+        raise ExportError(
+            f"the exported file does not answer as the model does; {target} was not written.",
+            found=found.words,
+            allowed=f"{TOLERANCE:.0e} of a probability, and the same class first",
+        )
 
 
 def _loss(found: Comparison) -> str:
     if found.accuracy is None or found.file_accuracy is None:
-        return (f"at most {found.drop:.2f} points of accuracy ({found.pictures - found.same:,} of {found.pictures:,} "
-                "answers changed; there are no labels to tell more)")
-    return (f"{found.drop:.2f} points of accuracy ({100 * found.accuracy:.2f} % to {100 * found.file_accuracy:.2f} % "
-            f"of {found.labelled:,} pictures)")
+        return (
+            f"at most {found.drop:.2f} points of accuracy ({found.pictures - found.same:,} of {found.pictures:,} "
+            "answers changed; there are no labels to tell more)"
+        )
+    return (
+        f"{found.drop:.2f} points of accuracy ({100 * found.accuracy:.2f} % to {100 * found.file_accuracy:.2f} % "
+        f"of {found.labelled:,} pictures)"
+    )
 
 
 def _times_as_fast(file: Exported, other: Exported, pictures: list[Any]) -> float:
@@ -183,13 +208,20 @@ def words(made: Export) -> list[str]:
     lines = [f"written    {made.path} ({made.bytes / 2**20:.1f} MiB)", f"compared   {made.comparison.words}"]
     if made.quantised is not None:
         one, several = made.quantised.speed[1], made.quantised.speed[8]
-        lines += [f"accuracy   int8 loses {_loss(made.comparison)}",
-                  f"size       {made.bytes / made.quantised.float_bytes:.2f} of float32's "
-                  f"{made.quantised.float_bytes / 2**20:.1f} MiB; {made.quantised.kept} layers stayed in float32",
-                  f"speed      {one:.2f} times float32's one picture at a time, {several:.2f} times with 8",
-                  f"batches    probabilities move by up to {made.quantised.beside:.2f} with the pictures asked "
-                  "together; asked alone, they are always the same"]
+        lines += [
+            f"accuracy   int8 loses {_loss(made.comparison)}",
+            f"size       {made.bytes / made.quantised.float_bytes:.2f} of float32's "
+            f"{made.quantised.float_bytes / 2**20:.1f} MiB; {made.quantised.kept} layers stayed in float32",
+            f"speed      {one:.2f} times float32's one picture at a time, {several:.2f} times with 8",
+            f"batches    probabilities move by up to {made.quantised.beside:.2f} with the pictures asked "
+            "together; asked alone, they are always the same",
+        ]
     how = usage(made.path, made.metadata)
     first, *rest = how["ask"]
-    return [*lines, f"takes      {how['takes']}", f"gives      {how['gives']}", f"ask it     {first}",
-            *(f"           {line}" for line in rest)]
+    return [
+        *lines,
+        f"takes      {how['takes']}",
+        f"gives      {how['gives']}",
+        f"ask it     {first}",
+        *(f"           {line}" for line in rest),
+    ]

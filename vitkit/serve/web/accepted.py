@@ -23,12 +23,19 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _FTYP = re.compile(rb"\0\0..ftyp(heic|heix|hevc|heim|heis|mif1|msf1|avif|avis)", re.DOTALL)
 # how a file begins → what Pillow calls it; a file may begin like two, and is opened as the one that was checked
 _FORMATS: dict[bytes | tuple[bytes, ...] | re.Pattern[bytes], tuple[str, ...]] = {
-    _PNG: ("PNG",), _JPEG: ("JPEG",), b"GIF8": ("GIF",), b"BM": ("BMP",), (b"P5", b"P6"): ("PPM",), _TIFF: ("TIFF",),
-    _WEBP: ("WEBP",), _FTYP: ("AVIF", "HEIF"), b"\x93NUMPY": (),
+    _PNG: ("PNG",),
+    _JPEG: ("JPEG",),
+    b"GIF8": ("GIF",),
+    b"BM": ("BMP",),
+    (b"P5", b"P6"): ("PPM",),
+    _TIFF: ("TIFF",),
+    _WEBP: ("WEBP",),
+    _FTYP: ("AVIF", "HEIF"),
+    b"\x93NUMPY": (),
 }
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # of a JPEG, which begins or ends something
 _SCAN, _END = 0xDA, 0xD9
-MOST_SCANS = 30       # 10 are usual; each goes over the whole picture, 0.14 s for 50 megapixels, and may be 100 bytes
+MOST_SCANS = 30  # 10 are usual; each goes over the whole picture, 0.14 s for 50 megapixels, and may be 100 bytes
 MOST_PIECES = 50_000  # segments, chunks or strips: 30 MB of empty ones keep a reader busy for half a minute
 _COMPRESSION, _STRIPS, _TILE_WIDTH, _TILE_LENGTH, _TILES = 259, 273, 322, 323, 324
 
@@ -64,15 +71,15 @@ def _check_jpeg(content: bytes) -> None:
         pieces += 1
         if scans > MOST_SCANS or pieces > MOST_PIECES:
             raise DecodeError(f"a JPEG of more than {MOST_SCANS} scans, or of far too many pieces")
-        at = marker.end() + int.from_bytes(content[marker.end():marker.end() + 2])
+        at = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
 
 
 def _check_png(content: bytes) -> None:
     at = len(_PNG)
     for _ in range(MOST_PIECES):
-        if content[at + 4:at + 8] in (b"IEND", b""):
+        if content[at + 4 : at + 8] in (b"IEND", b""):
             return
-        at += 12 + int.from_bytes(content[at:at + 4])
+        at += 12 + int.from_bytes(content[at : at + 4])
     raise DecodeError("a PNG of far too many pieces")
 
 
@@ -95,8 +102,8 @@ def _tiff_tags(content: bytes) -> dict[int, list[tuple[int, int]]]:
     """Of the first page: tag → its count and, where it is one whole number, its value, for each time it stands there;
     readers do not agree on which one holds."""
     order, big = "<" if content[:2] == b"II" else ">", 43 in content[2:4]
-    start, = struct.unpack_from(f"{order}{'Q' if big else 'I'}", content, 8 if big else 4)
-    number, = struct.unpack_from(f"{order}{'Q' if big else 'H'}", content, start)
+    (start,) = struct.unpack_from(f"{order}{'Q' if big else 'I'}", content, 8 if big else 4)
+    (number,) = struct.unpack_from(f"{order}{'Q' if big else 'H'}", content, start)
     entry = struct.Struct(f"{order}HH{'Q8s' if big else 'I4s'}")
     if number > MOST_PIECES:
         raise DecodeError("a TIFF of far too many pieces")

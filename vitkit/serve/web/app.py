@@ -39,16 +39,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 MOST_ANSWERS = 1000  # for a picture: all classes of ImageNet
-QUICK = 1000         # answers that the event loop writes itself; more of them would hold up everybody else
+QUICK = 1000  # answers that the event loop writes itself; more of them would hold up everybody else
 _SAYS_NO = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
 ModelName = Annotated[str | None, Query(alias="model", description="a name of /v1/models; else the default one")]
 
 
-def create_app(service: Service, *, key: str | None = None, cors: Sequence[str] = (),
-               hosts: Collection[str] | None = None) -> ASGIApp:
+def create_app(
+    service: Service, *, key: str | None = None, cors: Sequence[str] = (), hosts: Collection[str] | None = None
+) -> ASGIApp:
     """key: asked for by /v1/…; cors: origins whose pages may ask; hosts: names under which it answers, None: any."""
-    api = FastAPI(title="vitkit", version=__version__, docs_url=None, redoc_url=None,
-                  redirect_slashes=False, description="Pictures in, answers out.")
+    api = FastAPI(
+        title="vitkit",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        description="Pictures in, answers out.",
+    )
     _add_questions(api, service, key)
     _add_operations(api, service)
     _add_page(api)
@@ -56,16 +63,23 @@ def create_app(service: Service, *, key: str | None = None, cors: Sequence[str] 
     routes = {route.path for route in api.routes}  # type: ignore[attr-defined]
     app: ASGIApp = Gate(api, key=key, hosts=hosts, origins=cors)
     if cors:
-        app = CORSMiddleware(app, allow_origins=list(cors), allow_methods=["GET", "POST"],
-                             allow_headers=["Authorization", "X-API-Key", "Content-Type"],
-                             expose_headers=["Retry-After"])
+        app = CORSMiddleware(
+            app,
+            allow_origins=list(cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "X-API-Key", "Content-Type"],
+            expose_headers=["Retry-After"],
+        )
     return Shell(app, routes=routes, meters=service.meters, admission=service.admission)
 
 
 def _add_questions(api: FastAPI, service: Service, key: str | None) -> None:
     # the Gate asks for the key; these only tell OpenAPI of it
-    asked = [] if key is None else [Security(HTTPBearer(auto_error=False)),
-                                    Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
+    asked = (
+        []
+        if key is None
+        else [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
+    )
     forms = partial(schema.input_forms, service.limits)
 
     @api.get("/v1/models", dependencies=asked, responses=schema.refusals(400, 401))
@@ -73,30 +87,54 @@ def _add_questions(api: FastAPI, service: Service, key: str | None) -> None:
         """What is served, and how much it takes."""
         limits = service.limits
         return schema.Models(
-            default=service.default, models=[served.describe() for served in service.models.values()],
-            limits=schema.ModelLimits(body_bytes=limits.body_bytes, pixels=limits.pixels, pictures=limits.pictures,
-                                      seconds=limits.seconds), key_needed=key is not None)
+            default=service.default,
+            models=[served.describe() for served in service.models.values()],
+            limits=schema.ModelLimits(
+                body_bytes=limits.body_bytes, pixels=limits.pixels, pictures=limits.pictures, seconds=limits.seconds
+            ),
+            key_needed=key is not None,
+        )
 
-    @api.post("/v1/predict", dependencies=asked, response_model=schema.Predictions, openapi_extra=forms(),
-              responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadPredictions))
-    async def predict(request: Request, model: ModelName = None,
-                      top: Annotated[int, Query(ge=1, le=MOST_ANSWERS, description="likeliest classes to tell")] = 5,
-                      seen: Annotated[bool, Query(description="tell each picture as the model sees it, too")] = False
-                      ) -> Response:
+    @api.post(
+        "/v1/predict",
+        dependencies=asked,
+        response_model=schema.Predictions,
+        openapi_extra=forms(),
+        responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadPredictions),
+    )
+    async def predict(
+        request: Request,
+        model: ModelName = None,
+        top: Annotated[int, Query(ge=1, le=MOST_ANSWERS, description="likeliest classes to tell")] = 5,
+        seen: Annotated[bool, Query(description="tell each picture as the model sees it, too")] = False,
+    ) -> Response:
         """Names and probabilities for each picture."""
         return await _asked(service, request, partial(_predict, service.model(model), top, seen))
 
-    @api.post("/v1/embed", dependencies=asked, response_model=schema.Embeddings, openapi_extra=forms(),
-              responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadEmbeddings))
+    @api.post(
+        "/v1/embed",
+        dependencies=asked,
+        response_model=schema.Embeddings,
+        openapi_extra=forms(),
+        responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadEmbeddings),
+    )
     async def embed(request: Request, model: ModelName = None) -> Response:
         """The vector that the model makes of each picture, as in `vitkit probe`."""
         return await _asked(service, request, partial(_embed, service.model(model)))
 
-    @api.post("/v1/attention", dependencies=asked, response_model=schema.Attention, openapi_extra=forms(single=True),
-              responses=schema.refusals(*_SAYS_NO))
-    async def attention(request: Request, model: ModelName = None,
-                        layer: Annotated[int | None, Query(ge=0, description="one layer; else all")] = None,
-                        head: Annotated[int | None, Query(ge=0, description="one head; else all")] = None) -> Response:
+    @api.post(
+        "/v1/attention",
+        dependencies=asked,
+        response_model=schema.Attention,
+        openapi_extra=forms(single=True),
+        responses=schema.refusals(*_SAYS_NO),
+    )
+    async def attention(
+        request: Request,
+        model: ModelName = None,
+        layer: Annotated[int | None, Query(ge=0, description="one layer; else all")] = None,
+        head: Annotated[int | None, Query(ge=0, description="one head; else all")] = None,
+    ) -> Response:
         """Where the model looks in one picture, layer by layer and head by head."""
         return await _asked(service, request, partial(_attend, service.model(model), layer, head))
 
@@ -113,16 +151,19 @@ async def _predict(served: Served, top: int, seen: bool, pictures: list[bytes]) 
 
 async def _embed(served: Served, pictures: list[bytes]) -> Response:
     embeddings = await served.embed(pictures)
-    answer = schema.Embeddings(model=served.name, width=max(len(each.vector) for each in embeddings),
-                               embeddings=embeddings)
-    return await _aside(served, partial(_json, answer, unread=schema.UnreadEmbeddings,
-                                        errors=[each.error for each in embeddings]))
+    answer = schema.Embeddings(
+        model=served.name, width=max(len(each.vector) for each in embeddings), embeddings=embeddings
+    )
+    return await _aside(
+        served, partial(_json, answer, unread=schema.UnreadEmbeddings, errors=[each.error for each in embeddings])
+    )
 
 
 async def _attend(served: Served, layer: int | None, head: int | None, pictures: list[bytes]) -> Response:
     if len(pictures) != 1:
-        raise Refusal(413, f"{len(pictures)} pictures, where attention is shown for one at a time.",
-                      "a request for each")
+        raise Refusal(
+            413, f"{len(pictures)} pictures, where attention is shown for one at a time.", "a request for each"
+        )
     try:
         found = await served.attend(pictures[0], layer=layer, head=head)
     except VitkitError as error:  # no attention in a ResNet, no such layer or head
@@ -146,8 +187,9 @@ async def _asked(service: Service, request: Request, answer: Callable[[list[byte
         return await service.within_limits(_answered(service, request, body, answer), request)
 
 
-async def _answered(service: Service, request: Request, body: bytearray,
-                    answer: Callable[[list[bytes]], Awaitable[T]]) -> T:
+async def _answered(
+    service: Service, request: Request, body: bytearray, answer: Callable[[list[bytes]], Awaitable[T]]
+) -> T:
     with service.admission.admit(1):  # it may hold one picture at least, and waits for a reader already
         parse = partial(pictures_of, request.headers["content-type"], body, service.limits)
         pictures = await asyncio.get_running_loop().run_in_executor(service.readers, parse)
@@ -156,8 +198,9 @@ async def _answered(service: Service, request: Request, body: bytearray,
             return await answer(pictures)
 
 
-def _json(content: BaseModel, *, unread: type[BaseModel] | None = None, errors: Sequence[str | None] = (None,)
-          ) -> Response:
+def _json(
+    content: BaseModel, *, unread: type[BaseModel] | None = None, errors: Sequence[str | None] = (None,)
+) -> Response:
     """With 422 where not one picture could be read."""
     if unread is None or None in errors:
         return Response(content.model_dump_json(exclude_unset=True), media_type="application/json")
@@ -172,15 +215,24 @@ def _add_operations(api: FastAPI, service: Service) -> None:
         """The process lives."""
         return schema.Health(status="ok")
 
-    @api.get("/readyz", response_model=schema.Ready, responses={
-        **schema.refusals(400), 503: {"model": schema.NotReady, "description": "shutting down"}})
+    @api.get(
+        "/readyz",
+        response_model=schema.Ready,
+        responses={**schema.refusals(400), 503: {"model": schema.NotReady, "description": "shutting down"}},
+    )
     async def readyz() -> Response:
         """It takes requests."""
-        return Response(schema.NotReady(status="draining").model_dump_json(), 503, media_type="application/json") \
-            if service.admission.draining else _json(schema.Ready(status="ready"))
+        return (
+            Response(schema.NotReady(status="draining").model_dump_json(), 503, media_type="application/json")
+            if service.admission.draining
+            else _json(schema.Ready(status="ready"))
+        )
 
-    @api.get("/metrics", response_class=Response, responses={
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **schema.refusals(400)})
+    @api.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **schema.refusals(400)},
+    )
     async def metrics() -> Response:
         """For Prometheus."""
         return Response(service.meters.text(), media_type=CONTENT_TYPE)
@@ -189,7 +241,7 @@ def _add_operations(api: FastAPI, service: Service) -> None:
 def _add_page(api: FastAPI) -> None:
     """/ and the files beside it, as they are when the server starts."""
     for file in resources.files("vitkit.serve.web").joinpath("page").iterdir():
-        suffix = file.name[file.name.rfind("."):]
+        suffix = file.name[file.name.rfind(".") :]
         if suffix in _TYPES:
             path = "/" if file.name == "index.html" else f"/{file.name}"
             shown = partial(Response, file.read_bytes(), media_type=_TYPES[suffix])
@@ -205,14 +257,16 @@ def _page(shown: Callable[[], Response]) -> Callable[[], Awaitable[Response]]:
 
 def _add_errors(api: FastAPI, service: Service) -> None:
     """Each in the same form, whoever raised it."""
+
     async def refused(request: Request, refusal: Any) -> Response:
         count_refusal(service.meters, refusal)
         return problem(refusal)
 
     async def routed(request: Request, error: Any) -> Response:
         words = {404: "There is nothing here.", 405: "That cannot be done here."}
-        response = problem(Refusal(error.status_code, words.get(error.status_code, str(error.detail)),
-                                   "what /openapi.json describes"))
+        response = problem(
+            Refusal(error.status_code, words.get(error.status_code, str(error.detail)), "what /openapi.json describes")
+        )
         response.headers.update(error.headers or {})
         return response
 
@@ -230,6 +284,12 @@ def _add_errors(api: FastAPI, service: Service) -> None:
     async def unforeseen(request: Request, error: Any) -> Response:
         return problem(Refusal(500, "Something went wrong on the server.", None))
 
-    for kind, handler in ((Refusal, refused), (HTTPException, routed), (RequestValidationError, invalid),
-                          (EngineError, failed), (ClientDisconnect, gone), (Exception, unforeseen)):
+    for kind, handler in (
+        (Refusal, refused),
+        (HTTPException, routed),
+        (RequestValidationError, invalid),
+        (EngineError, failed),
+        (ClientDisconnect, gone),
+        (Exception, unforeseen),
+    ):
         api.add_exception_handler(kind, handler)

@@ -26,8 +26,14 @@ class Batcher(Generic[Item, Result]):
     watch    is told the size of each batch
     """
 
-    def __init__(self, compute: Callable[[list[Item]], Sequence[Result]], *, batch: int, executor: Executor,
-                 watch: Callable[[int], None] = lambda size: None):
+    def __init__(
+        self,
+        compute: Callable[[list[Item]], Sequence[Result]],
+        *,
+        batch: int,
+        executor: Executor,
+        watch: Callable[[int], None] = lambda size: None,
+    ):
         self.compute, self.batch, self.executor, self.watch = compute, batch, executor, watch
         self._waiting: dict[object, deque[tuple[Item, asyncio.Future[Result]]]] = {}  # by asker, the next first
         self._runner: asyncio.Task[None] | None = None

@@ -44,8 +44,11 @@ async def body_of(request: Request, admission: Admission) -> AsyncIterator[bytea
                     body += chunk
                     clock.reschedule(began + limits.patience + held / SLOWEST)
         except TimeoutError:
-            raise Refusal(408, f"The body came too slowly: {held:,} bytes in {loop.time() - began:.0f} s.",
-                          "a smaller picture, or a better connection") from None
+            raise Refusal(
+                408,
+                f"The body came too slowly: {held:,} bytes in {loop.time() - began:.0f} s.",
+                "a smaller picture, or a better connection",
+            ) from None
         yield body
     finally:
         admission.let_go(held)
@@ -77,10 +80,19 @@ class _Form:
         self.limits = limits
         self.parts: list[bytes] = []
         self.ended = False
-        self.parser = MultipartParser(boundary, {
-            "on_part_begin": self._begin, "on_header_field": self._name, "on_header_value": self._value,
-            "on_header_end": self._header, "on_headers_finished": self._headers, "on_part_data": self._data,
-            "on_part_end": self._end, "on_end": self._finish})
+        self.parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._name,
+                "on_header_value": self._value,
+                "on_header_end": self._header,
+                "on_headers_finished": self._headers,
+                "on_part_data": self._data,
+                "on_part_end": self._end,
+                "on_end": self._finish,
+            },
+        )
 
     def parse(self, body: bytes) -> list[bytes]:
         try:
@@ -138,8 +150,11 @@ def _from_json(body: bytes, limits: Limits) -> list[bytes]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part)[:40] for part in first["loc"])
-        raise Refusal(400 if first["type"] == "json_invalid" else 422,
-                      f"The JSON cannot be used: {f'{place}: ' * bool(place)}{first['msg']}.", _FORMS) from None
+        raise Refusal(
+            400 if first["type"] == "json_invalid" else 422,
+            f"The JSON cannot be used: {f'{place}: ' * bool(place)}{first['msg']}.",
+            _FORMS,
+        ) from None
     if len(texts) > limits.pictures:
         raise too_many(limits)
     return [_from_base64(place, text) for place, text in enumerate(texts)]
@@ -149,8 +164,11 @@ def _from_base64(place: int, text: str) -> bytes:
     try:
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise Refusal(400, f"pictures.{place} is not base64.",
-                      "the standard alphabet with padding: no spaces, no line breaks, no data: in front") from None
+        raise Refusal(
+            400,
+            f"pictures.{place} is not base64.",
+            "the standard alphabet with padding: no spaces, no line breaks, no data: in front",
+        ) from None
 
 
 def too_many(limits: Limits) -> Refusal:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
-                               "form-action 'self'; frame-ancestors 'none'",
+    "form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -130,12 +130,18 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
         if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
-            return Refusal(400, "This server does not answer under that name.",
-                           f"http://{sorted(self.hosts)[0]}, as it said when it started; with a key, any name will do")
+            return Refusal(
+                400,
+                "This server does not answer under that name.",
+                f"http://{sorted(self.hosts)[0]}, as it said when it started; with a key, any name will do",
+            )
         if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may have believed the other one
             return Refusal(400, "The request tells its length in two ways.", "Content-Length alone")
-        if scope["method"] == "POST" and headers.get("sec-fetch-site") in ("cross-site", "same-site") \
-                and not {"*", headers.get("origin")} & set(self.origins):
+        if (
+            scope["method"] == "POST"
+            and headers.get("sec-fetch-site") in ("cross-site", "same-site")
+            and not {"*", headers.get("origin")} & set(self.origins)
+        ):
             return Refusal(403, "A page of another site may not send pictures here.", "vitkit serve --cors ORIGIN")
         if self.key is not None and scope["path"].startswith("/v1/") and not self._knows_key(headers):
             return Refusal(401, "A key is needed, and this is not it.", "Authorization: Bearer KEY, or X-API-Key: KEY")
@@ -149,7 +155,7 @@ class Gate:
 
 
 def _host(header: str) -> str:
-    """"localhost:8000" → "localhost", "[::1]:8000" → "::1"; nonsense → ""."""
+    """ "localhost:8000" → "localhost", "[::1]:8000" → "::1"; nonsense → ""."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:

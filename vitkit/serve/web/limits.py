@@ -13,25 +13,30 @@ RETRY_AFTER = 1  # seconds; a queue of hundreds is through in a few
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    body: int = 32          # MB of a request
-    pictures: int = 64      # in a request
-    megapixels: int = 50    # of a picture: what large phones take; each reader may need 22 bytes for one pixel
-    seconds: int = 30       # from a request's last byte to its answer
-    queue: int = 256        # pictures taken in and not answered yet, over all requests
-    held: int = 256         # MB of bodies, over all requests
+    body: int = 32  # MB of a request
+    pictures: int = 64  # in a request
+    megapixels: int = 50  # of a picture: what large phones take; each reader may need 22 bytes for one pixel
+    seconds: int = 30  # from a request's last byte to its answer
+    queue: int = 256  # pictures taken in and not answered yet, over all requests
+    held: int = 256  # MB of bodies, over all requests
     connections: int = 512  # open at a time
-    patience: int = 10      # seconds for the head of a request; for its body too, plus one for each SLOWEST bytes
+    patience: int = 10  # seconds for the head of a request; for its body too, plus one for each SLOWEST bytes
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if (value := getattr(self, field.name)) < 1:
                 raise ConfigError(f"--limit {field.name}={value}: 1 or more is needed")
         if self.pictures > self.queue:
-            raise ConfigError(f"--limit pictures={self.pictures} queue={self.queue}: a request of {self.pictures} "
-                              "pictures could never be taken in", try_=f"--limit queue={self.pictures}, or more")
+            raise ConfigError(
+                f"--limit pictures={self.pictures} queue={self.queue}: a request of {self.pictures} "
+                "pictures could never be taken in",
+                try_=f"--limit queue={self.pictures}, or more",
+            )
         if self.body > self.held:
-            raise ConfigError(f"--limit body={self.body} held={self.held}: a request of {self.body} MB could never be "
-                              "taken in", try_=f"--limit held={self.body}, or more")
+            raise ConfigError(
+                f"--limit body={self.body} held={self.held}: a request of {self.body} MB could never be taken in",
+                try_=f"--limit held={self.body}, or more",
+            )
 
     @property
     def body_bytes(self) -> int:
@@ -50,14 +55,15 @@ SLOWEST = 64_000  # bytes a second, half a megabit: a phone at the edge of its n
 
 
 def limits_of(words: Iterable[str]) -> Limits:
-    """"queue=64 seconds=5" → those limits instead of the usual ones."""
+    """ "queue=64 seconds=5" → those limits instead of the usual ones."""
     known = [field.name for field in fields(Limits)]
     given: dict[str, int] = {}
     for word in words:
         name, _, value = word.partition("=")
         if name not in known:
-            raise ConfigError(f"--limit {word}: there is no limit {name!r}{did_you_mean(name, known)}",
-                              limits=", ".join(known))
+            raise ConfigError(
+                f"--limit {word}: there is no limit {name!r}{did_you_mean(name, known)}", limits=", ".join(known)
+            )
         if not (value.isascii() and value.isdecimal() and len(value) < 10):
             raise ConfigError(f"--limit {word}: a whole number is needed", try_=f"{name}={getattr(Limits(), name)}")
         given[name] = int(value)
@@ -84,8 +90,9 @@ class Busy(Refusal):
     """Not now: the same request may be taken in a moment."""
 
     def __init__(self, reason: str, error: str):
-        super().__init__(503, error, "the same request again, after the seconds of Retry-After",
-                         retry_after=RETRY_AFTER)
+        super().__init__(
+            503, error, "the same request again, after the seconds of Retry-After", retry_after=RETRY_AFTER
+        )
         self.reason = reason
 
 
@@ -128,5 +135,7 @@ class Admission:
         self.bytes -= count
 
     def _full(self) -> Busy:
-        return Busy("queue", f"The server is busy: {self.pictures} pictures wait for their answer, of "
-                             f"{self.limits.queue} at most.")
+        return Busy(
+            "queue",
+            f"The server is busy: {self.pictures} pictures wait for their answer, of {self.limits.queue} at most.",
+        )

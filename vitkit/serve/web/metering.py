@@ -18,15 +18,23 @@ class Meters:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.requests = Counter("vitkit_requests", "requests answered", ("route", "status"), registry=registry)
-        self.seconds = Histogram("vitkit_request_seconds", "from a request's head to the end of its answer", ("route",),
-                                 buckets=_SECONDS, registry=registry)
-        self.pictures = Counter("vitkit_pictures", "pictures answered or found unreadable", ("model", "outcome"),
-                                registry=registry)
-        self.batches = Histogram("vitkit_batch_pictures", "pictures computed together", ("model", "task"),
-                                 buckets=_SIZES, registry=registry)
+        self.seconds = Histogram(
+            "vitkit_request_seconds",
+            "from a request's head to the end of its answer",
+            ("route",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.pictures = Counter(
+            "vitkit_pictures", "pictures answered or found unreadable", ("model", "outcome"), registry=registry
+        )
+        self.batches = Histogram(
+            "vitkit_batch_pictures", "pictures computed together", ("model", "task"), buckets=_SIZES, registry=registry
+        )
         self.refused = Counter("vitkit_refused", "requests answered with 503", ("reason",), registry=registry)
-        Gauge("vitkit_queue_pictures", "pictures taken in and not answered yet",
-              registry=registry).set_function(waiting)
+        Gauge("vitkit_queue_pictures", "pictures taken in and not answered yet", registry=registry).set_function(
+            waiting
+        )
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -14,8 +14,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from vitkit.serve.web.limits import RETRY_AFTER
 
 _FULL = b'{"error":"Too many connections are open.","try":"the same request again, after the seconds of Retry-After"}'
-_NO_PLACE = (f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\nconnection: close\r\n"
-             f"content-type: application/json\r\ncontent-length: {len(_FULL)}\r\n\r\n").encode("ascii") + _FULL
+_NO_PLACE = (
+    f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\nconnection: close\r\n"
+    f"content-type: application/json\r\ncontent-length: {len(_FULL)}\r\n\r\n"
+).encode("ascii") + _FULL
 
 
 class Patience(H11Protocol):

@@ -38,8 +38,9 @@ class Answer(BaseModel):
 class Prediction(BaseModel):
     error: str | None = Field(description="why the picture could not be read; then there are no answers")
     answers: list[Answer] = Field(description="the likeliest first")
-    seen: str = Field(default="", description="where it was asked for, the picture as the model sees it, as a data: "
-                                              "URL of a PNG")
+    seen: str = Field(
+        default="", description="where it was asked for, the picture as the model sees it, as a data: URL of a PNG"
+    )
 
 
 class Predictions(BaseModel):
@@ -74,8 +75,9 @@ class Attention(BaseModel):
     grid: tuple[int, int] = Field(description="rows and columns of patches")
     views: list[str] = Field(description="the layers of `maps`; rows and columns apart in an axial model")
     heads: list[int] = Field(description="the heads of `maps`")
-    maps: list[list[Map]] = Field(description="[view][head][row][column]: weights that the head's token gives to the "
-                                              "patches, to six decimals")
+    maps: list[list[Map]] = Field(
+        description="[view][head][row][column]: weights that the head's token gives to the patches, to six decimals"
+    )
     rollout: Map = Field(description="the share of each patch in what the head reads, through all layers")
     seen: str = Field(description="the picture as the model sees it, as a data: URL of a PNG")
     prediction: Prediction
@@ -121,27 +123,48 @@ def input_forms(limits: Limits, *, single: bool = False) -> dict[str, Any]:
 
     def form(item: dict[str, Any]) -> dict[str, Any]:
         pictures = {"type": "array", "items": {"type": "string", **item}, "minItems": 1, "maxItems": most}
-        return {"schema": {"type": "object", "properties": {"pictures": pictures}, "required": ["pictures"],
-                           "additionalProperties": False}}
+        return {
+            "schema": {
+                "type": "object",
+                "properties": {"pictures": pictures},
+                "required": ["pictures"],
+                "additionalProperties": False,
+            }
+        }
 
-    base64 = {"contentEncoding": "base64",
-              "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"}
-    return {"requestBody": {"required": True, "content": {
-        "multipart/form-data": form({"contentMediaType": "application/octet-stream", "format": "binary"}),
-        "application/json": form(base64)}}}
+    base64 = {
+        "contentEncoding": "base64",
+        "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    }
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "multipart/form-data": form({"contentMediaType": "application/octet-stream", "format": "binary"}),
+                "application/json": form(base64),
+            },
+        }
+    }
 
 
 def refusals(*statuses: int, unread: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
     """responses: the ways in which a route says no."""
     words = {
-        400: "malformed", 401: "the key is missing or wrong", 403: "a page of another site asks, which was not allowed",
-        404: "no such model", 408: "the body came too slowly",
-        413: "too many bytes or pictures", 415: "neither a form nor JSON", 422: "nothing to answer with",
-        500: "the model could not compute an answer", 503: "busy or shutting down; see Retry-After",
+        400: "malformed",
+        401: "the key is missing or wrong",
+        403: "a page of another site asks, which was not allowed",
+        404: "no such model",
+        408: "the body came too slowly",
+        413: "too many bytes or pictures",
+        415: "neither a form nor JSON",
+        422: "nothing to answer with",
+        500: "the model could not compute an answer",
+        503: "busy or shutting down; see Retry-After",
         504: "over the time limit",
     }
-    told: dict[int | str, dict[str, Any]] = {status: {"model": Problem, "description": words[status]}
-                                             for status in statuses}
+    told: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem, "description": words[status]} for status in statuses
+    }
     if unread is not None:
         told[422]["model"] = unread | Problem
     if 503 in told:

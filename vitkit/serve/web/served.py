@@ -42,7 +42,7 @@ CPU_BATCH = 16  # Ti/16 on one core: 40 ms a picture alone, 27 in 8 or 16, 33 in
 class Looked:
     """A picture, and which part of the attention is wanted."""
 
-    image: Tensor               # (C, height, width)
+    image: Tensor  # (C, height, width)
     layers: list[int] | None
     heads: list[int]
 
@@ -50,23 +50,35 @@ class Looked:
 @dataclass(frozen=True)
 class Predicted:
     prediction: Prediction
-    seen: str | None = None     # the picture as the model sees it, as a data: URL of a PNG, where it was asked for
+    seen: str | None = None  # the picture as the model sees it, as a data: URL of a PNG, where it was asked for
 
 
 class Served:
-    def __init__(self, name: str, classifier: Classifier, *, batch: int | None, computer: Executor, readers: Executor,
-                 limits: Limits, meters: Meters):
+    def __init__(
+        self,
+        name: str,
+        classifier: Classifier,
+        *,
+        batch: int | None,
+        computer: Executor,
+        readers: Executor,
+        limits: Limits,
+        meters: Meters,
+    ):
         self.name, self.classifier, self.limits, self.meters, self.readers = name, classifier, limits, meters, readers
         self.batch = batch or min(classifier.engine.batch, CPU_BATCH if classifier.device.type == "cpu" else 10**9)
         # one thread computes for all models and tasks: they take turns, and share no cores badly
-        self.predicting = self._batcher("predict", lambda images: list(classifier.probabilities(torch.stack(images))),
-                                        self.batch, computer)
-        self.embedding = self._batcher("embed", lambda images: list(classifier.embed(torch.stack(images))),
-                                       self.batch, computer)
+        self.predicting = self._batcher(
+            "predict", lambda images: list(classifier.probabilities(torch.stack(images))), self.batch, computer
+        )
+        self.embedding = self._batcher(
+            "embed", lambda images: list(classifier.embed(torch.stack(images))), self.batch, computer
+        )
         self.attending: Batcher[Looked, tuple[Floats, Floats]] = self._batcher("attention", self._look, 1, computer)
 
-    def _batcher(self, task: str, compute: Callable[[list[Any]], Sequence[Any]], batch: int,
-                 computer: Executor) -> Batcher[Any, Any]:
+    def _batcher(
+        self, task: str, compute: Callable[[list[Any]], Sequence[Any]], batch: int, computer: Executor
+    ) -> Batcher[Any, Any]:
         sizes = self.meters.batches.labels(self.name, task)
         return Batcher(compute, batch=batch, executor=computer, watch=sizes.observe)
 
@@ -119,22 +131,44 @@ class Served:
             return Prediction(self.classifier.labels, error=read)
         framed, image = read
         request = object()
-        (maps, rolled), probabilities = await _all([self.attending.ask(Looked(image, layers, heads), request),
-                                                    self.predicting.ask(image, request)])
-        finding = partial(self._tell, vit.config.grid, shown, heads, maps, rolled, framed,
-                          self._prediction(probabilities))
+        (maps, rolled), probabilities = await _all(
+            [self.attending.ask(Looked(image, layers, heads), request), self.predicting.ask(image, request)]
+        )
+        finding = partial(
+            self._tell, vit.config.grid, shown, heads, maps, rolled, framed, self._prediction(probabilities)
+        )
         return await asyncio.get_running_loop().run_in_executor(self.readers, finding)
 
     def _look(self, asked: Sequence[Looked]) -> list[tuple[Floats, Floats]]:
         model = self.classifier.model
-        return [(attention_maps(model, each.image[None], layers=each.layers, heads=each.heads)[0],  # (V, H, h, w)
-                 rollout(model, each.image[None])[0]) for each in asked]                            # (h, w)
+        return [
+            (
+                attention_maps(model, each.image[None], layers=each.layers, heads=each.heads)[0],  # (V, H, h, w)
+                rollout(model, each.image[None])[0],
+            )
+            for each in asked
+        ]  # (h, w)
 
-    def _tell(self, grid: tuple[int, int], shown: list[str], heads: list[int], maps: Floats, rolled: Floats,
-              framed: Tensor, prediction: Prediction) -> schema.Attention:
+    def _tell(
+        self,
+        grid: tuple[int, int],
+        shown: list[str],
+        heads: list[int],
+        maps: Floats,
+        rolled: Floats,
+        framed: Tensor,
+        prediction: Prediction,
+    ) -> schema.Attention:
         return schema.Attention(
-            model=self.name, grid=grid, views=shown, heads=heads, maps=_short(maps), rollout=_short(rolled),
-            seen=_png(framed), prediction=told(Predicted(prediction), 5))
+            model=self.name,
+            grid=grid,
+            views=shown,
+            heads=heads,
+            maps=_short(maps),
+            rollout=_short(rolled),
+            seen=_png(framed),
+            prediction=told(Predicted(prediction), 5),
+        )
 
     async def _read(self, picture: bytes, how: Callable[[bytes], T]) -> T | str:
         """What the model is shown, or why it cannot be."""
@@ -159,8 +193,9 @@ class Served:
         return image, _png(framed)
 
     def _pixels(self, picture: bytes) -> NDArray[Any]:
-        return accepted.pixels_of(picture, channels=self.classifier.model.config.channels,
-                                  pixel_limit=self.limits.pixels)
+        return accepted.pixels_of(
+            picture, channels=self.classifier.model.config.channels, pixel_limit=self.limits.pixels
+        )
 
     def warm(self) -> None:
         """The first pass through a model is slower than all others: not with somebody waiting for it."""
@@ -171,17 +206,28 @@ class Served:
         model, classifier = self.classifier.model, self.classifier
         vit = model if isinstance(model, VisionTransformer) else None
         return schema.Model(
-            name=self.name, variant=name_of(model.config), image=model.config.image, classes=list(classifier.labels),
-            multilabel=classifier.multilabel, views=[view.label for view in views(vit)] if vit else [],
-            heads=vit.config.heads if vit else 0, grid=vit.config.grid if vit else None,
-            preprocessing=classifier.exact.describe(), computes=classifier.engine.words)
+            name=self.name,
+            variant=name_of(model.config),
+            image=model.config.image,
+            classes=list(classifier.labels),
+            multilabel=classifier.multilabel,
+            views=[view.label for view in views(vit)] if vit else [],
+            heads=vit.config.heads if vit else 0,
+            grid=vit.config.grid if vit else None,
+            preprocessing=classifier.exact.describe(),
+            computes=classifier.engine.words,
+        )
 
 
 def told(predicted: Predicted, top: int) -> schema.Prediction:
     prediction = predicted.prediction
     answers = [] if prediction.error is not None else prediction.top(min(top, len(prediction.labels)))
-    content = schema.Prediction(error=prediction.error, answers=[
-        schema.Answer(label=answer.label, probability=answer.probability, index=answer.index) for answer in answers])
+    content = schema.Prediction(
+        error=prediction.error,
+        answers=[
+            schema.Answer(label=answer.label, probability=answer.probability, index=answer.index) for answer in answers
+        ],
+    )
     if predicted.seen is not None:
         content.seen = predicted.seen  # who did not ask for it does not find it in the answer
     return content

@@ -25,9 +25,9 @@ from vitkit.serve.web.limits import Limits
 from vitkit.serve.web.protocol import Patience
 from vitkit.serve.web.service import Service
 
-NOTICE = 0.5      # seconds in which a stopping server still listens, and says that it stops
-FAREWELL = 5.0    # seconds for threads to end, once every request has its answer
-KEEP_ALIVE = 5    # seconds that an idle connection stays open
+NOTICE = 0.5  # seconds in which a stopping server still listens, and says that it stops
+FAREWELL = 5.0  # seconds for threads to end, once every request has its answer
+KEEP_ALIVE = 5  # seconds that an idle connection stays open
 HEAD = 16 * 1024  # bytes of a request's line and headers
 
 
@@ -35,8 +35,9 @@ def bind(host: str, port: int) -> socket.socket:
     """Taken before models are loaded: who asked for a port that is in use hears of it at once."""
     where = f"--host {host} --port {port}"
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
-                                                                flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except (socket.gaierror, UnicodeError, OverflowError) as error:
         raise ConfigError(f"{where}: there is no such address here ({error})", try_="--host 127.0.0.1") from None
     # by its protocol, asyncio knows TCP and sends small answers at once (TCP_NODELAY): 1 ms instead of 41
@@ -48,8 +49,11 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(1)  # two that start at once would otherwise both be let have it
     except OSError as error:
         listener.close()
-        way_out = "--host 127.0.0.1, or 0.0.0.0 to be open to others" if error.errno == errno.EADDRNOTAVAIL \
+        way_out = (
+            "--host 127.0.0.1, or 0.0.0.0 to be open to others"
+            if error.errno == errno.EADDRNOTAVAIL
             else "another --port; 0 takes any that is free"
+        )
         raise ConfigError(f"{where}: {error.strerror or error}", try_=way_out) from None
     return listener
 
@@ -96,10 +100,23 @@ def make_server(app: ASGIApp, service: Service, say: Callable[[], None]) -> Serv
     # clients that send nonsense are no news; what goes wrong in a request, the Shell tells
     for name in ("uvicorn.error", "tifffile"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return Server(uvicorn.Config(
-        app, http=cast(Any, protocol), ws="none", lifespan="off", log_config=None, access_log=False,
-        proxy_headers=False, server_header=False, timeout_keep_alive=KEEP_ALIVE, h11_max_incomplete_event_size=HEAD,
-        timeout_graceful_shutdown=_drain_seconds(limits)), service, say)
+    return Server(
+        uvicorn.Config(
+            app,
+            http=cast(Any, protocol),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            h11_max_incomplete_event_size=HEAD,
+            timeout_graceful_shutdown=_drain_seconds(limits),
+        ),
+        service,
+        say,
+    )
 
 
 def _drain_seconds(limits: Limits) -> int:

@@ -42,8 +42,14 @@ def one_thread() -> ThreadPoolExecutor:
 class Service:
     """As a context: its threads end with it."""
 
-    def __init__(self, classifiers: Mapping[str, Classifier], limits: Limits | None = None, *,
-                 batch: int | None = None, computer: ThreadPoolExecutor | None = None):
+    def __init__(
+        self,
+        classifiers: Mapping[str, Classifier],
+        limits: Limits | None = None,
+        *,
+        batch: int | None = None,
+        computer: ThreadPoolExecutor | None = None,
+    ):
         """batch: pictures together, what suits the device unless said; computer: the thread that made the classifiers,
         for engines that want to be used where they were made."""
         self.limits = limits or Limits()
@@ -52,16 +58,26 @@ class Service:
         on_cpu = any(classifier.device.type == "cpu" for classifier in classifiers.values())
         self.readers = ThreadPoolExecutor(pick_readers(on_cpu), "vitkit-read", torch.set_num_threads, (1,))
         self.computer = computer or one_thread()
-        self.models = {name: Served(name, classifier, batch=batch, computer=self.computer, readers=self.readers,
-                                    limits=self.limits, meters=self.meters)
-                       for name, classifier in classifiers.items()}
+        self.models = {
+            name: Served(
+                name,
+                classifier,
+                batch=batch,
+                computer=self.computer,
+                readers=self.readers,
+                limits=self.limits,
+                meters=self.meters,
+            )
+            for name, classifier in classifiers.items()
+        }
         self.default = next(iter(self.models))
 
     def __enter__(self) -> Service:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -77,8 +93,11 @@ class Service:
         if not name:
             return self.models[self.default]
         if name not in self.models:
-            raise Refusal(404, f"There is no model {name[:80]!r}{did_you_mean(name[:80], self.models)}",
-                          f"one of {', '.join(self.models)}")
+            raise Refusal(
+                404,
+                f"There is no model {name[:80]!r}{did_you_mean(name[:80], self.models)}",
+                f"one of {', '.join(self.models)}",
+            )
         return self.models[name]
 
     async def within_limits(self, work: Awaitable[T], request: Request) -> T:
