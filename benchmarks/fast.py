@@ -27,8 +27,8 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
 from vitkit.evaluate.matching import match
 from vitkit.model.build import Model
-from vitkit.serve.fast import quicken
-from vitkit.serve.ways import ways
+from vitkit.predict.engines import ways
+from vitkit.predict.fast import quicken
 
 Compute = Callable[[Tensor], Tensor]
 EXACT, CHOSEN = "exact", "chosen by --fast"

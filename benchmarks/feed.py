@@ -27,16 +27,16 @@ from typing import Any
 import torch
 from photos import photos, write
 
-from vitkit.config import Fit
+from vitkit.config.resolve import resolve
+from vitkit.config.schema import Fit
 from vitkit.data.loader import Batch, Loader
 from vitkit.data.readers import in_flight
 from vitkit.data.sources.base import Data
-from vitkit.resolve import resolve
-from vitkit.train import run
-from vitkit.train.devices import cores, describe_device, pick_device, pick_readers
-from vitkit.train.folder import RunFolder
+from vitkit.devices import cores, describe_device, pick_device, pick_readers
+from vitkit.run_folder import RunFolder
+from vitkit.train import trainer
+from vitkit.train.distributed import joined
 from vitkit.train.loop import BETWEEN_READINGS
-from vitkit.train.parallel import joined
 
 DIFFERENT = 120  # photos; the rest are copies under other names
 WARM_UP, STEPS = {"cuda": 20}, {"cuda": 300}  # elsewhere 2, 60
@@ -151,14 +151,14 @@ def steps_of(asked: int | None, device: torch.device) -> int:
 
 
 def timed(config: Fit, data: Data, device: torch.device, place: Path, *, still: bool) -> Watch:
-    """One training run, its loader watched, or replaced by one batch on the device."""
+    """One training trainer, its loader watched, or replaced by one batch on the device."""
     watch = Watch(warm_up(device))
-    theirs, run.Loader = run.Loader, standing_still(watch, device) if still else watched(watch)
+    theirs, trainer.Loader = trainer.Loader, standing_still(watch, device) if still else watched(watch)
     try:
         with joined(device) as processes, closing(RunFolder.create(place)) as folder:
-            run.train(config, data, folder, processes, lambda name, text: None)
+            trainer.train(config, data, folder, processes, lambda name, text: None)
     finally:
-        run.Loader = theirs
+        trainer.Loader = theirs
     return watch
 
 

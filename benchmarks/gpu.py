@@ -35,9 +35,9 @@ from vitkit.bench.ceiling import Ceiling, measure_ceiling
 from vitkit.bench.timing import Ready, Result, Work, free, out_of_memory, prepare, release, timed
 from vitkit.bench.work import What, answering, flops, training, untrained
 from vitkit.compute.inference import numbers_here
+from vitkit.devices import describe_device, pick_device
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
-from vitkit.train.devices import describe_device, pick_device
 from vitkit.train.eight_bits import multiply_8_bits
 
 ROUNDS = 4  # turns of everybody, with a part of the steps in each

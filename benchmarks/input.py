@@ -40,7 +40,7 @@ from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.base import Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import Exact, Fast, whole_pixels
-from vitkit.train.devices import cores
+from vitkit.devices import cores
 
 SIDE, ROUNDS, PICTURES = 224, 60, 120
 EACH_ROUND = 12  # pictures

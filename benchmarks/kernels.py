@@ -25,10 +25,10 @@ from torch import Tensor
 
 from vitkit.kernels import forward
 from vitkit.kernels.attention import mix, split
-from vitkit.kernels.here import TRITON
+from vitkit.kernels.dispatch import TRITON
 from vitkit.kernels.linear import summed
-from vitkit.train.narrow import Copies
-from vitkit.train.one_pass import OnePass
+from vitkit.train.fused_adamw import OnePass
+from vitkit.train.mixed_precision import Copies
 
 Work = Callable[[], Any]
 ROUNDS = 30

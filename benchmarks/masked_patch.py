@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.config.resolve import resolve
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.resolve import resolve
-from vitkit.runs import begin
+from vitkit.run import begin
 
 SEEDS = (0, 1, 2)
 LABELS = (5, 20, 100)  # of each class

@@ -25,19 +25,19 @@ import torch
 from torch import Tensor
 
 import vitkit
+from vitkit.compute.fused_vit import applies
 from vitkit.compute.inference import Numbers, ready
-from vitkit.compute.quick import applies
-from vitkit.config import SGD, AdamW
+from vitkit.config.resolve import resolve
+from vitkit.config.schema import SGD, AdamW
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
 from vitkit.data.transforms import Exact
+from vitkit.devices import cores, describe_device, pick_device
 from vitkit.evaluate.matching import match
-from vitkit.resolve import resolve
-from vitkit.train.devices import cores, describe_device, pick_device
-from vitkit.train.folder import RunFolder
-from vitkit.train.parallel import joined
-from vitkit.train.run import train
+from vitkit.run_folder import RunFolder
+from vitkit.train.distributed import joined
+from vitkit.train.trainer import train
 
 Run = tuple[str, int]  # numbers and seed
 RATES = {"sgd": 1e-2, "adamw": 1e-4}

@@ -15,7 +15,7 @@ import torch
 
 import vitkit
 from tests.model.kinds import images_for, make
-from vitkit.cli import VERBS, main
+from vitkit.cli.main import VERBS, main
 
 # Few flags: a new one is a decision, made here as well.
 OPTIONS = {
@@ -130,7 +130,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_names_every_verb_and_imports_nothing_heavy():
     script = (
-        "import sys; sys.argv = ['vitkit', '--help']; from vitkit.cli import main; main(); "
+        "import sys; sys.argv = ['vitkit', '--help']; from vitkit.cli.main import main; main(); "
         "sys.exit(str({'torch', 'numpy', 'PIL', 'matplotlib', 'huggingface_hub'} & sys.modules.keys()))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
@@ -161,7 +161,7 @@ def test_help_has_no_words_of_pythons(verb: str, capsys: pytest.CaptureFixture[s
 
 
 def test_costs_need_no_torch():
-    script = "import sys; from vitkit.cli import main; main(['cost', 'B/16']); sys.exit('torch' in sys.modules)"
+    script = "import sys; from vitkit.cli.main import main; main(['cost', 'B/16']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60).returncode == 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.cli import VERBS, main
+from vitkit.cli.main import VERBS, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -16,9 +16,9 @@ from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
     from vitkit.model.build import create
-    from vitkit.runs import fit
-    from vitkit.serve.predict import Classifier
-    from vitkit.serve.preprocess import preprocess
+    from vitkit.predict.classifier import Classifier
+    from vitkit.predict.preprocess import preprocess
+    from vitkit.run import fit
     from vitkit.weights.load import load
     from vitkit.weights.save import save
 
@@ -27,11 +27,11 @@ __all__ = ["Classifier", "VitkitError", "create", "fit", "load", "preprocess", "
 
 # torch takes seconds to import, so it waits until a name that needs it is used.
 _HOME = {
-    "Classifier": "vitkit.serve.predict",
+    "Classifier": "vitkit.predict.classifier",
     "create": "vitkit.model.build",
-    "fit": "vitkit.runs",
+    "fit": "vitkit.run",
     "load": "vitkit.weights.load",
-    "preprocess": "vitkit.serve.preprocess",
+    "preprocess": "vitkit.predict.preprocess",
     "save": "vitkit.weights.save",
 }
 

@@ -1,4 +1,4 @@
-from vitkit.cli import main
+from vitkit.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -6,16 +6,16 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from vitkit.config.resolve import resolve
 from vitkit.data.check import check
 from vitkit.data.report import contact_sheet, print_report
 from vitkit.data.sources.fashion import NAME, SIDE
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.progress import progress
-from vitkit.resolve import resolve
-from vitkit.runs import begin, free_name
+from vitkit.run import begin, free_name
+from vitkit.run_folder import EVALUATION, refuse_strangers
 from vitkit.train.display import duration
-from vitkit.train.folder import EVALUATION, refuse_strangers
 
 
 def demo(out: Path | None, talk: TextIO) -> Path:

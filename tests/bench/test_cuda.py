@@ -12,7 +12,7 @@ from vitkit.bench.measure import Row, measure, plan
 from vitkit.bench.timing import prepare, synchronise, timed
 from vitkit.bench.work import training, untrained
 from vitkit.cost import cost
-from vitkit.train.recording import WARM_UPS
+from vitkit.train.cuda_graph import WARM_UPS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

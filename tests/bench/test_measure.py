@@ -15,8 +15,8 @@ from vitkit.bench import measure as measuring
 from vitkit.bench.measure import BenchError, Row, measure, needed, pick_batch, plan
 from vitkit.bench.timing import Result, prepare, timed
 from vitkit.bench.work import answering, flops, training, untrained
+from vitkit.devices import free_memory
 from vitkit.model.variants import configure
-from vitkit.train.devices import free_memory
 
 CPU = torch.device("cpu")
 TOY = configure("mu/4", image=32)

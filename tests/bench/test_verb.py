@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.cli import main
+from vitkit.cli.main import main
 
 
 def test_figures_as_json():

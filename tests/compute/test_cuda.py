@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import vitkit
 from tests.model.kinds import KINDS, images_for, make
-from vitkit.compute.graph import MOST, STREAMS
+from vitkit.compute.cuda_graph import MOST, STREAMS
 from vitkit.compute.inference import Numbers, inference, numbers_here
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.model.kinds import KINDS, images_for, make
+from vitkit.compute import int8
+from vitkit.compute.fused_vit import Quick, applies
 from vitkit.compute.inference import check_numbers, numbers_here, ready
-from vitkit.compute.quick import Quick, applies
 from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
-from vitkit.serve import int8
 
 PLAIN = [
     kind

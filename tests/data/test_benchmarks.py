@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.data.pictures import encode, scene
+from tests.data.images import encode, scene
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.conftest import FIXTURES
-from tests.data.pictures import bombs, encode, oriented, scene
-from vitkit.cli import main
+from tests.data.images import bombs, encode, oriented, scene
+from vitkit.cli.main import main
 from vitkit.data.check import Report, check
 from vitkit.data.duplicates import near
 from vitkit.data.facts import Facts, Memory, find_facts

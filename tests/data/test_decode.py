@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image
 
 from tests.conftest import FIXTURES
-from tests.data.pictures import bombs, encode, npy, oriented, png_with_header, scene
+from tests.data.images import bombs, encode, npy, oriented, png_with_header, scene
 from vitkit.data.decode import decode
 from vitkit.errors import DecodeError
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.pictures import encode, scene
+from tests.data.images import encode, scene
 from vitkit.data.decode import decode
 from vitkit.data.loader import Batch, Loader, Reader, evaluation_batches
 from vitkit.data.order import Order, generator

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.data.pictures import scene
+from tests.data.images import scene
 from vitkit.data.boxes import draw_box, draw_boxes
 from vitkit.data.decode import decode
 from vitkit.data.draws import uniform

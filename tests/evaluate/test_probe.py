@@ -13,14 +13,14 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import vitkit
 from tests.evaluate.small import as_input, small_model
-from vitkit.cli import main
+from vitkit.cli.main import main
+from vitkit.data.partition import fingerprint
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.split import stratified
 from vitkit.evaluate.features import Extractor
 from vitkit.evaluate.probe import Knn, Linear, gather, pick_method, print_probe
 from vitkit.evaluate.probe import probe as probe_features
-from vitkit.train.division import fingerprint
 
 
 @pytest.fixture(autouse=True)

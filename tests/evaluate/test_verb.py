@@ -14,16 +14,16 @@ from PIL import Image
 
 import vitkit
 from tests.evaluate.small import as_input, small_model, some_fashion
-from vitkit.cli import main
-from vitkit.config import Fit
+from vitkit.cli.main import main
+from vitkit.config.schema import Fit
+from vitkit.data.partition import divide, fingerprint
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
 from vitkit.data.split import stratified
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.show import print_evaluation
-from vitkit.train.division import divide, fingerprint
-from vitkit.train.folder import RunFolder
+from vitkit.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -12,12 +12,7 @@ from tests.model.kinds import images_for, make
 from tests.model.reference import table
 from vitkit.inspect.applies import DoesNotApply
 from vitkit.inspect.dense import dense_colours, dense_features
-from vitkit.inspect.embeddings import (
-    filter_components,
-    position_similarity,
-    similarity_by_offset,
-    similarity_by_steps,
-)
+from vitkit.inspect.embeddings import filter_components, position_similarity, similarity_by_offset, similarity_by_steps
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from PIL import Image
 import vitkit
 from tests.model.kinds import KINDS, make
 from tests.report.test_browser import QUIET
-from vitkit.cli import main
+from vitkit.cli.main import main
 from vitkit.inspect.findings import look_inside
 from vitkit.inspect.page import write_page
 from vitkit.inspect.pictures import open_gallery

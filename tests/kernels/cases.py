@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import vitkit
-from vitkit.config import SGD, AdamW, Fit
+from vitkit.config.schema import SGD, AdamW, Fit
 from vitkit.kernels import forward
 from vitkit.kernels.attention import attend, split
 from vitkit.kernels.attention_triton import attention_backward
+from vitkit.kernels.dispatch import INTERPRETED
 from vitkit.kernels.gelu_triton import gelu, gelu_backward
-from vitkit.kernels.here import INTERPRETED
 from vitkit.kernels.linear import fused_linear
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside
@@ -25,11 +25,11 @@ from vitkit.model.attention import SelfAttention
 from vitkit.model.encoder import Block
 from vitkit.model.variants import configure
 from vitkit.train import checkpoint
-from vitkit.train.narrow import Copies
-from vitkit.train.objectives import Labels
-from vitkit.train.one_pass import OnePass, suits
+from vitkit.train.distributed import Processes, share
+from vitkit.train.fused_adamw import OnePass, suits
+from vitkit.train.mixed_precision import Copies
+from vitkit.train.objectives.labels import Labels
 from vitkit.train.optimizer import build_optimizer
-from vitkit.train.parallel import Processes, share
 from vitkit.train.step import Step
 
 DEVICE = "cpu" if INTERPRETED else "cuda"

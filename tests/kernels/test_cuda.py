@@ -7,9 +7,9 @@ import torch
 
 import vitkit
 from tests.model.kinds import randomise
-from vitkit.kernels.here import TRITON
-from vitkit.train.narrow import Narrow
-from vitkit.train.objectives import Labels
+from vitkit.kernels.dispatch import TRITON
+from vitkit.train.mixed_precision import Narrow
+from vitkit.train.objectives.labels import Labels
 
 pytestmark = [
     pytest.mark.gpu,

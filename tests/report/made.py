@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vitkit import settings
-from vitkit.config import Fit
+from vitkit.config import toml
+from vitkit.config.schema import Fit
 from vitkit.data.sources.base import Names, Split
 from vitkit.evaluate.evaluation import Bin, ClassScore, Estimate, Evaluation, Mistake
 from vitkit.model.base import Metadata
@@ -156,7 +156,7 @@ def write_run(
     model = create("mu/4", classes=len(classes), image=SIDE)
     model.metadata = Metadata(labels=classes)
     config = config or Fit(data="photos", model="mu/4", image=(SIDE, SIDE), weights="none", steps=60, lr=0.01)
-    (folder / "config.toml").write_text(settings.write(config), encoding="utf-8")
+    (folder / "config.toml").write_text(toml.write(config), encoding="utf-8")
     (folder / "model.json").write_text(json.dumps(record_of(model)), encoding="utf-8")
     (folder / "run.json").write_text(json.dumps(make_run(folder, classes, **changes)), encoding="utf-8")
     lines = [json.dumps(row) for row in (make_metrics() if metrics is None else metrics)]

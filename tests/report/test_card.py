@@ -13,8 +13,8 @@ from PIL import Image
 
 import vitkit
 from tests.report.made import HOSTILE, PLAIN, SIDE, make_evaluation, make_split, write_run
-from vitkit.cli import main
-from vitkit.config import Fit
+from vitkit.cli.main import main
+from vitkit.config.schema import Fit
 from vitkit.report.card import plain, write_card
 
 

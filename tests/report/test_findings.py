@@ -7,8 +7,8 @@ import pytest
 from sklearn.metrics import confusion_matrix
 
 from tests.report.made import PLAIN, make_evaluation, make_split
+from vitkit.pages.numbers import compute, duration, percent, plural, products, short
 from vitkit.report.findings import Confusion, confusions, overconfidence
-from vitkit.report.words import compute, duration, percent, plural, products, short
 
 
 def test_confusions_are_pairs_counted_both_ways() -> None:

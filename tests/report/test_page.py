@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.report.made import HOSTILE, PLAIN, SIDE, Page, make_evaluation, make_metrics, make_split, write_run
-from vitkit.config import Fit
+from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError
 from vitkit.evaluate.evaluation import ClassScore, Estimate
 from vitkit.report.page import _without_places, write_report

@@ -22,18 +22,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitkit.cli import main
-from vitkit.config import Fit
+from vitkit.cli.main import main
+from vitkit.config.schema import Fit
 from vitkit.data.augment import augment
 from vitkit.data.loader import Loader, Reader
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import Fast
+from vitkit.devices import pick_device
+from vitkit.run_folder import RunFolder
 from vitkit.train import loop
-from vitkit.train.devices import pick_device
-from vitkit.train.folder import RunFolder
-from vitkit.train.parallel import Processes
-from vitkit.train.run import train
+from vitkit.train.distributed import Processes
+from vitkit.train.trainer import train
 
 FASHION = open_data("fashion")
 TOY: dict[str, Any] = {
@@ -209,12 +209,12 @@ def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
 
 def _server() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vitkit.runs", "tyro", "torch._dynamo"])  # the last for the first optimizer
+    context.set_forkserver_preload(["vitkit.run", "tyro", "torch._dynamo"])  # the last for the first optimizer
     return context
 
 
 def _command(words: list[str], log: str, dies_at: str, after: int, most: int | None) -> None:
-    from vitkit.cli import main
+    from vitkit.cli.main import main
 
     multiprocessing.set_start_method("fork", force=True)  # for readers: a forkserver's child would start another one
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

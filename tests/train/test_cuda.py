@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.train.runs import losses, rewound, toy, trained, weights
-from vitkit.config import AdamW, Augmentation, Schedule
+from vitkit.config.schema import AdamW, Augmentation, Schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

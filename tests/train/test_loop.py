@@ -15,17 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import vitkit
-from tests.data.pictures import encode, scene
+from tests.data.images import encode, scene
 from tests.train.runs import FASHION, lines, losses, poison, same, states, steps_of, toy, trained, weights, words
-from vitkit.cli import main
-from vitkit.config import SGD, AdamW, Augmentation, Fit, Schedule
+from vitkit.cli.main import main
+from vitkit.config.schema import SGD, AdamW, Augmentation, Fit, Schedule
 from vitkit.data.augment import Augment, augment, mix
 from vitkit.data.loader import Loader, Reader
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import Fast
 from vitkit.errors import ConfigError
-from vitkit.train import loop, run
+from vitkit.train import loop, trainer
 from vitkit.train.loop import address
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -179,7 +179,9 @@ def test_what_is_frozen_stays_bit_for_bit(tmp_path: Path):
 
 def script(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     answers = iter(scores)
-    monkeypatch.setattr(run, "_look", lambda *rest, **more: lambda: {"score": next(answers), "loss": 0.0, "top1": 0.0})
+    monkeypatch.setattr(
+        trainer, "_look", lambda *rest, **more: lambda: {"score": next(answers), "loss": 0.0, "top1": 0.0}
+    )
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
@@ -188,7 +190,7 @@ def test_early_stopping_keeps_the_best_step(average: float, monkeypatch: pytest.
     config = full(tmp_path / "run", patience=2, dev=0.1, score_every=3, save_every=2, average=average)
     found = trained(config)
     assert len(losses(found)) == 12
-    data = replace(FASHION, splits={"train": run.divide(FASHION, config).fit})
+    data = replace(FASHION, splits={"train": trainer.divide(FASHION, config).fit})
     expected = plain_loop(torch.optim.AdamW, decay=0.1, data=data, steps=6, average=average)
     assert same(weights(found), expected.average if average else expected.weights)
 
@@ -213,7 +215,7 @@ def test_patience_without_pictures_to_look_at_is_refused(tmp_path: Path):
 def test_looks_at_the_dev_pictures_are_those_of_plain_counting(tmp_path: Path):
     config = full(tmp_path / "run", dev=0.02, steps=6, score_every=6)
     found = trained(config)
-    dev = run.divide(FASHION, config).dev
+    dev = trainer.divide(FASHION, config).dev
     assert dev is not None
     model = vitkit.load(found).eval()
     pixels = torch.stack([torch.from_numpy(dev.read(index)).permute(2, 0, 1) for index in range(len(dev))])

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from tests.model.kinds import make
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import Exact
-from vitkit.train.narrow import Narrow
-from vitkit.train.objectives import Labels, Objective, class_weights, sigmoid_loss, softmax_loss
+from vitkit.train.mixed_precision import Narrow
+from vitkit.train.objectives.labels import Labels, Objective, class_weights, sigmoid_loss, softmax_loss
 
 K = 10
 shares = st.floats(0, 0.9)

@@ -10,11 +10,11 @@ import torch
 
 import vitkit
 from tests.model.kinds import KINDS, make
-from vitkit.config import SGD, Adam, AdamW, Fit, Masked, Optimizer
+from vitkit.config.schema import SGD, Adam, AdamW, Fit, Masked, Optimizer
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
-from vitkit.train.masked import MaskedPatch
-from vitkit.train.objectives import Labels, Objective
+from vitkit.train.objectives.labels import Labels, Objective
+from vitkit.train.objectives.masked_patch import MaskedPatch
 from vitkit.train.optimizer import build_optimizer, describe, freeze, set_rate
 
 BLOCK_KERNELS = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")

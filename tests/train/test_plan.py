@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vitkit.config import Fit, Schedule
+from vitkit.config.schema import Fit, Schedule
 from vitkit.errors import ConfigError
 from vitkit.train.plan import Plan, check_shares, count_steps, divisors, largest_divisor
 

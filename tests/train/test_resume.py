@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.pictures import encode, scene
+from tests.data.images import encode, scene
 from tests.train.runs import (
     LONG,
     Command,
@@ -34,12 +34,12 @@ from tests.train.runs import (
     weights,
     words,
 )
-from vitkit.config import AdamW, Schedule
+from vitkit.config.schema import AdamW, Schedule
 from vitkit.data.augment import augment
 from vitkit.data.sources.open import open_data
+from vitkit.run_folder import RunFolder
 from vitkit.train import checkpoint, loop
-from vitkit.train.folder import RunFolder
-from vitkit.weights.unfinished import whole_ones
+from vitkit.weights.run_checkpoints import whole_ones
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -121,15 +121,15 @@ def test_kills_at_any_moment_change_nothing(whole: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("place", "after"),
     [
-        pytest.param("vitkit.train.run:start_model", 1, marks=pytest.mark.slow),  # nothing was begun
+        pytest.param("vitkit.train.trainer:start_model", 1, marks=pytest.mark.slow),  # nothing was begun
         pytest.param("vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow),  # half of the first checkpoint
-        pytest.param("vitkit.runs:_describe", 1, marks=pytest.mark.slow),  # nor was it recorded
+        pytest.param("vitkit.run:_describe", 1, marks=pytest.mark.slow),  # nor was it recorded
         ("vitkit.train.loop:augment", 1),  # before the first step
         ("vitkit.train.checkpoint:write_record", 5),  # half of a later checkpoint
         pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),  # in place, and one too many
-        pytest.param("vitkit.train.run:save", 1, marks=pytest.mark.slow),  # trained, but nothing kept
-        ("vitkit.runs:evaluate", 1),  # kept, but not scored
-        ("vitkit.runs:write_report", 1),  # scored, but not reported
+        pytest.param("vitkit.train.trainer:save", 1, marks=pytest.mark.slow),  # trained, but nothing kept
+        ("vitkit.run:evaluate", 1),  # kept, but not scored
+        ("vitkit.run:write_report", 1),  # scored, but not reported
     ],
 )
 def test_a_kill_at_this_very_moment_changes_nothing(place: str, after: int, whole: Path, tmp_path: Path):

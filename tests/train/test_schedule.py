@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 
-from vitkit.config import Schedule
+from vitkit.config.schema import Schedule
 from vitkit.train.schedule import factor
 
 kinds = st.sampled_from(["cosine", "linear", "rsqrt", "constant"])

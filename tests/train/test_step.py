@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import vitkit
-from vitkit.config import AdamW, Fit
-from vitkit.train.objectives import Labels
+from vitkit.config.schema import AdamW, Fit
+from vitkit.train.distributed import Processes, share
+from vitkit.train.objectives.labels import Labels
 from vitkit.train.optimizer import build_optimizer
-from vitkit.train.parallel import Processes, share
 from vitkit.train.step import Part, Step
 
 CONFIG = Fit(optimizer=AdamW(weight_decay=0.1), lr=1e-2)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.train.runs import toy, trained
-from vitkit.cli import main
+from vitkit.cli.main import main
 from vitkit.errors import ConfigError, Interrupted
-from vitkit.train.stop import StopRequest
+from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers, check_installed
 
 # What of wandb is used: init, a run with log and finish, and the base of its errors.

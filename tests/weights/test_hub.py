@@ -17,7 +17,7 @@ from tests.conftest import expected
 from tests.model.kinds import images_for, make
 from tests.weights.hub_stand_in import COMMIT, hub
 from vitkit.model.variants import configure, name_of
-from vitkit.weights.checkpoints import DEFAULTS, PUBLIC
+from vitkit.weights.public import DEFAULTS, PUBLIC
 
 Fetch = Callable[..., subprocess.CompletedProcess[str]]
 

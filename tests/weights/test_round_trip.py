@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import vitkit
 from tests.model.kinds import KINDS, images_for, make, randomise
-from vitkit.cli import main
+from vitkit.cli.main import main
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import WeightsError
 from vitkit.model.base import Metadata

@@ -12,13 +12,13 @@ import torch
 
 from vitkit.bench.timing import Ready, Result, Work, out_of_memory, prepare, release, timed
 from vitkit.bench.work import What, answering, compiles, flops, training
+from vitkit.compute.fused_vit import applies
 from vitkit.compute.inference import Numbers, check_numbers, numbers_here
-from vitkit.compute.quick import applies
 from vitkit.cost import BYTES, cost
+from vitkit.devices import free_memory, pick_precision
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.model.build import Model
 from vitkit.model.config import ModelConfig, ViTConfig
-from vitkit.train.devices import free_memory, pick_precision
 
 ALL: tuple[What, ...] = get_args(What)
 STEPS, WARMUPS = 12, 5  # of a GPU

@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.bench.timing import Work
+from vitkit.compute.fused_vit import applies
 from vitkit.compute.inference import Numbers, inference
-from vitkit.compute.quick import applies
-from vitkit.config import AdamW, Fit
+from vitkit.config.schema import AdamW, Fit
 from vitkit.cost import cost
+from vitkit.devices import Precision
 from vitkit.model.build import Model, create
 from vitkit.model.config import ModelConfig
-from vitkit.train import recording
-from vitkit.train.devices import Precision
-from vitkit.train.objectives import Labels
+from vitkit.train import cuda_graph
+from vitkit.train.distributed import Processes, share
+from vitkit.train.objectives.labels import Labels
 from vitkit.train.optimizer import build_optimizer
-from vitkit.train.parallel import Processes, share
 from vitkit.train.plan import Plan
 from vitkit.train.step import Step
 
@@ -47,7 +47,7 @@ def training(model: Model, device: torch.device, precision: Precision, *, batch:
     shared = share(objective, "none", Processes(device), precision, compiled=compiled)
     optimizer = build_optimizer(objective, SETTINGS, fused=device.type == "cuda")
     plan = Plan(steps=1, pictures=batch, batch=batch, micro=batch, processes=1)
-    recorded = recording.decide("auto", objective, plan, Processes(device), precision, "none")
+    recorded = cuda_graph.decide("auto", objective, plan, Processes(device), precision, "none")
     step = Step(shared, optimizer, clip=SETTINGS.clip, recorded=recorded)
     parts = repeat(labelled(model.config, batch, device))
     return lambda: step(parts)

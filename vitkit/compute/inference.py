@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from vitkit.compute.graph import Graphed
-from vitkit.compute.quick import Quick, applies, roundable
-from vitkit.compute.whole import Whole
+from vitkit.compute.cast import Whole
+from vitkit.compute.cuda_graph import Graphed
+from vitkit.compute.fused_vit import Quick, applies, roundable
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer

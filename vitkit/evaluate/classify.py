@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from vitkit.compute.inference import Numbers
+from vitkit.compute.split_logits import Answers, Watch, answers
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.sources.files import few
 from vitkit.data.sources.splits import canonical, scoring_split
@@ -21,7 +22,6 @@ from vitkit.evaluate.matching import match
 from vitkit.evaluate.real import read_real, real_accuracy
 from vitkit.evaluate.scores import Asked, score_one_label, score_several_labels
 from vitkit.model.build import Model
-from vitkit.train.score import Answers, Watch, answers
 
 
 def evaluate(

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitkit.atomic import replacing
 from vitkit.compute.inference import Numbers, ready
+from vitkit.compute.split_logits import Watch
 from vitkit.data.facts import content_hash, default_place
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import DataError, Names, Split
@@ -28,7 +29,6 @@ from vitkit.data.transforms import Exact
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.memory import recall, remember
 from vitkit.model.build import Model
-from vitkit.train.score import Watch
 
 VERSION = 2  # of decoding, the exact chain and the forward pass: a change there forgets what was remembered
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitkit.config import Fit
+from vitkit.config.schema import Fit
+from vitkit.data.partition import divide
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.files import counted, few
 from vitkit.data.sources.splits import choosing_split, fitting_split, scoring_split
@@ -27,7 +28,6 @@ from vitkit.evaluate.linear import Tried
 from vitkit.evaluate.metrics import Ints
 from vitkit.evaluate.neighbours import NEIGHBOURS, TEMPERATURE, classify
 from vitkit.evaluate.unseen import unseen
-from vitkit.train.division import divide
 
 SHOWN = 5  # pictures left out; --json has all of them
 

@@ -6,12 +6,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from vitkit.data.partition import divide, fingerprint, held_out
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import canonical, scoring_split
 from vitkit.errors import ConfigError, VitkitError
-from vitkit.train.division import divide, fingerprint, held_out
-from vitkit.train.folder import CONFIG, RECORD, RunFolder
+from vitkit.run_folder import CONFIG, RECORD, RunFolder
 
 KEYS = {"source", "share", "seed", "fingerprint"}  # of the record that train/division.py makes
 

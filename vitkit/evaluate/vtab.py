@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from vitkit.config import Fit
+from vitkit.config.schema import Fit
 from vitkit.data.order import generator
+from vitkit.data.partition import divide
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.sources.files import few
 from vitkit.errors import ConfigError
@@ -21,7 +22,6 @@ from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate
 from vitkit.evaluate.features import Features
 from vitkit.evaluate.intervals import share
-from vitkit.train.division import divide
 
 EXAMPLES = 1000
 FIT = 0.8  # of them; the others are for choosing

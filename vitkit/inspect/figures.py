@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vitkit.inspect.distance import AttentionDistance
 from vitkit.inspect.embeddings import Filters
 from vitkit.inspect.rasters import COSINE, Floats, heat, mosaic, unit
-from vitkit.report.svg import ACCENT, MUTED, RULE, SECOND, canvas, drawing
+from vitkit.pages.svg import ACCENT, MUTED, RULE, SECOND, canvas, drawing
 
 TILE = 64  # CSS pixels that a head's map takes along its longer side
 WIDEST = 820  # CSS pixels beside a photo

@@ -24,8 +24,8 @@ from vitkit.inspect.pictures import Picture
 from vitkit.inspect.tokens import default_token, named
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
+from vitkit.pages.numbers import plural, size
 from vitkit.report.pictures import Embedded
-from vitkit.report.words import plural, size
 
 LARGEST = 448  # pixels that an embedded picture has at most along a side
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.here import direct
+from vitkit.kernels.dispatch import direct
 
 PIECE, STEP = 8192, 1024  # numbers of a program, and of them at a time
 WARPS = 8

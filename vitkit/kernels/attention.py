@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitkit.kernels.dispatch import TRITON, check_single, either, fusable, has_bf16
 from vitkit.kernels.forward import product
-from vitkit.kernels.here import TRITON, check_single, either, fusable, has_bf16
 
 if TRITON:
     from vitkit.kernels.attention_triton import attention_backward, attention_backward_operator

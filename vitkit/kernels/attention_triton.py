@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.here import direct
+from vitkit.kernels.dispatch import direct
 
 LOG2E = tl.constexpr(1.4426950408889634)
 

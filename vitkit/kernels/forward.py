@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.kernels.here import TRITON, either, fusable
+from vitkit.kernels.dispatch import TRITON, either, fusable
 
 if TRITON:
     from vitkit.kernels import gelu_triton, norm_triton

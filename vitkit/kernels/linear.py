@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitkit.kernels.dispatch import TRITON, check_single, fusable
 from vitkit.kernels.forward import product
-from vitkit.kernels.here import TRITON, check_single, fusable
 
 if TRITON:
     from vitkit.kernels.sums_triton import sums

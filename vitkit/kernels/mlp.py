@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitkit.kernels.dispatch import TRITON, check_single, either
 from vitkit.kernels.forward import gelu_rounded, product, round_rows, rounded_product
-from vitkit.kernels.here import TRITON, check_single, either
 from vitkit.kernels.linear import summed
 
 if TRITON:

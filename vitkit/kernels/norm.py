@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.kernels.here import TRITON, check_single, either, fusable
+from vitkit.kernels.dispatch import TRITON, check_single, either, fusable
 
 if TRITON:
     from vitkit.kernels import norm_triton

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.here import direct
+from vitkit.kernels.dispatch import direct
 
 # rows that a program goes through, and of them at a time, measured on an H200: up to 256 and 512 columns; above, a
 # width that is a power of two, and one that is not

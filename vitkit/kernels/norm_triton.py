@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vitkit.kernels.dispatch import direct
 from vitkit.kernels.gelu_triton import gelu_and_slope
-from vitkit.kernels.here import direct
 
 EIGHT_BITS = torch.float8_e4m3fn  # up to 448
 NORM = {"ROWS": 4, "num_warps": 4}

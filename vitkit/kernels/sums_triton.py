@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.here import direct
+from vitkit.kernels.dispatch import direct
 
 TILE_ROWS, TILE_COLUMNS, ROWS_EACH = 32, 64, 512
 

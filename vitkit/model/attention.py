@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.kernels.attention import attend, attends, mix, split
-from vitkit.kernels.here import fusable
+from vitkit.kernels.dispatch import fusable
 from vitkit.kernels.linear import plain, through
 from vitkit.model.initialise import linear
 from vitkit.model.positions import Relative

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from vitkit.kernels.here import fusable
+from vitkit.kernels.dispatch import fusable
 from vitkit.kernels.linear import plain, through
 from vitkit.kernels.mlp import mlp
 from vitkit.kernels.norm import beside

@@ -13,10 +13,10 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from vitkit.atomic import write_text
 from vitkit.evaluate.evaluation import Estimate, Evaluation
+from vitkit.pages.numbers import interval, percent, plural, size
 from vitkit.report import facts, findings
 from vitkit.report.record import NOT_RECORDED, Record, read_record
-from vitkit.report.words import interval, percent, plural, size
-from vitkit.weights.checkpoints import DEFAULTS
+from vitkit.weights.public import DEFAULTS
 
 CLASSES = 60  # named in the card; model.json has all
 WEAKEST = 5

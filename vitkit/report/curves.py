@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from vitkit.pages.svg import ACCENT, MUTED, SECOND, canvas, drawing, inline
 from vitkit.report.record import Record, Row
-from vitkit.report.svg import ACCENT, MUTED, SECOND, canvas, drawing, inline
 
 WIDTH, HEIGHT = 400, 240
 POINTS = 240  # of a curve: more would only make the file larger

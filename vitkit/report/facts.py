@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitkit.pages.numbers import compute, duration, percent, products, size
 from vitkit.report.findings import training_operations
 from vitkit.report.record import NOT_RECORDED, Record
-from vitkit.report.words import compute, duration, percent, products, size
 
 Rows = list[tuple[str, str]]
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.report.svg import ACCENT, INK, MUTED, RULE, SECOND, canvas, drawing, inline, label
+from vitkit.pages.svg import ACCENT, INK, MUTED, RULE, SECOND, canvas, drawing, inline, label
 
 LABELLED = 40  # classes whose names fit beside a confusion matrix
 BLOCKS = 240  # rows of a larger one: beyond that, neighbouring classes share a row

@@ -9,8 +9,8 @@ import numpy as np
 
 from vitkit.cost import FLOPS_PER_TRAINED_MAC
 from vitkit.evaluate.evaluation import ClassScore, Evaluation
+from vitkit.pages.numbers import interval, percent, plural
 from vitkit.report.record import Record
-from vitkit.report.words import interval, percent, plural
 
 NAMED = 12  # pictures or classes named in a sentence before it says how many more there are
 

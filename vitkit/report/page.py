@@ -15,10 +15,10 @@ from markupsafe import Markup
 from vitkit.atomic import write_text
 from vitkit.data.sources.base import Split
 from vitkit.evaluate.evaluation import Estimate, Evaluation
+from vitkit.pages.numbers import duration, interval, percent, plural, products, short, unbroken
 from vitkit.report import facts, figures, findings, pictures
 from vitkit.report.curves import curves
 from vitkit.report.record import NOT_RECORDED, Record, read_record
-from vitkit.report.words import duration, interval, percent, plural, products, short, unbroken
 
 FOLDED_FROM, WEAKEST, LISTED = 20, 12, 2_000  # classes: from how many on a table is folded, and how much stays open
 PAIRS = 12

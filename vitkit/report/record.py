@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitkit import settings
-from vitkit.config import Fit
+from vitkit.config import toml
+from vitkit.config.schema import Fit
 from vitkit.cost import cost
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import Exact
@@ -147,7 +147,7 @@ def _config(path: Path, unreadable: list[str]) -> Fit | None:
     if not path.is_file():
         return None
     try:
-        return settings.from_tables(settings.read(path))
+        return toml.from_tables(toml.read(path))
     except VitkitError:  # written by another version; its text is shown all the same
         unreadable.append(path.name)
         return None

@@ -1,1 +1,1 @@
-"""Using a trained model: predictions, exported graphs, a server and its page, all with the same answers."""
+"""`vitkit serve`: models behind HTTP, and the page in front of them."""

@@ -25,10 +25,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 from vitkit.atomic import write_text
-from vitkit.train.averaging import Average
-from vitkit.train.folder import RunError
-from vitkit.train.parallel import Processes
-from vitkit.weights.unfinished import RECORD, quietly
+from vitkit.run_folder import RunError
+from vitkit.train.distributed import Processes
+from vitkit.train.ema import Average
+from vitkit.weights.run_checkpoints import RECORD, quietly
 
 SAVING, LEAVING = ".saving", ".leaving"
 DISK_LAG = 30.0  # seconds that a network's disk may take to show a file

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import torch
 
+from vitkit.compute.fused_vit import roundable
 from vitkit.compute.inference import numbers_here
-from vitkit.compute.quick import roundable
+from vitkit.devices import Precision
 from vitkit.errors import ConfigError
-from vitkit.kernels.here import TRITON
+from vitkit.kernels.dispatch import TRITON
 from vitkit.model.attention import SelfAttention
 from vitkit.model.build import Model
 from vitkit.model.encoder import Mlp
 from vitkit.model.vit import VisionTransformer
-from vitkit.train.devices import Precision
 
 
 def multiply_8_bits(model: Model, device: torch.device, precision: Precision) -> None:

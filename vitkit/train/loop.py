@@ -19,24 +19,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.config import Fit
+from vitkit.config.schema import Fit
 from vitkit.data.augment import Augment, augment, mix
 from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader, too_many_broken
+from vitkit.run_folder import RunError, RunFolder
 from vitkit.train import checkpoint
-from vitkit.train.averaging import Average
 from vitkit.train.display import Display
-from vitkit.train.folder import RunError, RunFolder
-from vitkit.train.objectives import Objective
+from vitkit.train.distributed import Processes
+from vitkit.train.ema import Average
+from vitkit.train.objectives.labels import Objective
 from vitkit.train.optimizer import set_rate
-from vitkit.train.parallel import Processes
 from vitkit.train.place import Place, place_of
 from vitkit.train.plan import Plan
+from vitkit.train.prefetch import Sender
 from vitkit.train.schedule import factor
-from vitkit.train.sending import Sender
+from vitkit.train.signals import StopRequest
 from vitkit.train.step import Part, Step, Stepped
-from vitkit.train.stop import StopRequest
 from vitkit.train.tracking import Trackers
-from vitkit.weights.unfinished import whole_ones
+from vitkit.weights.run_checkpoints import whole_ones
 
 BETWEEN_READINGS = 10  # steps whose losses stay on a GPU before the host asks for them
 BETWEEN_SAVES = 600.0  # seconds

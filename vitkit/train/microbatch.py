@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from vitkit.cost import BYTES, cost
+from vitkit.devices import Precision, free_memory
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
-from vitkit.train.devices import Precision, free_memory
-from vitkit.train.narrow import Narrow
-from vitkit.train.objectives import Objective
-from vitkit.train.parallel import Processes
+from vitkit.train.distributed import Processes
+from vitkit.train.dry_run import forget, practise
+from vitkit.train.mixed_precision import Narrow
+from vitkit.train.objectives.labels import Objective
 from vitkit.train.plan import divisors, largest_divisor
-from vitkit.train.practice import forget, practise
 
 CPU_SHARE = 0.25  # of free memory; the data and everybody else live there too
 CPU_MOST = 256  # larger passes are no faster on a CPU

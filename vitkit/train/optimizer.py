@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitkit.config import SGD, AdamW, Fit
+from vitkit.config.schema import SGD, AdamW, Fit
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
-from vitkit.train.objectives import Objective
+from vitkit.train.objectives.labels import Objective
 
 
 def freeze(model: Model, blocks: int) -> list[str]:

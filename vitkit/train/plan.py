@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from vitkit.config import Fit
+from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vitkit.config import Schedule
+from vitkit.config.schema import Schedule
 
 
 def factor(schedule: Schedule, step: int, steps: int) -> float:

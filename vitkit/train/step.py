@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from vitkit.train.objectives import Measured
-from vitkit.train.one_pass import OnePass, leave, suits
-from vitkit.train.parallel import gathering, whole
-from vitkit.train.recording import Recorded, there_and_back
+from vitkit.train.cuda_graph import Recorded, there_and_back
+from vitkit.train.distributed import gathering, whole
+from vitkit.train.fused_adamw import OnePass, leave, suits
+from vitkit.train.objectives.labels import Measured
 
 Part = tuple[Tensor, Tensor]  # pixels and targets, as an objective takes them
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from vitkit.errors import WeightsError
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
-from vitkit.weights.unfinished import latest, open_unfinished, step_of
+from vitkit.weights.run_checkpoints import latest, open_unfinished, step_of
 
 log = logging.getLogger("vitkit")
 

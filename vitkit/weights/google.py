@@ -18,16 +18,9 @@ from vitkit.errors import WeightsError
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
-from vitkit.weights.formats import (
-    NEGLIGIBLE_EPS,
-    Checkpoint,
-    Content,
-    Losses,
-    epsilon_loss,
-    training_losses,
-)
+from vitkit.weights.formats import NEGLIGIBLE_EPS, Checkpoint, Content, Losses, epsilon_loss, training_losses
+from vitkit.weights.infer_sizes import find_image
 from vitkit.weights.mapping import Rule, batched, read, same, write
-from vitkit.weights.untold import find_image
 
 # attention, second LayerNorm, MLP inside an encoder block. The published files carry the older names, of the time
 # before flax.linen; its own code and timm read those, so they are what is written unless a file came with the newer.

@@ -18,17 +18,8 @@ from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
 from vitkit.weights.formats import Checkpoint, Content, Losses, training_losses
-from vitkit.weights.mapping import (
-    Rule,
-    batched,
-    fused,
-    parameters,
-    patch_convolution,
-    read,
-    write,
-    zero_biases,
-)
-from vitkit.weights.untold import find_heads, find_image
+from vitkit.weights.infer_sizes import find_heads, find_image
+from vitkit.weights.mapping import Rule, batched, fused, parameters, patch_convolution, read, write, zero_biases
 
 _GELU: dict[str, Gelu] = {
     "gelu": "exact",

@@ -16,10 +16,10 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ViTConfig, check_count, parse_size
 from vitkit.model.positions import Interpolation
 from vitkit.model.variants import configure
-from vitkit.weights.checkpoints import DEFAULTS
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, Content
 from vitkit.weights.hub import PREFIX, download
+from vitkit.weights.public import DEFAULTS
 from vitkit.weights.registry import FORMATS, Format
 
 log = logging.getLogger("vitkit")

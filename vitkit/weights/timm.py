@@ -20,16 +20,9 @@ from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitkit.model.variants import name_of
-from vitkit.weights.formats import (
-    NEGLIGIBLE_EPS,
-    Checkpoint,
-    Content,
-    Losses,
-    epsilon_loss,
-    training_losses,
-)
+from vitkit.weights.formats import NEGLIGIBLE_EPS, Checkpoint, Content, Losses, epsilon_loss, training_losses
+from vitkit.weights.infer_sizes import find_heads, find_image
 from vitkit.weights.mapping import Rule, batched, parameters, patch_convolution, read, write, zero_biases
-from vitkit.weights.untold import find_heads, find_image
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}

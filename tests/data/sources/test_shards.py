@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.pictures import encode, oriented, scene
+from tests.data.images import encode, oriented, scene
 from tests.data.sources.made import lay_out, misread_by_threads, png, some
 from vitkit.data import shrink
 from vitkit.data.decode import decode

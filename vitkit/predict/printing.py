@@ -1,0 +1,71 @@
+"""Predictions as people read them: bars for a few pictures, a line each for many."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+from vitkit.predict.prediction import Prediction
+
+FEW = 6  # pictures that get bars
+BAR = 24  # characters of a certain answer
+NAME = 40  # characters of a name in a line, at most
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], top: int) -> None:
+    """`names` are those of all pictures, so that columns stand from the first line on."""
+    if len(names) <= FEW:
+        for place, prediction in enumerate(predictions):
+            print("\n" * (place > 0) + "\n".join(_bars(prediction, top)))
+        return
+    common = os.path.commonpath([os.path.dirname(name) or "." for name in names]) if _comparable(names) else ""
+    width = min(max(len(_short(name, common)) for name in names), NAME)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for prediction in predictions:
+        name = _short(prediction.name or "", common)
+        name = name if len(name) <= width else "…" + name[1 - width :]
+        print(_line(prediction, f"{name:<{width}}", top, room), flush=True)
+
+
+def _bars(prediction: Prediction, top: int) -> list[str]:
+    name = in_one_line(prediction.name or "")
+    if prediction.error is not None:
+        return [name, f"  no answer: {prediction.error}"]
+    return [
+        name,
+        *(f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}" for answer in prediction.top(top)),
+    ]
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * BAR * 8)
+    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(BAR)
+
+
+def _line(prediction: Prediction, name: str, top: int, room: int | None) -> str:
+    """As many answers as there is room for, one at least."""
+    if prediction.error is not None:
+        return f"{name}  no answer: {prediction.error}"
+    line = name
+    for place, answer in enumerate(prediction.top(top)):
+        more = f"  {answer.label} {answer.probability:.1%}"
+        if place and room is not None and len(line) + len(more) > room:
+            break
+        line += more
+    return line
+
+
+def _short(name: str, common: str) -> str:
+    return in_one_line(os.path.relpath(name, common) if common else name)
+
+
+def in_one_line(name: str) -> str:
+    """File names may hold line breaks, commands to a terminal and what is no text at all; those become escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def _comparable(names: Sequence[str]) -> bool:
+    return len({os.path.isabs(name) for name in names}) == 1

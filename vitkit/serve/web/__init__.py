@@ -1,1 +1,0 @@
-"""`vitkit serve`: models behind HTTP, and the page in front of them."""
