@@ -12,10 +12,10 @@ from vitkit.data.report import contact_sheet, print_report
 from vitkit.data.sources.fashion import NAME, SIDE
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.progress import progress
+from vitkit.progress import show_progress
 from vitkit.run import begin, free_name
 from vitkit.run_folder import EVALUATION, refuse_strangers
-from vitkit.train.display import duration
+from vitkit.text import duration
 
 
 def demo(out: Path | None, talk: TextIO) -> Path:
@@ -28,7 +28,7 @@ def demo(out: Path | None, talk: TextIO) -> Path:
 
     _heading(talk, "1 of 3", f"look at the data: vitkit check {NAME}")
     data = open_data(NAME)
-    report = check(data, watch=progress)
+    report = check(data, progress=show_progress)
     print_report(report, talk)
     sheet = folder / "check.png"
     contact_sheet(data, report, (SIDE, SIDE), "crop", 1).save(sheet)

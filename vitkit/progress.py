@@ -1,41 +1,49 @@
-"""Long work shows where it is: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: a bar on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """The items, counted as they pass: rate and time left, on stderr."""
-    if sys.stderr.isatty():
-        yield from _bar(items, total, what)
-    else:
-        yield from _lines(items, total, what)
+class Progress(Protocol):
+    """A function that yields the items and reports how many of `total` have passed."""
+
+    def __call__(self, items: Iterable[Item], total: int, what: str) -> Iterator[Item]: ...
+
+
+def no_progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """Yield the items and report nothing."""
+    return iter(items)
+
+
+def show_progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """Yield the items and show count, rate and time left on stderr."""
+    return _bar(items, total, what) if sys.stderr.isatty() else _lines(items, total, what)
 
 
 def _bar(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    from rich import progress as shows
+    from rich import progress
     from rich.console import Console
 
     columns = (
-        shows.TextColumn(what),
-        shows.BarColumn(),
-        shows.MofNCompleteColumn(),
-        shows.TaskProgressColumn(show_speed=True),
-        shows.TimeRemainingColumn(),
+        progress.TextColumn(what),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TaskProgressColumn(show_speed=True),
+        progress.TimeRemainingColumn(),
     )
-    with shows.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(what, total=total)
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
         for item in items:
             yield item
-            shown.advance(task)
+            bar.advance(task)
 
 
 def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:

@@ -24,7 +24,6 @@ from vitkit.config.schema import Fit
 from vitkit.data.loader import TooManyBroken
 from vitkit.data.partition import Division, divide, fingerprint
 from vitkit.data.sources.base import Data
-from vitkit.data.sources.files import counted
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import fitting_split
 from vitkit.devices import describe_machine, pick_device, pick_readers
@@ -32,11 +31,11 @@ from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.inspect.looks import looks
-from vitkit.progress import progress
+from vitkit.progress import show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
 from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
-from vitkit.train.display import duration
+from vitkit.text import counted, duration
 from vitkit.train.distributed import Processes, joined, lost_peer
 from vitkit.train.lr_search import choose_rate
 from vitkit.train.tracking import check_installed
@@ -232,7 +231,7 @@ def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFo
             device=device,
             max_failed=1.0,
             workers=pick_readers(config.workers, device, 1),
-            watch=progress,
+            progress=show_progress,
         )
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
         unseen = "" if _seen_before(config, data) else " that training has not seen"

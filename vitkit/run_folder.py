@@ -19,6 +19,7 @@ from vitkit.atomic import locked, write_text
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError, VitkitError
+from vitkit.text import binary_size
 from vitkit.weights.run_checkpoints import CHECKPOINTS
 
 LOCK = ".lock"
@@ -125,7 +126,8 @@ class RunFolder:
         free = shutil.disk_usage(self.path).free
         if free < needed:
             raise RunError(
-                f"{self.path} is on a disk with {_gib(free)} free; this run needs {_gib(needed)} for its checkpoints.",
+                f"{self.path} is on a disk with {binary_size(free)} free; this run needs {binary_size(needed)} for "
+                "its checkpoints.",
                 try_="--out a folder on another disk, or make room",
             )
 
@@ -217,7 +219,3 @@ def refuse_strangers(path: Path) -> None:
             found=", ".join(strangers[:8]),
             try_=f"--out {path / 'run'}, or leave --out away",
         )
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

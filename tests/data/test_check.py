@@ -196,7 +196,7 @@ def test_an_interrupted_look_keeps_what_it_learned(photos: Path, monkeypatch: py
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        check(open_data(photos), memory=memory, watch=interrupted)
+        check(open_data(photos), memory=memory, progress=interrupted)
     decoded = []
     monkeypatch.setattr("vitkit.data.facts.find_facts", lambda *given: decoded.append(1) or find_facts(*given))
     look(photos)

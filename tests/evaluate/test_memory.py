@@ -177,9 +177,9 @@ def test_whoever_is_stopped_goes_on_from_there(how: type[BaseException], tmp_pat
 
     model = small_model().train()
     with pytest.raises(how):
-        Extractor(model=model, place=tmp_path, batch=10, watch=stopping)(split)
+        Extractor(model=model, place=tmp_path, batch=10, progress=stopping)(split)
     assert model.training
-    found = Extractor(model=small_model(), place=tmp_path, batch=10, watch=counting)(split)
+    found = Extractor(model=small_model(), place=tmp_path, batch=10, progress=counting)(split)
     assert sum(shown) == 20  # 30 of 50 were done
     whole = Extractor(model=small_model(), place=tmp_path / "elsewhere")(split)
     np.testing.assert_allclose(found.values, whole.values, atol=1e-6)

@@ -186,7 +186,7 @@ def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_p
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, find([photos]), top=5, source="runs/a", watch=stop)
+        predict_into(out, classifier, find([photos]), top=5, source="runs/a", progress=stop)
     retrained = vitkit.Classifier(colour_model())
     with torch.no_grad():
         retrained.model.head.logits.bias += 0.5
@@ -231,12 +231,12 @@ def test_a_file_that_is_being_replaced_is_so_by_the_same_call_without_overwrite(
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, paths, top=5, overwrite=True, watch=stopped)
+        predict_into(out, classifier, paths, top=5, overwrite=True, progress=stopped)
     assert out.read_text() == "older answers\n"
     assert predict_into(out, classifier, paths, top=5)[0] == 4
     assert len(out.read_text().splitlines()) == 1 + len(paths)
     with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, paths, top=5, overwrite=True, watch=stopped)
+        predict_into(out, classifier, paths, top=5, overwrite=True, progress=stopped)
     os.utime(out, (time.time() + 9, time.time() + 9))  # somebody else has written it since
     with pytest.raises(vitkit.VitkitError, match="exists already"):
         predict_into(out, classifier, paths, top=5)
@@ -278,7 +278,7 @@ def test_what_a_crash_leaves_of_a_journal_is_no_hindrance(run: Path, photos: Pat
                 classifier,
                 find([photos]),
                 top=5,
-                watch=lambda items, total, what: (1 / (3 - place) and item for place, item in enumerate(items)),
+                progress=lambda items, total, what: (1 / (3 - place) and item for place, item in enumerate(items)),
             )
         part.write_bytes(part.read_bytes() + bytes(100) + b"\n")
     else:
@@ -319,7 +319,7 @@ def test_ctrl_c_and_a_scheduler_hear_how_to_go_on(
         os.kill(os.getpid(), number)
         time.sleep(60)
 
-    monkeypatch.setattr("vitkit.progress.progress", stop)
+    monkeypatch.setattr("vitkit.progress.show_progress", stop)
     with pytest.raises(SystemExit) as stopped:
         predict(run, photos, "--out", tmp_path / "answers.csv")
     monkeypatch.undo()

@@ -7,15 +7,7 @@ import sys
 
 import pytest
 
-from vitkit.train.display import Display, duration
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (3599.7, "1 h 0 min"), (1e5, "27 h 46 min")],
-)
-def test_durations_are_told_in_two_units_at_most(seconds: float, words: str):
-    assert duration(seconds) == words
+from vitkit.train.display import Display
 
 
 def show(steps: range, *, batch: int = 32) -> None:

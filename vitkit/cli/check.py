@@ -38,7 +38,7 @@ def check(
     from vitkit.data.report import contact_sheet, print_report, report_as_json
     from vitkit.data.sheet import refuse_others, save_sheet
     from vitkit.data.sources.open import open_data
-    from vitkit.progress import progress
+    from vitkit.progress import show_progress
 
     at_least(1, channels=channels, workers=workers)
     size = image_size(image)
@@ -46,7 +46,7 @@ def check(
     target = outside(Path(data), Path("check.png")) if sheet is None else sheet
     if sheet is not None:
         refuse_others(sheet)
-    report = check_data(opened, channels=channels, workers=workers, watch=progress)
+    report = check_data(opened, channels=channels, workers=workers, progress=show_progress)
     try:
         save_sheet(contact_sheet(opened, report, size, resize, channels), target)
         drawn = str(target)
@@ -82,14 +82,14 @@ def shard(
     vitkit shard photos/ small/ --side 512        photos of many megapixels, which are slow to read in every epoch
     """
     from vitkit.data.shards import write_shards
-    from vitkit.data.sources.files import counted
     from vitkit.data.sources.open import open_data
-    from vitkit.progress import progress
+    from vitkit.progress import show_progress
+    from vitkit.text import counted
 
     at_least(1, megabytes=megabytes, side=side, workers=workers)
     opened = open_data(data, label=label)
     with cleared_up():
-        smaller = write_shards(opened, folder, megabytes=megabytes, side=side, workers=workers, progress=progress)
+        smaller = write_shards(opened, folder, megabytes=megabytes, side=side, workers=workers, progress=show_progress)
     written = sorted(path.name for path in folder.glob("*.tar"))
     pictures = {name: len(split) for name, split in opened.splits.items()}
     if json:

@@ -138,6 +138,8 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, trainin
     from rich.console import Console
     from rich.table import Table
 
+    from vitkit.text import binary_size
+
     table = Table(box=None, pad_edge=False)
     columns = {
         "model": "model",
@@ -157,8 +159,8 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, trainin
             "parameters": f"{row['parameters']:,}",
             "tokens": str(row["tokens"] or "–"),
             "macs": f"{row['macs'] / 1e9:,.2f}",
-            "activation_bytes": _gib(row["activation_bytes"]),
-            "state_bytes": _gib(row["state_bytes"]),
+            "activation_bytes": binary_size(row["activation_bytes"], 2),
+            "state_bytes": binary_size(row["state_bytes"], 2),
             "exaflops": f"{row.get('exaflops', 0):,.4g}",
         }
         table.add_row(*(texts[name] for name in shown))
@@ -167,7 +169,3 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, trainin
     console.print(table)
     console.print(f"GMACs: one image forward. activations: {memory}, no checkpointing.")
     console.print("state: fp32 weights, gradients and Adam moments." + " exaFLOPs: the training run." * training)
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -53,7 +53,7 @@ def evaluate(
     from vitkit.evaluate.matching import read_labels
     from vitkit.evaluate.show import print_evaluation
     from vitkit.evaluate.unseen import unseen
-    from vitkit.progress import progress
+    from vitkit.progress import show_progress
     from vitkit.weights.load import load
 
     chosen = pick_device(device)
@@ -71,7 +71,7 @@ def evaluate(
         batch=batch,
         workers=pick_readers(workers, chosen, 1),
         real=real,
-        watch=progress,
+        progress=show_progress,
     )
     if out is not None:
         write_text(out, found.to_json() + "\n", ConfigError)
@@ -124,7 +124,7 @@ def probe(
     from vitkit.evaluate.features import Extractor, write_features
     from vitkit.evaluate.probe import apart, gather, pick_method, print_probe
     from vitkit.evaluate.probe import probe as probe_features
-    from vitkit.progress import progress
+    from vitkit.progress import show_progress
     from vitkit.weights.load import load
 
     learner = pick_method(method, shots=shots, seeds=seeds, neighbours=neighbours)
@@ -138,7 +138,7 @@ def probe(
         precision=precision,
         batch=batch,
         workers=pick_readers(workers, chosen, 1),
-        watch=progress,
+        progress=show_progress,
     )
     try:
         parts = gather(extract, opened, learner)

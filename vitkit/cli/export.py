@@ -74,7 +74,7 @@ def export(
     from vitkit.export.write import export as export_model
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.samples import find_samples
-    from vitkit.progress import progress
+    from vitkit.progress import show_progress
 
     refuse_existing(target, overwrite)
     classifier = Classifier(run, device="cpu", image=size)
@@ -88,13 +88,13 @@ def export(
                 input=input,
                 samples=samples,
                 overwrite=overwrite,
-                watch=progress,
+                progress=show_progress,
                 most=pictures or SCORED,
                 max_drop=MAX_DROP if max_drop is None else max_drop,
             )
         else:
             made = export_model(
-                classifier, target, to=to, input=input, samples=samples, overwrite=overwrite, watch=progress
+                classifier, target, to=to, input=input, samples=samples, overwrite=overwrite, progress=show_progress
             )
     if json:
         print_json({"run": run, "to": to, "input": input, **made.record(), "file": str(made.path)})

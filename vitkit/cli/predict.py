@@ -75,7 +75,7 @@ def predict(
     from vitkit.predict.rows import check_name, csv_lines
     from vitkit.predict.samples import Samples
     from vitkit.predict.stream import predict_files, predict_into
-    from vitkit.progress import progress
+    from vitkit.progress import show_progress
     from vitkit.weights.load import load
 
     refuse_urls(images)
@@ -97,7 +97,14 @@ def predict(
         try:
             with cleared_up():
                 before, failed = predict_into(
-                    out, classifier, paths, top=top, workers=readers, overwrite=overwrite, source=run, watch=progress
+                    out,
+                    classifier,
+                    paths,
+                    top=top,
+                    workers=readers,
+                    overwrite=overwrite,
+                    source=run,
+                    progress=show_progress,
                 )
         except KeyboardInterrupt as stopped:
             again = "the same command, without --overwrite," if overwrite else "the same command"
@@ -111,7 +118,7 @@ def predict(
             print(f"written  {out}: {len(paths):,} pictures{kept}; {failed:,} could not be read")
         _fail_without_answers(len(paths), failed)
         return
-    quiet: Any = {} if sys.stdout.isatty() else {"watch": progress}  # a bar would run through the rows
+    quiet: Any = {} if sys.stdout.isatty() else {"progress": show_progress}  # a bar would run through the rows
     failures: Counter[str] = Counter()
     predictions = _counting(failures, predict_files(classifier, paths, workers=readers, **quiet))
     if csv:

@@ -5,9 +5,8 @@ Shapes: n pictures, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +17,7 @@ from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import Split
 from vitkit.data.transforms import Exact
 from vitkit.model.build import Model
-
-Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.progress, or nothing
+from vitkit.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def answers(
     rank: int = 0,
     ranks: int = 1,
     max_failed: float = 0.01,
-    watch: Watch = lambda items, total, what: iter(items),
+    progress: Progress = no_progress,
 ) -> Answers:
     """The model, already on the device, asked in evaluation mode; it is left in the mode it was in."""
     device = torch.device(device)
@@ -51,13 +49,14 @@ def answers(
         reader, batch, workers=workers, rank=rank, ranks=ranks, pin=device.type == "cuda", max_failed=max_failed
     )
     mine = -(-(len(split) - rank) // ranks)
-    logits, labels, indices, failures = [], [], [], {}
+    logits, labels, indices = [], [], []
+    failures: dict[int, str] = {}
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
             ask = asking(model, precision)
-            for loaded in watch(batches, -(-mine // batch), "evaluating"):
+            for loaded in progress(batches, -(-mine // batch), "evaluating"):
                 failures.update(loaded.failures)
                 if len(loaded.images):
                     logits.append(ask(loaded.images.to(device, non_blocking=True)).float().cpu())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,9 @@ from vitkit.data.duplicates import identical, near
 from vitkit.data.facts import Facts, Memory
 from vitkit.data.sources.assemble import unlearnable
 from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.files import counted, few
 from vitkit.data.sources.splits import fitting_split
+from vitkit.progress import Progress, no_progress
+from vitkit.text import counted, few
 
 IMBALANCE = 10.0  # largest class over smallest from which a remark is made
 STRETCH = 2_000  # pictures between savings of what was learned
@@ -40,8 +41,6 @@ ODD_MODES = {
 }
 
 EIGHT_BITS = {"RGB", "L", "P", "PA", "RGBA", "LA", "CMYK", "YCbCr", "LAB", "1"}
-
-Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]  # vitkit.progress.progress, or nothing
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def check(
     channels: int = 3,
     workers: int = 4,
     memory: Memory | None = None,
-    watch: Watch = lambda items, total, what: iter(items),
+    progress: Progress = no_progress,
 ) -> Report:
     """Decode everything, in parallel; what was seen before, by content, is remembered and not decoded again."""
     memory = memory or Memory()
@@ -89,7 +88,7 @@ def check(
             key = data.splits[place.split].keys[place.index]
             return Facts(error=str(error).splitlines()[0].removeprefix(f"{key} "))
 
-    facts = list(watch(_in_parallel(examine, places, workers, memory), len(places), "decoding"))
+    facts = list(progress(_in_parallel(examine, places, workers, memory), len(places), "decoding"))
     report = Report(
         name=data.name,
         kind=data.kind,

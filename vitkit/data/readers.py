@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitkit.data.batch import Batch
 from vitkit.data.slots import Slots
 from vitkit.data.sources.base import DataError
-from vitkit.data.sources.files import counted
+from vitkit.text import counted
 
 MOMENTS = 3.0  # seconds within which signals, however many, mean the same
 AHEAD = 2  # batches of each reader on their way: one slow batch holds nobody up, and all of them are in memory
@@ -130,7 +130,7 @@ def _start(work: Work, numbers: Iterable[int], like: Tensor, workers: int, pin: 
         )
     except OSError as error:  # of processes, of memory, or of the semaphores that Python keeps in /dev/shm
         raise DataError(
-            f"{counted(workers, 'reader process', 'reader processes')} cannot be started: {error.strerror or error}.",
+            f"{counted(workers, 'data worker')} cannot be started: {error.strerror or error}.",
             try_=WAYS_OUT,
         ) from error
 

@@ -15,9 +15,9 @@ from vitkit.data.decode import decode
 from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.sheet import draw_sheet
 from vitkit.data.sources.base import Data, DataError, Split
-from vitkit.data.sources.files import counted
 from vitkit.data.transforms import Exact
 from vitkit.errors import DecodeError
+from vitkit.text import counted
 
 ROWS, COLUMNS = 12, 8  # of the contact sheet
 SHOWN = 10  # bad files, copies and leaks named in the text; --json has all of them
@@ -33,7 +33,7 @@ def _print(report: Report) -> None:
     _line(
         "data",
         f"{report.name}: {report.kind}"
-        + (f", {counted(len(report.classes), 'class', 'classes')}" if report.classes else ", unlabelled")
+        + (f", {counted(len(report.classes), 'class')}" if report.classes else ", unlabelled")
         + (", multi-label: any number of them to a picture" if report.multilabel else ""),
     )
     _line("pictures", ", ".join(f"{count:,} {name}" for name, count in report.pictures.items()))
@@ -45,7 +45,7 @@ def _print(report: Report) -> None:
     for name, counts in report.per_class.items():
         present = [count for count in counts.values() if count] or [0]
         missing = sum(not count for count in counts.values())
-        absent = f", {counted(missing, 'class', 'classes')} absent" if missing else ""
+        absent = f", {counted(missing, 'class')} absent" if missing else ""
         _line(
             "classes" if name == next(iter(report.per_class)) else "",
             f"{name}: {_span(min(present), max(present))} pictures each{absent}",

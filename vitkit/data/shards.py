@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from vitkit.atomic import locked
 from vitkit.data.shrink import shrink
 from vitkit.data.sources.base import Data, DataError, Picture, Split
-from vitkit.data.sources.files import EXTENSIONS, extension, few
+from vitkit.data.sources.files import EXTENSIONS, extension
 from vitkit.data.sources.shards import INDEX, PLACES, UNFINISHED, VERSION
-
-Watch = Callable[[Iterable[Any], int, str], Iterable[Any]]  # vitkit.progress.progress
+from vitkit.progress import Progress, no_progress
+from vitkit.text import few
 
 STRETCH = 256  # pictures that are made smaller ahead of the writing
 
@@ -49,7 +49,7 @@ def write_shards(
     megabytes: int = 256,
     side: int | None = None,
     workers: int = 4,
-    progress: Watch | None = None,
+    progress: Progress = no_progress,
 ) -> int:
     """Every picture byte for byte as it was found (pixels as .npy), in shards of about `megabytes` each; with `side`,
     those whose shorter side is longer are made smaller, `workers` at a time. How many were."""
@@ -89,12 +89,11 @@ def write_shards(
     return smaller
 
 
-def _write_split(data: Data, name: str, writer: _Writer, side: int | None, workers: int, progress: Watch | None) -> int:
+def _write_split(data: Data, name: str, writer: _Writer, side: int | None, workers: int, progress: Progress) -> int:
     """How many of its pictures were made smaller."""
     split, smaller = data.splits[name], 0
     indices: Iterable[int] = range(len(split))
-    if progress:
-        indices = progress(indices, len(split), f"writing {name}")
+    indices = progress(indices, len(split), f"writing {name}")
     try:
         with contextlib.closing(_in_order(split, side, workers)) as pictures:
             for index, (picture, changed) in zip(indices, pictures, strict=True):

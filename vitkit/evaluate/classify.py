@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from vitkit.compute.inference import Numbers
-from vitkit.compute.split_logits import Answers, Watch, answers
+from vitkit.compute.split_logits import Answers, answers
 from vitkit.data.sources.base import Data, DataError, Split
-from vitkit.data.sources.files import few
 from vitkit.data.sources.splits import canonical, scoring_split
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.evaluation import Evaluation
@@ -22,6 +21,8 @@ from vitkit.evaluate.matching import match
 from vitkit.evaluate.real import read_real, real_accuracy
 from vitkit.evaluate.scores import Asked, score_one_label, score_several_labels
 from vitkit.model.build import Model
+from vitkit.progress import Progress, no_progress
+from vitkit.text import few
 
 
 def evaluate(
@@ -35,7 +36,7 @@ def evaluate(
     workers: int = 0,
     max_failed: float = 0.01,
     real: Path | None = None,
-    watch: Watch = lambda items, total, what: iter(items),
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """How good the model is on a split: the one for scoring, unless named. The model is moved to the device.
 
@@ -64,7 +65,7 @@ def evaluate(
         batch=batch,
         workers=workers,
         max_failed=max_failed,
-        watch=watch,
+        progress=progress,
     )
     _refuse_nonsense(told, chosen.select(rows), precision)
     asked = Asked(matched.data.classes, chosen.keys, rows[told.indices.numpy()])

@@ -20,15 +20,15 @@ from torch import Tensor
 
 from vitkit.atomic import replacing
 from vitkit.compute.inference import Numbers, ready
-from vitkit.compute.split_logits import Watch
 from vitkit.data.facts import content_hash, default_place
 from vitkit.data.loader import Reader, evaluation_batches
 from vitkit.data.sources.base import DataError, Names, Split
-from vitkit.data.sources.files import few
 from vitkit.data.transforms import Exact
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.memory import recall, remember
 from vitkit.model.build import Model
+from vitkit.progress import Progress, no_progress
+from vitkit.text import few
 
 VERSION = 2  # of decoding, the exact chain and the forward pass: a change there forgets what was remembered
 
@@ -67,7 +67,7 @@ class Extractor:
     workers: int = 0
     max_failed: float = 0.01
     place: Path | None = None  # of what is remembered; beside the facts of `vitkit check` unless said
-    watch: Watch = lambda items, total, what: iter(items)
+    progress: Progress = no_progress
 
     @property
     def exact(self) -> Exact:
@@ -110,7 +110,7 @@ class Extractor:
         model.eval()
         represent = ready(model, self.precision).represent
         try:
-            for loaded in self.watch(batches, -(-len(split) // self.batch), "features"):
+            for loaded in self.progress(batches, -(-len(split) // self.batch), "features"):
                 rows = loaded.indices.numpy()
                 yield _Part(rows, self._ask(represent, loaded.images, split.select(rows)), dict(loaded.failures))
         finally:
@@ -135,7 +135,7 @@ class Extractor:
     def _key(self, split: Split) -> str:
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"{VERSION} {self.precision} {weights_hash(self.model)} {self.exact}".encode())
-        for index in self.watch(range(len(split)), len(split), "reading"):
+        for index in self.progress(range(len(split)), len(split), "reading"):
             try:
                 digest.update(content_hash(split.read(index)).encode())
             except DataError:

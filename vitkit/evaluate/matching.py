@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.files import few
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
+from vitkit.text import few
 
 IMAGENET = 1000
 FIRST, LAST = "tench", "toilet tissue"  # in English, of ImageNet's classes in the order of their synsets

@@ -16,7 +16,6 @@ import torch
 from vitkit.config.schema import Fit
 from vitkit.data.partition import divide
 from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.files import counted, few
 from vitkit.data.sources.splits import choosing_split, fitting_split, scoring_split
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
@@ -28,6 +27,7 @@ from vitkit.evaluate.linear import Tried
 from vitkit.evaluate.metrics import Ints
 from vitkit.evaluate.neighbours import NEIGHBOURS, TEMPERATURE, classify
 from vitkit.evaluate.unseen import unseen
+from vitkit.text import counted, few
 
 SHOWN = 5  # pictures left out; --json has all of them
 
@@ -165,8 +165,7 @@ def print_probe(found: Probe) -> None:
     fitted = " and ".join(f"{number:,} {name}" for name, number in found.fitted.items())
     _line(
         "data",
-        f"{found.data}: {fitted} to fit, {pictures:,} {scored} to score, "
-        f"{counted(len(found.classes), 'class', 'classes')}",
+        f"{found.data}: {fitted} to fit, {pictures:,} {scored} to score, {counted(len(found.classes), 'class')}",
     )
     for number, how in enumerate(found.inputs):
         _line("" if number else "inputs", how)

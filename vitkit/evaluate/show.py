@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vitkit.data.sources.files import counted, few
 from vitkit.evaluate.evaluation import ClassScore, Estimate, Evaluation
+from vitkit.text import counted, few
 
 SHOWN = 5  # weak classes, confusions and pictures left out; --json has all of them
 
@@ -15,8 +15,7 @@ SHOWN = 5  # weak classes, confusions and pictures left out; --json has all of t
 def print_evaluation(found: Evaluation) -> None:
     _line(
         "data",
-        f"{found.data}, {found.split}: {counted(found.pictures, 'picture')}, "
-        f"{counted(len(found.classes), 'class', 'classes')}",
+        f"{found.data}, {found.split}: {counted(found.pictures, 'picture')}, {counted(len(found.classes), 'class')}",
     )
     for name, estimate in (
         ("top-1", found.top1),
@@ -34,9 +33,9 @@ def print_evaluation(found: Evaluation) -> None:
     _list("weakest", weakest(found))
     _list("confused", confusions(found))
     if found.missing:
-        _line("missing", f"{counted(len(found.missing), 'class', 'classes')} only the model has: {few(found.missing)}")
+        _line("missing", f"{counted(len(found.missing), 'class')} only the model has: {few(found.missing)}")
     if found.extra:
-        _line("extra", f"{counted(len(found.extra), 'class', 'classes')} only the data have: {few(found.extra)}")
+        _line("extra", f"{counted(len(found.extra), 'class')} only the data have: {few(found.extra)}")
     if found.unlabelled:
         _line("unscored", f"{counted(found.unlabelled, 'picture')} without a class of the model")
     _list("left out", [f"{key}: {reason}" for key, reason in found.left_out.items()][:SHOWN])

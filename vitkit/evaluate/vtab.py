@@ -16,12 +16,12 @@ from vitkit.config.schema import Fit
 from vitkit.data.order import generator
 from vitkit.data.partition import divide
 from vitkit.data.sources.base import Data, DataError, Split
-from vitkit.data.sources.files import few
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate
 from vitkit.evaluate.features import Features
 from vitkit.evaluate.intervals import share
+from vitkit.text import few
 
 EXAMPLES = 1000
 FIT = 0.8  # of them; the others are for choosing

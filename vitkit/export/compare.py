@@ -5,7 +5,7 @@ Shapes: n pictures, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -18,13 +18,13 @@ from vitkit.export.exported import Exported
 from vitkit.predict.classifier import Classifier, probabilities
 from vitkit.predict.engine import exact
 from vitkit.predict.samples import Pixels, Samples, check_any, other_shapes
+from vitkit.progress import Progress, no_progress
 
 TOLERANCE = 1e-4  # of a probability
 LIKELY = 0.5  # from which a label of several is given
 BATCH = 16
 
 Item = TypeVar("Item")
-Watch = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,14 @@ class Comparison:
         )
 
 
-def compare(
-    classifier: Classifier, file: Exported, samples: Samples, watch: Watch = lambda items, total, what: iter(items)
-) -> Comparison:
+def compare(classifier: Classifier, file: Exported, samples: Samples, progress: Progress = no_progress) -> Comparison:
     """The pictures as they are, and parts of the first few in shapes that they may not have."""
     engine = exact(classifier.model, torch.device("cpu"))
     truth: list[NDArray[np.float32]] = []
     told: list[NDArray[np.float32]] = []
     labels: list[int] = []
     sizes: set[tuple[int, ...]] = set()
-    for batch in watch(_batches(_all(samples), BATCH), -(-len(samples) // BATCH), "comparing"):
+    for batch in progress(_batches(_all(samples), BATCH), -(-len(samples) // BATCH), "comparing"):
         pictures = [pixels for _, pixels in batch]
         seen = torch.stack([classifier.exact(pixels) for pixels in pictures])
         truth.append(probabilities(engine.logits(seen), classifier.multilabel))

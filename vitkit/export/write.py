@@ -16,7 +16,7 @@ import numpy as np
 
 from vitkit.atomic import replacing, write_text
 from vitkit.errors import ConfigError
-from vitkit.export.compare import TOLERANCE, Comparison, Watch, compare
+from vitkit.export.compare import TOLERANCE, Comparison, compare
 from vitkit.export.exported import Exported
 from vitkit.export.metadata import describe, usage
 from vitkit.export.onnx_file import ExportError, OnnxModel, check_installed, write_onnx
@@ -24,6 +24,7 @@ from vitkit.export.pt2 import Program, write_program
 from vitkit.export.trace import Input, trace
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.samples import Samples, inside
+from vitkit.progress import Progress, no_progress
 
 Format = Literal["onnx", "pt2"]
 
@@ -74,13 +75,13 @@ def export(
     input: Input = "uint8",
     samples: Samples | None = None,
     overwrite: bool = False,
-    watch: Watch = lambda items, total, what: iter(items),
+    progress: Progress = no_progress,
 ) -> Export:
     """Writes `path`, and `path`.json: how to ask it, what the comparison found. A file that disagrees is not kept."""
     target, samples = _prepare(classifier, path, to, samples, overwrite)
     with replacing(target, ExportError) as temporary:
         file = _write(classifier, temporary, to, input)
-        found = compare(classifier, file, samples.spread(COMPARED), watch)
+        found = compare(classifier, file, samples.spread(COMPARED), progress)
         _refuse_other_answers(target, found)
         made = Export(target, temporary.stat().st_size, found, file.metadata)
     return _noted(made)
@@ -95,7 +96,7 @@ def export_int8(
     most: int = SCORED,
     max_drop: float = MAX_DROP,
     overwrite: bool = False,
-    watch: Watch = lambda items, total, what: iter(items),
+    progress: Progress = no_progress,
 ) -> Export:
     """An ONNX file in int8. One that loses more than `max_drop` points of accuracy is not kept."""
     from vitkit.export.quantize import PICTURES_LOOKED_AT, quantise
@@ -111,7 +112,7 @@ def export_int8(
         looked_at = samples.calibration(PICTURES_LOOKED_AT)
         kept = quantise(plain, temporary, looked_at, json.dumps(describe(classifier, input, "int8")))
         small = OnnxModel(temporary)
-        found = compare(classifier, small, samples.spread(most), watch)
+        found = compare(classifier, small, samples.spread(most), progress)
         if not found.drop <= max_drop:
             enough = math.ceil(10 * found.drop) / 10
             raise ExportError(

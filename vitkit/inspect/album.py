@@ -14,9 +14,9 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from vitkit.atomic import replacing
-from vitkit.data.sources.files import few
 from vitkit.errors import ConfigError
 from vitkit.pages.svg import drawing, inline
+from vitkit.text import few
 
 PAGE = "inspect.html"
 MARK = "vitkit inspect"  # in every file that is written, so that none of another's making is ever replaced

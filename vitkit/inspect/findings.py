@@ -12,7 +12,6 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from vitkit.data.sources.files import counted
 from vitkit.errors import WeightsError
 from vitkit.inspect.applies import DoesNotApply, looking, placed
 from vitkit.inspect.attention import View, attention_maps, pick_heads, views
@@ -26,6 +25,7 @@ from vitkit.inspect.rollout import rollout
 from vitkit.inspect.tokens import Token, default_token, query
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
+from vitkit.text import counted
 
 SHOWN = 6  # pictures with maps of their own
 LAYERS = 12  # of a deeper model, this many evenly spread ones, unless some are asked for

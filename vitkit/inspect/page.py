@@ -24,8 +24,8 @@ from vitkit.inspect.pictures import Picture
 from vitkit.inspect.tokens import default_token, named
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
-from vitkit.pages.numbers import plural, size
 from vitkit.report.pictures import Embedded
+from vitkit.text import counted, image_size
 
 LARGEST = 448  # pixels that an embedded picture has at most along a side
 
@@ -67,7 +67,7 @@ def write_page(found: Findings, folder: Path, source: str) -> list[Path]:
 
 def _summary(found: Findings) -> dict[str, Any]:
     config, pictures = found.model.config, len(found.gallery.pictures)
-    keys = [("Picture", size(config.image), f"{config.channels} channels")]
+    keys = [("Picture", image_size(config.image), f"{config.channels} channels")]
     if isinstance(found.model, VisionTransformer):
         vit = found.model.config
         keys += [
@@ -80,7 +80,7 @@ def _summary(found: Findings) -> dict[str, Any]:
     return {
         "subject": name_of(config) or "a model of its own size",
         "keys": keys,
-        "pictures": plural(pictures, "picture"),
+        "pictures": counted(pictures, "picture"),
         "skipped": found.gallery.skipped,
         "chosen": found.gallery.found > pictures + len(found.gallery.skipped),
         "of": found.gallery.found,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitkit.data.sources.files import counted, few, printable
 from vitkit.inspect.embeddings import similarity_by_steps
 from vitkit.inspect.findings import Findings
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
+from vitkit.text import counted, few, printable
 
 
 def as_json(found: Findings, files: Sequence[Path]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.atomic import replacing
-from vitkit.data.sources.files import printable
 from vitkit.errors import ConfigError
+from vitkit.text import printable
 
 Row = Mapping[str, Any]  # Prediction.record
 

@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from vitkit.compute.split_logits import Watch
 from vitkit.data.loader import Batch, Reader, batches_in_order
 from vitkit.data.sources.base import Split
-from vitkit.data.sources.files import few, printable
 from vitkit.data.sources.named import as_split
 from vitkit.errors import ConfigError
 from vitkit.evaluate.features import weights_hash
@@ -19,6 +17,8 @@ from vitkit.predict.classifier import Classifier
 from vitkit.predict.journal import Journal, Trait, part_of
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.rows import check_name, write_rows
+from vitkit.progress import Progress, no_progress
+from vitkit.text import few, printable
 
 
 def predict_files(
@@ -27,14 +27,14 @@ def predict_files(
     *,
     start: int = 0,
     workers: int = 0,
-    watch: Watch = lambda items, total, what: iter(items),
+    progress: Progress = no_progress,
 ) -> Iterator[Prediction]:
     """The predictions of all pictures from `start` on, in order; broken ones have an `error`."""
     split = as_split(paths[start:])
     reader = Reader(split=split, transform=classifier.exact, channels=classifier.model.config.channels)
     batches = batches_in_order(reader, classifier.engine.batch, workers=workers, pin=classifier.device.type == "cuda")
     predictions = (prediction for batch in batches for prediction in _answers(classifier, split, batch))
-    yield from watch(predictions, len(split), "predicting")
+    yield from progress(predictions, len(split), "predicting")
 
 
 def _answers(classifier: Classifier, split: Split, batch: Batch) -> list[Prediction]:
@@ -57,7 +57,7 @@ def predict_into(
     workers: int = 0,
     overwrite: bool = False,
     source: str = "",
-    watch: Watch = lambda items, total, what: iter(items),
+    progress: Progress = no_progress,
 ) -> tuple[int, int]:
     """Rows into a file, .csv, .jsonl or .parquet; called again after a stop, it goes on behind the last row.
 
@@ -70,7 +70,7 @@ def predict_into(
     journal = Journal(out, _belongs_to(classifier, paths, top, source), anew=overwrite)
     taken_up = journal.done
     try:
-        for prediction in predict_files(classifier, paths, start=taken_up, workers=workers, watch=watch):
+        for prediction in predict_files(classifier, paths, start=taken_up, workers=workers, progress=progress):
             journal.write(prediction.record(top))
         write_rows(out, journal.rows(), top)
         failed = sum(row["error"] is not None for row in journal.rows())

@@ -13,9 +13,9 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from vitkit.atomic import write_text
 from vitkit.evaluate.evaluation import Estimate, Evaluation
-from vitkit.pages.numbers import interval, percent, plural, size
 from vitkit.report import facts, findings
 from vitkit.report.record import NOT_RECORDED, Record, read_record
+from vitkit.text import counted, image_size, interval, percent
 from vitkit.weights.public import DEFAULTS
 
 CLASSES = 60  # named in the card; model.json has all
@@ -104,7 +104,7 @@ def _licence_name(record: Record) -> str:
 
 
 def _introduction(record: Record) -> str:
-    image = f" at {size(record.architecture.image)}" if record.architecture else ""
+    image = f" at {image_size(record.architecture.image)}" if record.architecture else ""
     what = "pre-trained on pictures without labels" if record.pretrained else "that sorts pictures into classes"
     return (
         f"# {plain(findings.subject(record))}\n\n"
@@ -117,11 +117,13 @@ def _scores(record: Record) -> str | None:
     found = record.evaluation
     if found is None:
         return None
-    rows = [(name, percent(estimate.value), interval(estimate)) for _, name, estimate in _measures(found)]
+    rows = [
+        (name, percent(estimate.value), interval(estimate.low, estimate.high)) for _, name, estimate in _measures(found)
+    ]
     if found.calibration_error is not None:
         rows.append(("calibration error", percent(found.calibration_error), ""))
     return (
-        f"## Scores\n\nOn the {plural(found.pictures, 'picture')} of the {plain(found.split)} split of "
+        f"## Scores\n\nOn the {counted(found.pictures, 'picture')} of the {plain(found.split)} split of "
         f"{plain(record.data_title)}.\n\n" + _table(("measure", "score", "95 % interval"), rows)
     )
 
@@ -151,7 +153,7 @@ def _classes(record: Record) -> str | None:
     if not names:
         return None
     more = f", and {len(names) - CLASSES:,} more in model.json" if len(names) > CLASSES else ""
-    return f"## Classes\n\n{plural(len(names), 'class')}: {', '.join(map(plain, names[:CLASSES]))}{more}."
+    return f"## Classes\n\n{counted(len(names), 'class')}: {', '.join(map(plain, names[:CLASSES]))}{more}."
 
 
 def _training(record: Record) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitkit.pages.numbers import compute, duration, percent, products, size
 from vitkit.report.findings import training_operations
 from vitkit.report.record import NOT_RECORDED, Record
+from vitkit.text import duration, flop_count, image_size, mac_count, percent
 
 Rows = list[tuple[str, str]]
 
@@ -16,11 +16,11 @@ def cost(record: Record) -> Rows:
     rates = [row["images_per_second"] for row in record.speeds if row.get("images_per_second")]
     waits = [row["data_wait"] for row in record.speeds if row.get("data_wait") is not None]
     plan = record.told("plan") or {}
-    image = f" at {size(record.architecture.image)}" if record.architecture else ""
+    image = f" at {image_size(record.architecture.image)}" if record.architecture else ""
     return [
         ("parameters", f"{record.parameters:,}" if record.parameters else NOT_RECORDED),
-        ("one picture", f"{products(record.macs)} forward{image}" if record.macs else NOT_RECORDED),
-        ("training", compute(operations) + ", forward and backward" if operations else NOT_RECORDED),
+        ("one picture", f"{mac_count(record.macs)} forward{image}" if record.macs else NOT_RECORDED),
+        ("training", flop_count(operations) + ", forward and backward" if operations else NOT_RECORDED),
         ("time", duration(record.told("seconds")) if record.told("seconds") else NOT_RECORDED),
         ("speed", f"{sorted(rates)[len(rates) // 2]:,.0f} pictures a second" if rates else NOT_RECORDED),
         ("waiting", f"{percent(sum(waits) / len(waits))} of the time, for data" if waits else NOT_RECORDED),

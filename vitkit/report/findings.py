@@ -9,8 +9,8 @@ import numpy as np
 
 from vitkit.cost import FLOPS_PER_TRAINED_MAC
 from vitkit.evaluate.evaluation import ClassScore, Evaluation
-from vitkit.pages.numbers import interval, percent, plural
 from vitkit.report.record import Record
+from vitkit.text import counted, interval, percent
 
 NAMED = 12  # pictures or classes named in a sentence before it says how many more there are
 
@@ -37,10 +37,10 @@ def result(record: Record) -> str:
     if found is not None:
         score = found.headline
         return (
-            f"{percent(score.value)} {score_name(found)} ({interval(score)}), "
-            f"{plural(found.pictures, f'{found.split} picture')}, {plural(len(found.classes), 'class')}"
+            f"{percent(score.value)} {score_name(found)} ({interval(score.low, score.high)}), "
+            f"{counted(found.pictures, f'{found.split} picture')}, {counted(len(found.classes), 'class')}"
         )
-    length = f"{plural(record.steps_done, 'step')}" if record.steps_done else "an unknown number of steps"
+    length = f"{counted(record.steps_done, 'step')}" if record.steps_done else "an unknown number of steps"
     how = "pre-trained by masked patch prediction" if record.pretrained else "trained"
     return f"{how} for {length}" + ("" if record.pretrained else ", not evaluated")
 
@@ -110,7 +110,7 @@ def problems(record: Record) -> list[str]:
         )
     broken = {str(row.get("picture")): str(row.get("reason")) for row in record.left_out}
     if broken:
-        found.append(f"Training left out {plural(len(broken), 'picture')}: {_pairs(broken.items())}.")
+        found.append(f"Training left out {counted(len(broken), 'picture')}: {_pairs(broken.items())}.")
     if record.evaluation is not None:
         found += _of_evaluation(record.evaluation)
     if record.unreadable:
@@ -122,21 +122,21 @@ def _of_evaluation(evaluation: Evaluation) -> list[str]:
     found = []
     if evaluation.left_out:
         found.append(
-            f"Scoring left out {plural(len(evaluation.left_out), 'picture')}: {_pairs(evaluation.left_out.items())}."
+            f"Scoring left out {counted(len(evaluation.left_out), 'picture')}: {_pairs(evaluation.left_out.items())}."
         )
     if evaluation.unlabelled:
         found.append(
-            f"{plural(evaluation.unlabelled, 'picture')} of the {evaluation.split} split had no class that "
+            f"{counted(evaluation.unlabelled, 'picture')} of the {evaluation.split} split had no class that "
             f"the model knows, and were not scored."
         )
     if evaluation.missing:
         found.append(
-            f"The scored data lack {plural(len(evaluation.missing), 'class')} of the model: "
+            f"The scored data lack {counted(len(evaluation.missing), 'class')} of the model: "
             f"{listed(evaluation.missing)}."
         )
     if evaluation.extra:
         found.append(
-            f"The scored data have {plural(len(evaluation.extra), 'class')} that the model does not know: "
+            f"The scored data have {counted(len(evaluation.extra), 'class')} that the model does not know: "
             f"{listed(evaluation.extra)}."
         )
     return found

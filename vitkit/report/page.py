@@ -15,10 +15,10 @@ from markupsafe import Markup
 from vitkit.atomic import write_text
 from vitkit.data.sources.base import Split
 from vitkit.evaluate.evaluation import Estimate, Evaluation
-from vitkit.pages.numbers import duration, interval, percent, plural, products, short, unbroken
 from vitkit.report import facts, figures, findings, pictures
 from vitkit.report.curves import curves
 from vitkit.report.record import NOT_RECORDED, Record, read_record
+from vitkit.text import counted, duration, interval, mac_count, percent, short_number
 
 FOLDED_FROM, WEAKEST, LISTED = 20, 12, 2_000  # classes: from how many on a table is folded, and how much stays open
 PAIRS = 12
@@ -52,6 +52,11 @@ class Rate:
     lr: float
     score: float | None
     chosen: bool
+
+
+def unbroken(text: str) -> str:
+    """Return the text with no-break spaces."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def write_report(folder: Path, split: Split | None, looks: Sequence[pictures.Look] = ()) -> Path:
@@ -113,9 +118,9 @@ def _story(record: Record) -> str:
     """Two or three sentences: what was learned from, for how long, how sure the score is."""
     sentence = "Pre-trained" if record.pretrained else "Trained"
     if record.trained_pictures:
-        sentence += f" on {plural(record.trained_pictures, 'picture')}"
+        sentence += f" on {counted(record.trained_pictures, 'picture')}"
     if record.steps_done:
-        sentence += f" for {plural(record.steps_done, 'step')}"
+        sentence += f" for {counted(record.steps_done, 'step')}"
     if record.told("seconds"):
         sentence += f" in {unbroken(duration(record.told('seconds')))}"
     if record.told("device"):
@@ -128,7 +133,7 @@ def _story(record: Record) -> str:
         )
     if record.evaluation is not None:
         story += (
-            f" Measured on {plural(record.evaluation.pictures, 'picture')}, the score is known to within the "
+            f" Measured on {counted(record.evaluation.pictures, 'picture')}, the score is known to within the "
             f"95 % interval in brackets, and for pictures like these only."
         )
     return story
@@ -150,21 +155,21 @@ def _keys(record: Record) -> list[Key]:
             keys.append(Key("Calibration error", percent(found.calibration_error), "0 is perfect"))
     elif losses := [row["loss"] for row in record.steps if row.get("loss") is not None]:
         last = losses[-max(len(losses) // 20, 1) :]
-        keys.append(Key("Loss at the end", f"{sum(last) / len(last):.3g}", f"mean of {plural(len(last), 'step')}"))
+        keys.append(Key("Loss at the end", f"{sum(last) / len(last):.3g}", f"mean of {counted(len(last), 'step')}"))
     seconds = record.told("seconds")
     keys.append(Key("Training time", duration(seconds) if seconds else NOT_RECORDED, record.told("precision") or ""))
     keys.append(
         Key(
             "Parameters",
-            short(record.parameters) if record.parameters else NOT_RECORDED,
-            f"{products(record.macs)} a picture" if record.macs else "",
+            short_number(record.parameters) if record.parameters else NOT_RECORDED,
+            f"{mac_count(record.macs)} a picture" if record.macs else "",
         )
     )
     return keys
 
 
 def _estimate(name: str, estimate: Estimate) -> Key:
-    return Key(name, percent(estimate.value), interval(estimate))
+    return Key(name, percent(estimate.value), interval(estimate.low, estimate.high))
 
 
 def _training(record: Record) -> dict[str, Any]:

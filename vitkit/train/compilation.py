@@ -15,6 +15,7 @@ from vitkit.devices import Precision
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
+from vitkit.text import duration
 from vitkit.train.distributed import Processes, Sharing
 from vitkit.train.dry_run import forget, practise, seconds_of_a_pass
 from vitkit.train.mixed_precision import Narrow
@@ -63,8 +64,8 @@ def decide(
 def weighed(costs: float, saves: float) -> Compiling:
     """Seconds of compiling, and those that it is expected to save over the run."""
     if saves > costs:
-        return Compiling(True, f", compiled (some {costs:.0f} s, to save {_length(saves)})")
-    return Compiling(False, f", not compiled (it would take some {costs:.0f} s and save {_length(saves)})")
+        return Compiling(True, f", compiled (some {costs:.0f} s, to save {duration(saves)})")
+    return Compiling(False, f", not compiled (it would take some {costs:.0f} s and save {duration(saves)})")
 
 
 def compile_now(shared: nn.Module, objective: Objective, micro: int, device: torch.device, *, must: bool) -> str:
@@ -105,13 +106,3 @@ def expected_share(model: Model, *, recorded: bool) -> float:
     if not recorded or not isinstance(model, VisionTransformer) or model.config.stem or model.config.dropout:
         return SAVED_ELSEWHERE
     return next(share for width, share in SAVED.items() if model.config.width <= width)
-
-
-def _length(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else (f"{seconds / 3600:.0f} h")
-    )

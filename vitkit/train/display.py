@@ -7,6 +7,8 @@ import sys
 import time
 from types import TracebackType
 
+from vitkit.text import duration
+
 SECONDS_BETWEEN_LINES = 10.0
 MUCH, LONG = 0.3, 60.0  # share of a run spent waiting, and its seconds, from which it is told what helps
 
@@ -60,12 +62,3 @@ class Display:
         """A line that stays."""
         if self.shown:
             print(f"\r\x1b[2K{text}" if self.terminal else text, file=sys.stderr, flush=True)
-
-
-def duration(seconds: float) -> str:
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

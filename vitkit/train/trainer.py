@@ -18,7 +18,6 @@ from vitkit.cost import cost
 from vitkit.data.loader import Loader, Reader
 from vitkit.data.partition import Division, divide
 from vitkit.data.sources.base import Data, DataError, Split
-from vitkit.data.sources.files import counted
 from vitkit.data.transforms import Fast
 from vitkit.devices import (
     Precision,
@@ -32,6 +31,7 @@ from vitkit.devices import (
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.run_folder import RunError, RunFolder
+from vitkit.text import counted
 from vitkit.train import cuda_graph
 from vitkit.train.checkpoint import check_shared
 from vitkit.train.compilation import Compiling, compile_now, decide

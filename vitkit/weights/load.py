@@ -10,12 +10,12 @@ from typing import get_args
 
 import torch
 
-from vitkit.data.sources.files import few
 from vitkit.errors import ConfigError, WeightsError, did_you_mean
 from vitkit.model.build import Model, build
 from vitkit.model.config import ViTConfig, check_count, parse_size
 from vitkit.model.positions import Interpolation
 from vitkit.model.variants import configure
+from vitkit.text import few
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, Content
 from vitkit.weights.hub import PREFIX, download

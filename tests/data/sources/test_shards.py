@@ -22,7 +22,7 @@ from vitkit.data.shards import write_shards
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.tars import open_tars
-from vitkit.progress import progress
+from vitkit.progress import show_progress
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_data_comes_back_as_it_was(folders: Data, tmp_path: Path):
 def test_shards_are_cut_at_the_stated_size_and_more_files_than_handles_are_read(tmp_path: Path):
     photos = lay_out(tmp_path / "photos", {f"{number % 2}/{number}.png": png(number, (8, 8)) for number in range(70)})
     data = open_data(photos)
-    write_shards(data, tmp_path / "out", megabytes=0, progress=progress)
+    write_shards(data, tmp_path / "out", megabytes=0, progress=show_progress)
     assert len(list((tmp_path / "out").glob("all-*.tar"))) == 70
     part = open_data(tmp_path / "out").splits["all"]
     for index in (*range(70), *range(70)):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from vitkit.data.sources.assemble import Part, assemble
 from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.files import few
 from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
+from vitkit.text import few
 
 IMAGES = ("images", "x", "data")
 LABELS = ("labels", "y", "targets")

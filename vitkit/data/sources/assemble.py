@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.sources.base import Data, DataError, Names, Pictures, Split, composed
-from vitkit.data.sources.files import counted, few, printable
 from vitkit.data.sources.splits import FITTED, SPLITS
+from vitkit.text import counted, few, printable
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def oddities(classes: tuple[str, ...], splits: Mapping[str, Split], multilabel: 
             yield (
                 unlearnable(split, missing)
                 if split == fitted
-                else f"{split} has no picture of {counted(len(missing), 'class', 'classes')}: {few(missing)}"
+                else f"{split} has no picture of {counted(len(missing), 'class')}: {few(missing)}"
             )
         if not multilabel and (count := int((pictures.labels < 0).sum())):
             yield f"{split} has {counted(count, 'picture')} without a label"

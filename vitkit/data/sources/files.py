@@ -7,60 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from vitkit.data.sources.base import Names
+from vitkit.text import counted, few
 
 # What Pillow reads as pictures (no documents, films or data grids), HEIC, and arrays.
 EXTENSIONS = frozenset(
-    (
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".mpo",
-        ".png",
-        ".apng",
-        ".gif",
-        ".bmp",
-        ".dib",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".avif",
-        ".avifs",
-        ".heic",
-        ".heif",
-        ".hif",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-        ".pfm",
-        ".jp2",
-        ".j2k",
-        ".j2c",
-        ".jpc",
-        ".jpf",
-        ".jpx",
-        ".tga",
-        ".icb",
-        ".vda",
-        ".vst",
-        ".pcx",
-        ".dcx",
-        ".psd",
-        ".sgi",
-        ".rgb",
-        ".rgba",
-        ".bw",
-        ".ico",
-        ".icns",
-        ".cur",
-        ".dds",
-        ".qoi",
-        ".ras",
-        ".xbm",
-        ".xpm",
-        ".npy",
-    )
+    """
+    .jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .avif .avifs .heic .heif .hif .ppm
+    .pgm .pbm .pnm .pfm .jp2 .j2k .j2c .jpc .jpf .jpx .tga .icb .vda .vst .pcx .dcx .psd .sgi .rgb .rgba .bw
+    .ico .icns .cur .dds .qoi .ras .xbm .xpm .npy
+    """.split()  # noqa: SIM905
 )
 HEIC = frozenset((".heic", ".heif", ".hif"))
 
@@ -86,21 +41,6 @@ def is_picture(name: str) -> bool:
 def is_rubbish(name: str) -> bool:
     """What systems leave behind; a `._a.jpg` is no picture, whatever its name says."""
     return name.startswith(".") or name.lower() in ("__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin")
-
-
-def printable(name: str) -> str:
-    """File names need not be text; a message has to be."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def few(names: Sequence[str], count: int = 5) -> str:
-    """a, b, c and 12 more"""
-    more = len(names) - count
-    return ", ".join(names[:count]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def counted(number: int, noun: str, many: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def no_column(words: Sequence[str], others: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from vitkit.data.sources.assemble import Part, assemble
 from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.files import few, no_column
+from vitkit.data.sources.files import no_column
 from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
+from vitkit.text import few
 
 PREFIX = "hf:"
 IMAGES = ("image", "img", "picture", "pixel_values")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from vitkit.data.sources.base import DataError
-from vitkit.data.sources.files import counted, few, printable
 from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
+from vitkit.text import counted, few, printable
 
 
 @dataclass

@@ -14,9 +14,10 @@ from typing import Any
 
 from vitkit.data.sources.assemble import Part, assemble
 from vitkit.data.sources.base import Data, DataError, Names
-from vitkit.data.sources.files import FilePictures, counted, few, no_column, printable
+from vitkit.data.sources.files import FilePictures, no_column
 from vitkit.data.sources.splits import WHOLE, canonical
 from vitkit.errors import did_you_mean
+from vitkit.text import counted, few, printable
 
 PATH = ("path", "image", "file", "filename", "file_name")
 ONE = ("label", "class", "target", "category")

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.sources.base import DataError, Names, Split
-from vitkit.data.sources.files import FilePictures, few, is_picture
+from vitkit.data.sources.files import FilePictures, is_picture
 from vitkit.data.sources.walk import Found, walk
+from vitkit.text import few
 
 STANDARD_INPUT = "-"
 

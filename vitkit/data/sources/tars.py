@@ -17,10 +17,11 @@ import numpy as np
 
 from vitkit.data.sources.assemble import Part, assemble
 from vitkit.data.sources.base import Data, DataError, composed
-from vitkit.data.sources.files import by_extension, counted, extension, few, is_picture, is_rubbish
+from vitkit.data.sources.files import by_extension, extension, is_picture, is_rubbish
 from vitkit.data.sources.layout import arrange
 from vitkit.data.sources.shards import TarPictures
 from vitkit.data.sources.splits import WHOLE, split_within
+from vitkit.text import counted, few
 
 _LONGEST_LABEL = 1 << 20
 _SIDES = (".cls", ".json", ".txt")

@@ -6,7 +6,8 @@ import errno
 import os
 from dataclasses import dataclass, field
 
-from vitkit.data.sources.files import by_extension, few, is_picture, is_rubbish, printable
+from vitkit.data.sources.files import by_extension, is_picture, is_rubbish
+from vitkit.text import few, printable
 
 # A folder may be linked as a split (val → test) or as a class and is then read again; deeper, once per class is enough,
 # or a handful of folders that link to each other would be walked in every order there is.
