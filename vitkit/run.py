@@ -22,7 +22,7 @@ from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
 from vitkit.data.loader import TooManyBroken
-from vitkit.data.partition import Division, divide, fingerprint
+from vitkit.data.partition import Partition, fingerprint, partition
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import fitting_split
@@ -79,13 +79,13 @@ def _begin(resolved: Callable[[], tuple[Fit, Data, str]], device: str, talk: Tex
         with joined(pick_device(device)) as processes:
             say = _teller(processes, talk)
             config, data, reason = processes.agreed(resolved)  # data may be missing on one machine of several
-            place = Path(processes.told(config.out or free_name(_name(config))))
+            place = Path(processes.broadcast(config.out or free_name(_name(config))))
             config = replace(config, out=str(place))
             folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
             held.callback(folder.close)
             try:
                 processes.alone(lambda: _begin_record(config, data, folder, reason, command))
-                division = _carry_out(config, data, folder, processes, say, reason)
+                splits = _carry_out(config, data, folder, processes, say, reason)
             except BaseException as error:
                 if processes.first:
                     folder.discard()
@@ -93,7 +93,7 @@ def _begin(resolved: Callable[[], tuple[Fit, Data, str]], device: str, talk: Tex
                     error.add(or_=_without_them(error.share, place))
                 raise
         if processes.first:
-            _finish(config, data, division, folder, say)
+            _finish(config, data, splits, folder, say)
     return folder.path
 
 
@@ -131,12 +131,12 @@ def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int 
             data = open_data(config.data, label=config.label)
             _check_data(data, folder)
             try:
-                division = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
+                splits = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
             except TooManyBroken as error:
                 error.add(or_=_without_them(error.share, path))
                 raise
         if processes.first:
-            _finish(config, data, division, folder, say)
+            _finish(config, data, splits, folder, say)
     return path
 
 
@@ -148,7 +148,7 @@ def _without_them(share: float, run: Path) -> str:
     return f"max_failed = {allowed:g} in {run / CONFIG}, then vitkit resume {shlex.quote(str(run))}: does without them"
 
 
-def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say, reason: str) -> Division:
+def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say, reason: str) -> Partition:
     began = time.monotonic()
     decisions: list[tuple[str, str]] = []
 
@@ -169,11 +169,11 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
     try:
         if config.choose_lr:
             config = choose_rate(config, data, folder, processes, note)
-        division = train(config, data, folder, processes, note)
+        splits = train(config, data, folder, processes, note)
     except BaseException as error:
         with contextlib.suppress(VitkitError):  # on a disk that is full, what stopped the run is the news
             add_up()
-        if processes.ranks > 1 and lost_peer(error):
+        if processes.world_size > 1 and lost_peer(error):
             raise RunError(
                 "another process of this run has ended, and this one cannot go on without it.",
                 found="".join(str(error).splitlines()[:1]),
@@ -181,7 +181,7 @@ def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes,
             ) from error
         raise
     add_up()
-    return division
+    return splits
 
 
 def _warn(config: Fit, data: Data, note: Say) -> None:
@@ -198,7 +198,7 @@ def _warn(config: Fit, data: Data, note: Say) -> None:
 
 def _seen_before(config: Fit, data: Data) -> str:
     """Weights of a run that learned from these data may know pictures that are to score the new one."""
-    here, run = divide(data, config).set_aside, RunFolder.of(config.weights)
+    here, run = partition(data, **config.partition).held_out, RunFolder.of(config.weights)
     if here is None or run is None:
         return ""
     began = run.record()
@@ -208,26 +208,26 @@ def _seen_before(config: Fit, data: Data) -> str:
     return f"{config.weights} has learned from these data{how}, from pictures to be scored too: the score may flatter"
 
 
-def _finish(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
+def _finish(config: Fit, data: Data, splits: Partition, folder: RunFolder, say: Say) -> None:
     """The score, on pictures that training has not seen, and the report."""
     try:
-        _score_and_report(config, data, division, folder, say)
+        _score_and_report(config, data, splits, folder, say)
     except KeyboardInterrupt:
         raise Interrupted(
             f"trained, but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes it", 130
         ) from None
 
 
-def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFolder, say: Say) -> None:
+def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, say: Say) -> None:
     began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
-    if division.test is not None:
-        scored = replace(data, splits={division.scored: division.test})
+    if splits.test is not None:
+        scored = replace(data, splits={splits.test_name: splits.test})
         # broken pictures are told in the report: hours of training are not lost over them
         evaluation = evaluate(
             model,
             scored,
-            division.scored,
+            splits.test_name,
             device=device,
             max_failed=1.0,
             workers=pick_readers(config.workers, device, 1),
@@ -237,7 +237,7 @@ def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFo
         unseen = "" if _seen_before(config, data) else " that training has not seen"
         say("score", _score(evaluation) + unseen)
     folder.add_to_record(finished=_now())
-    shown = division.fit if division.test is None else division.test
+    shown = splits.train if splits.test is None else splits.test
     report = write_report(folder.path, shown, looks(model, shown))
     write_card(folder.path)
     say(
@@ -246,7 +246,7 @@ def _score_and_report(config: Fit, data: Data, division: Division, folder: RunFo
     )
     say("report", str(report))
     here = shlex.quote(str(folder.path))
-    say("next", f"vitkit evaluate {here} DATA" if division.test is not None else f"vitkit fit DATA --weights {here}")
+    say("next", f"vitkit evaluate {here} DATA" if splits.test is not None else f"vitkit fit DATA --weights {here}")
 
 
 def _score(evaluation: Evaluation) -> str:

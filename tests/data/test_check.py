@@ -21,9 +21,9 @@ from vitkit.cli.main import main
 from vitkit.data.check import Report, check
 from vitkit.data.duplicates import near
 from vitkit.data.facts import Facts, Memory, find_facts
+from vitkit.data.partition import stratified
 from vitkit.data.report import print_report
 from vitkit.data.sources.open import open_data
-from vitkit.data.split import stratified
 
 
 def view(seed: int, size: int = 48) -> np.ndarray:

@@ -14,10 +14,9 @@ from sklearn.neighbors import KNeighborsClassifier
 import vitkit
 from tests.evaluate.small import as_input, small_model
 from vitkit.cli.main import main
-from vitkit.data.partition import fingerprint
+from vitkit.data.partition import fingerprint, stratified
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.sources.open import open_data
-from vitkit.data.split import stratified
 from vitkit.evaluate.features import Extractor
 from vitkit.evaluate.probe import Knn, Linear, gather, pick_method, print_probe
 from vitkit.evaluate.probe import probe as probe_features
@@ -129,7 +128,7 @@ def test_foreign_weights_with_other_classes_and_none_are_probed_alike(
     result = found(capsys, fixtures / "google_token_weights.npz", data, "--method", "knn")
     assert result["classes"] == list(open_data(data).classes)
     assert "cover 32 x 32, cut 32 x 32 from the centre (bicubic" in result["inputs"][0]
-    assert result["inputs"][1] == "scale to 0…1, subtract 0.5, divide by 0.5"
+    assert result["inputs"][1] == "scale to 0…1, subtract 0.5, partition by 0.5"
     model = vitkit.load(fixtures / "google_token_weights.npz", classes=0)
     vitkit.save(model, tmp_path / "headless")
     assert found(capsys, tmp_path / "headless", data, "--method", "knn")["top1"] == result["top1"]

@@ -16,11 +16,10 @@ import vitkit
 from tests.evaluate.small import as_input, small_model, some_fashion
 from vitkit.cli.main import main
 from vitkit.config.schema import Fit
-from vitkit.data.partition import divide, fingerprint
+from vitkit.data.partition import fingerprint, partition, stratified
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
-from vitkit.data.split import stratified
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.show import print_evaluation
 from vitkit.run_folder import RunFolder
@@ -242,7 +241,7 @@ def test_pictures_that_the_run_knows_are_told_by_another_folder_of_theirs(
     config = Fit(data=str(tmp_path / began), test=0.2)
     RunFolder(run).write_config(config)
     data = open_data(tmp_path / began)
-    (run / "run.json").write_text(json.dumps({"split": divide(data, config).set_aside}))
+    (run / "run.json").write_text(json.dumps({"split": partition(data, **config.partition).held_out}))
     Path("link").symlink_to("photos")
     evaluate(run, asked[0].replace("*", tmp_path.name), *asked[1:])
     assert ("was fitted on" in caplog.text) == bool(seen)

@@ -15,14 +15,14 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
 
-from vitkit.train.ema import Average
+from vitkit.train.ema import EMA
 
 
 def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
 
 
-def train(module: nn.Module, average: Average, steps: int) -> None:
+def train(module: nn.Module, average: EMA, steps: int) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step in range(steps):
         optimizer.zero_grad()
@@ -36,7 +36,7 @@ def test_averages_are_those_of_a_plain_loop(decay: float, steps: int, seed: int)
     values = np.random.default_rng(seed).normal(size=(steps + 1, 4))
     module = nn.Linear(4, 1, bias=False).double()
     module.weight.data[:] = torch.from_numpy(values[0])
-    average, expected = Average(module, decay), values[0]
+    average, expected = EMA(module, decay), values[0]
     for step in range(steps):
         module.weight.data[:] = torch.from_numpy(values[step + 1])
         average.update(step)
@@ -53,7 +53,7 @@ def test_averages_are_torchs_with_the_same_decay(decay: float):
         kept = min(decay, int(count) / (9 + int(count)))
         return kept * average + (1 - kept) * parameter
 
-    average, theirs = Average(module, decay), AveragedModel(module, avg_fn=blend)
+    average, theirs = EMA(module, decay), AveragedModel(module, avg_fn=blend)
     theirs.update_parameters(module)  # torch's first call copies
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step in range(20):
@@ -68,7 +68,7 @@ def test_averages_are_torchs_with_the_same_decay(decay: float):
 
 def test_after_many_steps_the_decay_is_the_one_asked_for():
     module = nn.Linear(1, 1, bias=False)
-    average = Average(module, 0.9)
+    average = EMA(module, 0.9)
     average.state()["weight"].zero_()
     module.weight.data.fill_(1.0)
     average.update(10_000)
@@ -77,11 +77,11 @@ def test_after_many_steps_the_decay_is_the_one_asked_for():
 
 def test_applied_weights_are_the_averaged_ones_and_go_back_bit_for_bit():
     module, inputs = network(), torch.randn(6, 3)
-    average = Average(module, 0.9)
+    average = EMA(module, 0.9)
     train(module, average, 10)
     own = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     expected = torch.func.functional_call(module, average.state(), (inputs,))
-    with average.applied():
+    with average.swapped_in():
         assert torch.equal(module(inputs), expected)
     assert all(torch.equal(parameter, own[name]) for name, parameter in module.named_parameters())
     assert not torch.equal(module(inputs), expected)
@@ -89,10 +89,10 @@ def test_applied_weights_are_the_averaged_ones_and_go_back_bit_for_bit():
 
 def test_a_failure_while_applied_brings_the_weights_back():
     module = network()
-    average = Average(module, 0.9)
+    average = EMA(module, 0.9)
     train(module, average, 3)
     own = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-    with pytest.raises(KeyboardInterrupt), average.applied():
+    with pytest.raises(KeyboardInterrupt), average.swapped_in():
         raise KeyboardInterrupt
     assert all(torch.equal(parameter, own[name]) for name, parameter in module.named_parameters())
 
@@ -102,7 +102,7 @@ def test_training_goes_on_after_a_look_as_if_there_had_been_none():
     for looking in (False, True):
         torch.manual_seed(3)
         module = network()
-        average = Average(module, 0.9)
+        average = EMA(module, 0.9)
         optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
         for step in range(6):
             optimizer.zero_grad()
@@ -110,7 +110,7 @@ def test_training_goes_on_after_a_look_as_if_there_had_been_none():
             optimizer.step()
             average.update(step)
             if looking:
-                with average.applied(), torch.inference_mode():
+                with average.swapped_in(), torch.inference_mode():
                     module(torch.ones(2, 3))
         results.append([*module.parameters(), *average.state().values()])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
@@ -119,12 +119,12 @@ def test_training_goes_on_after_a_look_as_if_there_had_been_none():
 def test_frozen_parameters_are_not_kept_twice():
     module = network()
     module[0].requires_grad_(False)
-    assert set(Average(module, 0.9).state()) == {"1.weight", "1.bias", "2.weight", "2.bias"}
+    assert set(EMA(module, 0.9).state()) == {"1.weight", "1.bias", "2.weight", "2.bias"}
 
 
 def test_a_loaded_state_is_averaged_on():
     module = network()
-    average, resumed = Average(module, 0.99), Average(module, 0.99)
+    average, resumed = EMA(module, 0.99), EMA(module, 0.99)
     train(module, average, 5)
     for name, value in resumed.state().items():
         value.copy_(average.state()[name])
@@ -151,7 +151,7 @@ def test_sharded_weights_are_averaged_applied_and_brought_back(alone: dist.devic
     averages = []
     for module in (plain, sharded):
         torch.manual_seed(2)
-        averages.append(Average(module, 0.9))
+        averages.append(EMA(module, 0.9))
         train(module, averages[-1], 5)
     inputs = torch.randn(6, 3)
     for name, value in averages[1].state().items():

@@ -190,7 +190,7 @@ def test_early_stopping_keeps_the_best_step(average: float, monkeypatch: pytest.
     config = full(tmp_path / "run", patience=2, dev=0.1, score_every=3, save_every=2, average=average)
     found = trained(config)
     assert len(losses(found)) == 12
-    data = replace(FASHION, splits={"train": trainer.divide(FASHION, config).fit})
+    data = replace(FASHION, splits={"train": trainer.partition(FASHION, **config.partition).train})
     expected = plain_loop(torch.optim.AdamW, decay=0.1, data=data, steps=6, average=average)
     assert same(weights(found), expected.average if average else expected.weights)
 
@@ -215,7 +215,7 @@ def test_patience_without_pictures_to_look_at_is_refused(tmp_path: Path):
 def test_looks_at_the_dev_pictures_are_those_of_plain_counting(tmp_path: Path):
     config = full(tmp_path / "run", dev=0.02, steps=6, score_every=6)
     found = trained(config)
-    dev = trainer.divide(FASHION, config).dev
+    dev = trainer.partition(FASHION, **config.partition).validation
     assert dev is not None
     model = vitkit.load(found).eval()
     pixels = torch.stack([torch.from_numpy(dev.read(index)).permute(2, 0, 1) for index in range(len(dev))])

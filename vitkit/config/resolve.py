@@ -10,7 +10,7 @@ from typing import Any
 from vitkit.config import toml
 from vitkit.config.recipes import pick_recipe, recipe
 from vitkit.config.schema import Fit
-from vitkit.data.partition import divide
+from vitkit.data.partition import partition
 from vitkit.data.sources import fashion
 from vitkit.data.sources.base import Data
 from vitkit.data.sources.open import open_data
@@ -55,7 +55,7 @@ def _refuse_unused(said: Mapping[str, Any], config: Fit, data: Data) -> None:
     for name in ("lr_candidates", "lr_dev"):
         if name in said and not config.choose_lr:
             raise _unused(name, "--lr auto")
-    if "test" in said and not masked and divide(data, config).set_aside is None:
+    if "test" in said and not masked and partition(data, **config.partition).held_out is None:
         raise _unused("test", "data without pictures to score, and these have some")
 
 

@@ -185,6 +185,11 @@ class Fit:
             raise ConfigError(f"freeze = {self.freeze}: blocks to freeze, or -1 for all but the head")
         self._check_length()
 
+    @property
+    def partition(self) -> dict[str, Any]:
+        """The settings by which `vitkit.data.partition.partition` assigns images to training, validation and test."""
+        return {name: getattr(self, name) for name in ("objective", "test", "dev", "split_seed", "patience")}
+
     def _check_length(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which pictures are for fitting, which for choosing, which for scoring; what the data lack is set aside, seeded."""
+"""Which images train, which validate and which test; what the data lack is held out, stratified and seeded."""
 
 from __future__ import annotations
 
@@ -9,57 +9,66 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.config.schema import Fit
+from vitkit.data.order import generator
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.sources.splits import choosing_split, fitting_split, scoring_split
-from vitkit.data.split import stratified
+from vitkit.errors import ConfigError
+
+SPLITTING = 0x5711  # sets these draws apart from the orders of epochs, which have the same seed
 
 
 @dataclass(frozen=True)
-class Division:
-    fit: Split
-    dev: Split | None  # for choosing: rates, when to stop
-    test: Split | None  # for scoring, once
-    scored: str  # its name: test, val, or held-out where it was cut from another
-    words: tuple[str, ...]  # "3,680 trainval", …: what is what
-    set_aside: dict[str, Any] | None  # how `test` was cut out of a split, so that an evaluation can do it again
+class Partition:
+    """The images of a run by purpose."""
+
+    train: Split
+    validation: Split | None  # for choosing: learning rates, early stopping
+    test: Split | None  # for the final score
+    test_name: str  # test, val, or held-out where it was cut from another split
+    description: tuple[str, ...]  # "3,680 trainval", …
+    held_out: dict[str, Any] | None  # how `test` was cut from a split, so that an evaluation can repeat it
 
 
-def divide(data: Data, config: Fit) -> Division:
+def partition(
+    data: Data,
+    *,
+    objective: str = "labels",
+    test: float = 0.2,
+    dev: float = 0.0,
+    split_seed: int = 0,
+    patience: int = 0,
+) -> Partition:
+    """Assign the splits of the data to training, validation and test, and hold out what they lack.
+
+    The options are the settings of a run by the same names: shares to hold out, the seed, and whether the run stops
+    early by validation.
+    """
     name = fitting_split(data)
-    fit = data.splits[name]
-    if config.objective == "masked-patch":  # labels are not looked at, and nothing is held back
-        return Division(fit, None, None, "", (f"{len(fit):,} pictures of {name}",), None)
-    fit, set_aside = _labelled(fit), None
-    _check(data, name, fit)
-    scored = _scored(data, name)
-    if scored is None:
-        set_aside = {
-            "source": name,
-            "share": config.test,
-            "seed": config.split_seed,
-            "fingerprint": fingerprint(data, name),
-        }
-        fit, test = _cut(fit, config.test, config.split_seed, "scoring", "more pictures, or a test/ folder")
-        words = [
-            f"{len(fit):,} to fit",
-            f"{len(test):,} to score, set aside from {name} ({config.test:.0%} of each class)",
-        ]
+    train = data.splits[name]
+    if objective == "masked-patch":  # labels are not read, and nothing is held out
+        return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
+    train, record = _labelled(train), None
+    _check(data, name, train)
+    test_name = _test_name(data, name)
+    if test_name is None:
+        record = {"source": name, "share": test, "seed": split_seed, "fingerprint": fingerprint(data, name)}
+        train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
+        words = [f"{len(train):,} train", f"{len(tested):,} test, held out from {name} ({test:.0%} of each class)"]
     else:
-        test = _labelled(data.splits[scored])
-        words = [f"{len(fit):,} {name}", f"{len(test):,} {scored}"]
-    chosen = _chosen(data, scored, config)
-    dev = _labelled(data.splits[chosen]) if chosen else None
-    if dev is not None and chosen != scored:
-        words.insert(1, f"{len(dev):,} {chosen}")
-    if dev is None and config.dev:
-        fit, dev = _cut(fit, config.dev, config.split_seed + 1, "choosing", "more pictures, or a val/ folder")
-        words.insert(1, f"{len(dev):,} of them set aside for choosing")
-    return Division(fit, dev, test, scored or "held-out", tuple(words), set_aside)
+        tested = _labelled(data.splits[test_name])
+        words = [f"{len(train):,} {name}", f"{len(tested):,} {test_name}"]
+    validation_name = _validation_name(data, test_name, tunes=bool(dev or patience))
+    validation = _labelled(data.splits[validation_name]) if validation_name else None
+    if validation is not None and validation_name != test_name:
+        words.insert(1, f"{len(validation):,} {validation_name}")
+    if validation is None and dev:
+        train, validation = _hold_out(train, dev, split_seed + 1, "validation", "more images, or a val/ folder")
+        words.insert(1, f"{len(validation):,} of them held out for validation")
+    return Partition(train, validation, tested, test_name or "held-out", tuple(words), record)
 
 
 def fingerprint(data: Data, split: str) -> str:
-    """Of names, classes and labels: enough to know a split again, without reading a picture."""
+    """Return a hash of a split's names, classes and labels: enough to recognise it without reading an image."""
     chosen = data.splits[split]
     digest = hashlib.sha256()
     for text in (*data.classes, "\0", *chosen.keys):
@@ -68,36 +77,63 @@ def fingerprint(data: Data, split: str) -> str:
     return digest.hexdigest()
 
 
-def held_out(data: Data, record: Mapping[str, Any]) -> Data | None:
-    """The data with the pictures that a run set aside as their only split, `test`; None for other data."""
+def held_out_test(data: Data, record: Mapping[str, Any]) -> Data | None:
+    """Return the data with the images that a run held out as their only split, `test`; None for other data."""
     source = record["source"]
     if source not in data.splits or fingerprint(data, source) != record["fingerprint"]:
         return None
     labelled = _labelled(data.splits[source])
-    _, aside = stratified(labelled.labels, record["share"], record["seed"])
-    return replace(data, splits={"test": labelled.select(aside)})
+    _, chosen = stratified(labelled.labels, record["share"], record["seed"])
+    return replace(data, splits={"test": labelled.select(chosen)})
 
 
-def _check(data: Data, name: str, fit: Split) -> None:
-    """That there is something to learn."""
-    if not data.classes or len(fit) == 0:
+def stratified(labels: np.ndarray, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted indices of (the rest, the share held out), each class in proportion.
+
+    labels are (n,) class indices, -1 for unlabelled, or (n, K) of 0 and 1; there, an image counts for the rarest label
+    it has. A class of two or more images is on both sides; one of a single image stays in the rest.
+    """
+    if not 0 < share < 1:
+        raise ConfigError(f"a share of {share} cannot be held out", expected="above 0, under 1")
+    strata = _rarest(labels) if labels.ndim == 2 else labels
+    chosen: list[np.ndarray] = []
+    for stratum in np.unique(strata):
+        members = np.flatnonzero(strata == stratum)
+        count = min(max(round(share * len(members)), 1), len(members) - 1)
+        # a generator for each class: the size of another class does not change which images are chosen here
+        chosen.append(generator(seed, SPLITTING, int(stratum) + 1).permutation(members)[:count])
+    part = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
+    rest = np.setdiff1d(np.arange(len(labels)), part, assume_unique=True)
+    return rest, part
+
+
+def _rarest(labels: np.ndarray) -> np.ndarray:
+    """Return (n, K) → (n,): each image's label that the fewest other images share, -1 without any."""
+    counts = labels.sum(axis=0)
+    by_rarity = np.where(labels.astype(bool), counts, np.iinfo(np.int64).max)
+    return np.where(labels.any(axis=1), by_rarity.argmin(axis=1), -1)
+
+
+def _check(data: Data, name: str, train: Split) -> None:
+    """Raise an error where there is nothing to learn."""
+    if not data.classes or len(train) == 0:
         raise DataError(
-            f"{data.name} has no labels to fit.",
-            found=f"{len(data.splits[name]):,} pictures, {data.kind}",
+            f"{data.name} has no labels to train on.",
+            found=f"{len(data.splits[name]):,} images, {data.kind}",
             **({"note": data.notes} if data.notes else {}),
             try_="class folders or a manifest with labels; vitkit pretrain needs none",
         )
-    present = np.flatnonzero(fit.per_class(len(data.classes)))
+    present = np.flatnonzero(train.per_class(len(data.classes)))
     if len(present) < 2 and not data.multilabel:
         raise DataError(
-            f"{data.name} has pictures of one class only to fit, {data.classes[present[0]]}: there is "
-            "nothing to tell apart.",
+            f"{data.name} has training images of one class only, {data.classes[present[0]]}: there is nothing to tell "
+            "apart.",
             try_="a folder for each of two classes or more; that folder itself, if they are inside it",
         )
 
 
-def _scored(data: Data, fitted: str) -> str | None:
-    """The split to score, unless fitting sees its pictures."""
+def _test_name(data: Data, fitted: str) -> str | None:
+    """Return the split to score, unless training uses its images."""
     try:
         name = scoring_split(data)
     except DataError:
@@ -105,21 +141,21 @@ def _scored(data: Data, fitted: str) -> str | None:
     return None if name == fitted else name
 
 
-def _chosen(data: Data, scored: str | None, config: Fit) -> str | None:
-    """The split to choose by. One that has to score as well may be watched, but choosing would flatter the score."""
+def _validation_name(data: Data, test_name: str | None, *, tunes: bool) -> str | None:
+    """Return the validation split. One that is scored as well may be watched; tuning on it would inflate the score."""
     name = choosing_split(data)
-    if name is None or not data.splits[name].labelled or (name == scored and (config.dev or config.patience)):
+    if name is None or not data.splits[name].labelled or (name == test_name and tunes):
         return None
     return name
 
 
-def _cut(split: Split, share: float, seed: int, purpose: str, advice: str) -> tuple[Split, Split]:
-    kept, aside = stratified(split.labels, share, seed)
-    if len(aside) == 0 or len(kept) == 0:
+def _hold_out(split: Split, share: float, seed: int, purpose: str, advice: str) -> tuple[Split, Split]:
+    kept, chosen = stratified(split.labels, share, seed)
+    if len(chosen) == 0 or len(kept) == 0:
         raise DataError(
-            f"{len(split)} pictures, no two of a class, are too few to set some aside for {purpose}.", try_=advice
+            f"{len(split)} images, no two of a class, are too few to hold some out for {purpose}.", try_=advice
         )
-    return split.select(kept), split.select(aside)
+    return split.select(kept), split.select(chosen)
 
 
 def _labelled(split: Split) -> Split:

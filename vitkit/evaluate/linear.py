@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from vitkit.data.partition import stratified
 from vitkit.data.sources.base import DataError
-from vitkit.data.split import stratified
 from vitkit.evaluate.features import Features, join
 from vitkit.evaluate.metrics import Ints
 

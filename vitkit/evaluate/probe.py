@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitkit.config.schema import Fit
-from vitkit.data.partition import divide
+from vitkit.data.partition import partition
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.splits import choosing_split, fitting_split, scoring_split
 from vitkit.errors import ConfigError
@@ -133,13 +132,13 @@ def gather(extract: Extractor, data: Data, method: Method) -> Parts:
         raise DataError(
             f"pictures of {data.name} have several labels; a probe gives each one answer.", found=few(data.classes)
         )
-    division = divide(data, Fit())
-    if division.test is None:
+    splits = partition(data)
+    if splits.test is None:
         raise DataError(f"{data.name} has nothing to score on.")
-    names = ("train", "test") if division.set_aside is not None else (fitting_split(data), scoring_split(data))
+    names = ("train", "test") if splits.held_out is not None else (fitting_split(data), scoring_split(data))
     parts = Parts(
-        fit=extract(division.fit),
-        test=extract(division.test),
+        fit=extract(splits.train),
+        test=extract(splits.test),
         names=names,
         inputs=tuple(extract.exact.describe()),
         device=extract.device,

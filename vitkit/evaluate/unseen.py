@@ -6,14 +6,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from vitkit.data.partition import divide, fingerprint, held_out
+from vitkit.data.partition import fingerprint, held_out_test, partition
 from vitkit.data.sources.base import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import canonical, scoring_split
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.run_folder import CONFIG, RECORD, RunFolder
 
-KEYS = {"source", "share", "seed", "fingerprint"}  # of the record that train/division.py makes
+KEYS = {"source", "share", "seed", "fingerprint"}  # of the record that train/splits.py makes
 
 log = logging.getLogger("vitkit")
 
@@ -38,7 +38,7 @@ def unseen(run: str, data: Data, split: str | None) -> Data:
         return data
     if _scored(data) not in (source, None):
         return data
-    aside = held_out(data, record)
+    aside = held_out_test(data, record)
     if aside is None:
         log.warning(
             "%s as it is now is not what %s was fitted on: all of it is scored; if the run has seen some of "
@@ -71,7 +71,7 @@ def _seen_elsewhere(run: str, data: Data, split: str | None) -> str:
         related = began.is_relative_to(here) or here.is_relative_to(began)
         if began == here or not related or not began.is_dir() or not here.is_dir():
             return ""
-        fitted = divide(open_data(began, label=config.label), config).fit
+        fitted = partition(open_data(began, label=config.label), **config.partition).train
     except VitkitError:  # settings of another version, data that are not what they were: nothing can be said
         return ""
     # names below the upper of the two folders; a million of them are compared in a second

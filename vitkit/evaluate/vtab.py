@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from vitkit.config.schema import Fit
 from vitkit.data.order import generator
-from vitkit.data.partition import divide
+from vitkit.data.partition import partition
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
@@ -64,10 +63,10 @@ def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> Task:
         raise DataError(
             f"pictures of {data.name} have several labels; each VTAB task has one answer.", found=few(data.classes)
         )
-    division = divide(data, Fit())
-    if division.test is None:
+    splits = partition(data)
+    if splits.test is None:
         raise DataError(f"{data.name} has nothing to score on.")
-    learnt, test = extract(draw(division.fit, seed)), extract(division.test)
+    learnt, test = extract(draw(splits.train, seed)), extract(splits.test)
     order, cut = np.arange(len(learnt)), round(FIT * len(learnt))
     classifier, l2, _ = linear.learn(learnt.select(order[:cut]), learnt.select(order[cut:]))
     right = int((classifier.classify(test.values) == test.labels).sum())

@@ -27,14 +27,14 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from vitkit.atomic import write_text
 from vitkit.run_folder import RunError
 from vitkit.train.distributed import Processes
-from vitkit.train.ema import Average
+from vitkit.train.ema import EMA
 from vitkit.weights.run_checkpoints import RECORD, quietly
 
 SAVING, LEAVING = ".saving", ".leaving"
 DISK_LAG = 30.0  # seconds that a network's disk may take to show a file
 
 
-def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
+def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: EMA | None) -> dict[str, Tensor]:
     """Everything that a step changes, by name; the tensors themselves, so that loading into them is resuming."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in objective.named_parameters()}
     state = {f"weights.{name}": parameter.detach() for parameter, name in names.items()}
@@ -49,9 +49,9 @@ def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Av
 
 def check_shared(folder: Path, processes: Processes) -> None:
     """Each process writes its part of a checkpoint: the run folder has to be one for all of them."""
-    if processes.ranks == 1:
+    if processes.world_size == 1:
         return
-    mark = folder / f".seen-by-all-{processes.told(uuid.uuid4().hex)}"
+    mark = folder / f".seen-by-all-{processes.broadcast(uuid.uuid4().hex)}"
     if processes.first:
         mark.touch()
     processes.barrier()
@@ -64,7 +64,7 @@ def check_shared(folder: Path, processes: Processes) -> None:
     if blind:
         raise RunError(
             f"{folder} is not the same folder for all processes: process{'es' * (len(blind) > 1)} "
-            f"{', '.join(map(str, blind))} of {processes.ranks} cannot see what the first has written.",
+            f"{', '.join(map(str, blind))} of {processes.world_size} cannot see what the first has written.",
             try_="--out on a disk that all machines share, as a path that means the same on each",
         )
 
@@ -81,7 +81,7 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
             state_dict_saver.save(
                 state,
                 storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
-                no_dist=processes.ranks == 1,
+                no_dist=processes.world_size == 1,
             )
         if processes.first:
             write_record(saving, record)
@@ -102,7 +102,7 @@ def load(
     checkpoint: Path,
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
-    average: Average | None,
+    average: EMA | None,
     processes: Processes,
 ) -> dict[str, Any]:
     """Into the objective, the optimizer and the average, in place, whatever number of processes wrote it."""
@@ -117,7 +117,7 @@ def load(
             )
         with quietly():
             state_dict_loader.load(
-                state, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=processes.ranks == 1
+                state, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=processes.world_size == 1
             )
         return read_record(checkpoint)
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:

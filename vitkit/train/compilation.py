@@ -58,7 +58,7 @@ def decide(
     computed = Narrow(objective) if precision == "bf16" else objective
     each = seconds_of_a_pass(computed, objective, plan.micro, processes.device, recorded=recorded)
     share = expected_share(objective.model, recorded=recorded and precision == "bf16")
-    return processes.told(weighed(costs, share * each * plan.accumulate * plan.steps))
+    return processes.broadcast(weighed(costs, share * each * plan.accumulate * plan.steps))
 
 
 def weighed(costs: float, saves: float) -> Compiling:

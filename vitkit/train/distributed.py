@@ -35,35 +35,35 @@ class Processes:
 
     device: torch.device
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
 
     @property
     def first(self) -> bool:
         return self.rank == 0
 
     def barrier(self) -> None:
-        if self.ranks > 1:
+        if self.world_size > 1:
             dist.barrier()
 
     def mean(self, values: Tensor) -> Tensor:
         """Over processes, in place."""
-        if self.ranks > 1:
+        if self.world_size > 1:
             dist.all_reduce(values)
-            values /= self.ranks
+            values /= self.world_size
         return values
 
     def total(self, *numbers: float) -> list[float]:
-        return self._reduced(numbers, dist.ReduceOp.SUM) if self.ranks > 1 else list(numbers)
+        return self._reduced(numbers, dist.ReduceOp.SUM) if self.world_size > 1 else list(numbers)
 
     def most(self, *numbers: float) -> list[float]:
-        return self._reduced(numbers, dist.ReduceOp.MAX) if self.ranks > 1 else list(numbers)
+        return self._reduced(numbers, dist.ReduceOp.MAX) if self.world_size > 1 else list(numbers)
 
     def least(self, *numbers: float) -> list[float]:
-        return self._reduced(numbers, dist.ReduceOp.MIN) if self.ranks > 1 else list(numbers)
+        return self._reduced(numbers, dist.ReduceOp.MIN) if self.world_size > 1 else list(numbers)
 
-    def told(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process has, for all of them."""
-        if self.ranks == 1:
+        if self.world_size == 1:
             return value
         box = [value]
         dist.broadcast_object_list(box, device=self.device)
@@ -71,8 +71,8 @@ class Processes:
 
     def everyones(self, value: Any) -> list[Any]:
         """What each process has, in the order of their ranks."""
-        values = [value] * self.ranks
-        if self.ranks > 1:
+        values = [value] * self.world_size
+        if self.world_size > 1:
             dist.all_gather_object(values, value)
         return values
 
@@ -84,7 +84,7 @@ class Processes:
                 result = action()
             except VitkitError as error:
                 failure = error
-        failure = self.told(failure)
+        failure = self.broadcast(failure)
         if failure is not None:
             raise failure if self.first else SystemExit(2)  # told once
         return result
@@ -101,7 +101,7 @@ class Processes:
             raise failure
         for rank, other in enumerate(failures):
             if other is not None:
-                raise ConfigError(f"process {rank} of {self.ranks}, on its machine: {other}")
+                raise ConfigError(f"process {rank} of {self.world_size}, on its machine: {other}")
         return result  # type: ignore[return-value]
 
     def _reduced(self, numbers: tuple[float, ...], how: Any) -> list[float]:
@@ -162,7 +162,7 @@ def share(
     if compiled:
         computed.compile(options=COMPILED)
     if how == "fsdp":
-        mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.ranks,))
+        mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.world_size,))
         # inputs stay as they are: colours and mixed shares would be rounded; the objective rounds what the model sees
         policy = (
             MixedPrecisionPolicy(cast_forward_inputs=False)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 
-class Average:
+class EMA:
     """A moving average of every parameter that trains; frozen ones are their own average."""
 
     def __init__(self, module: nn.Module, decay: float):
@@ -25,7 +25,7 @@ class Average:
         torch._foreach_lerp_(list(self._averages.values()), list(self._parameters.values()), 1 - self._decay_at(step))
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def swapped_in(self) -> Iterator[None]:
         """The module has the averaged weights in here, and its own again afterwards."""
         own = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         try:

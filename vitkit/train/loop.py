@@ -26,7 +26,7 @@ from vitkit.run_folder import RunError, RunFolder
 from vitkit.train import checkpoint
 from vitkit.train.display import Display
 from vitkit.train.distributed import Processes
-from vitkit.train.ema import Average
+from vitkit.train.ema import EMA
 from vitkit.train.objectives.labels import Objective
 from vitkit.train.optimizer import set_rate
 from vitkit.train.place import Place, place_of
@@ -73,7 +73,7 @@ class Training:
     objective: Objective
     shared: nn.Module  # the objective as it is called in a step: itself, or wrapped for many processes
     optimizer: torch.optim.Optimizer
-    average: Average | None
+    average: EMA | None
     loader: Loader
     processes: Processes
     folder: RunFolder  # written by the first process alone
@@ -234,7 +234,7 @@ class Training:
     def _look(self) -> bool:
         """At the dev pictures, with the averaged weights if there are any; whether the state must be kept."""
         assert self.look is not None
-        with self.average.applied() if self.average is not None else contextlib.nullcontext():
+        with self.average.swapped_in() if self.average is not None else contextlib.nullcontext():
             found = self.look()
         score, step = found.pop("score"), self.place.step
         self._log("score", step, **found)
@@ -267,7 +267,7 @@ class Training:
         self.saved = time.monotonic()
 
     def _record(self) -> dict[str, Any]:
-        return {**self.place.record(), "processes": self.processes.ranks}
+        return {**self.place.record(), "processes": self.processes.world_size}
 
     def _return_to(self, name: str, *, forget: bool = True) -> None:
         """The state of a checkpoint; with `forget`, the run is there again."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from vitkit.config.schema import Fit
-from vitkit.data.partition import divide
+from vitkit.data.partition import partition
 from vitkit.data.sources.base import Data
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.run_folder import CONFIG, RunError, RunFolder
@@ -27,11 +27,13 @@ def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes
             "--lr auto chooses by accuracy, which pre-training without labels has none of", try_="a number"
         )
     check_unchanged(config, folder)
-    check_patience(config, divide(data, config))  # what the last run would refuse is better known before the first
+    check_patience(
+        config, partition(data, **config.partition)
+    )  # what the last run would refuse is better known before the first
     tried = []
     for rate in candidates:
         trial = RunFolder(folder.path / "rates" / f"{rate:g}")
-        if processes.told(_outcome(trial, data.multilabel) if processes.first else None) is None:
+        if processes.broadcast(_outcome(trial, data.multilabel) if processes.first else None) is None:
             try:
                 _run(trial, replace(config, lr=rate), data, processes)
             except Interrupted as stopped:
@@ -39,7 +41,9 @@ def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes
                     f"stopped while trying learning rate {rate:g}; vitkit resume {folder.path} goes on from there",
                     stopped.code,
                 ) from stopped
-        found = processes.told({"lr": rate, **(_outcome(trial, data.multilabel) or {})} if processes.first else None)
+        found = processes.broadcast(
+            {"lr": rate, **(_outcome(trial, data.multilabel) or {})} if processes.first else None
+        )
         tried.append(found)
         say(
             "tried",
@@ -61,14 +65,18 @@ def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes
     best = max(usable, key=partial(_merit, data.multilabel))
     chosen = replace(config, lr=best["lr"], choose_lr=False)
     # where the data have a val split of their own, the trial has seen all there is to fit
-    say("chosen", f"learning rate {best['lr']:g}" + "; now with all pictures" * (divide(data, chosen).dev is None))
+    say(
+        "chosen",
+        f"learning rate {best['lr']:g}"
+        + "; now with all pictures" * (partition(data, **chosen.partition).validation is None),
+    )
     return chosen
 
 
 def _run(trial: RunFolder, config: Fit, data: Data, processes: Processes) -> None:
     """A trial, or the rest of it; one that diverges is remembered as that."""
     settings = replace(config, choose_lr=False, dev=config.dev or config.lr_dev, out=str(trial.path), track=())
-    if processes.told((trial.path / CONFIG).exists()):  # begun before, in parts that fitted then
+    if processes.broadcast((trial.path / CONFIG).exists()):  # begun before, in parts that fitted then
         settings = replace(trial.config(), device=config.device, workers=config.workers)
     elif processes.first:
         trial.path.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ def pick_micro(objective: Objective, share: int, processes: Processes, precision
     """The largest part of a process's share that fits, the same in every process."""
     device = processes.device
     if device.type != "cuda":
-        room = CPU_SHARE * free_memory(device) / processes.ranks
+        room = CPU_SHARE * free_memory(device) / processes.world_size
         most = min(CPU_MOST, _fitting(objective.model, room, precision))
         return int(processes.least(largest_divisor(share, most))[0])
     room = free_memory(device)

@@ -16,7 +16,7 @@ from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.cost import cost
 from vitkit.data.loader import Loader, Reader
-from vitkit.data.partition import Division, divide
+from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.base import Data, DataError, Split
 from vitkit.data.transforms import Fast
 from vitkit.devices import (
@@ -37,7 +37,7 @@ from vitkit.train.checkpoint import check_shared
 from vitkit.train.compilation import Compiling, compile_now, decide
 from vitkit.train.distributed import Processes, Sharing, pick_sharing, share, whole
 from vitkit.train.eight_bits import multiply_8_bits
-from vitkit.train.ema import Average
+from vitkit.train.ema import EMA
 from vitkit.train.initial_model import remember_model, restart_model, start_model
 from vitkit.train.loop import Look, Training
 from vitkit.train.microbatch import settle
@@ -67,21 +67,21 @@ FREE_TO_CHANGE = (
 Say = Callable[[str, str], None]  # a name and what was decided
 
 
-def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say) -> Division:
+def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say) -> Partition:
     """The whole run, or the rest of it; at the end the folder holds the model."""
-    division = divide(data, config)
+    splits = partition(data, **config.partition)
     labelled = config.objective == "labels"
-    check_patience(config, division)
+    check_patience(config, splits)
     say(
         "data",
-        f"{Path(data.name).absolute().name}: {', '.join(division.words)}"
-        + (f", {len(data.classes)} classes, {_spread(division.fit, data)}" if labelled else ""),
+        f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
+        + (f", {len(data.classes)} classes, {_spread(splits.train, data)}" if labelled else ""),
     )
-    config = count_steps(config, len(division.fit))
-    begins = processes.told(not whole_ones(folder.checkpoints))
+    config = count_steps(config, len(splits.train))
+    begins = processes.broadcast(not whole_ones(folder.checkpoints))
     if not begins:
         check_unchanged(config, folder)
-    part = check_shares(config, processes.ranks)
+    part = check_shares(config, processes.world_size)
     model, words = (
         start_model(config, data.classes if labelled else (), multilabel=data.multilabel)
         if begins
@@ -90,16 +90,16 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
     frozen = freeze(model, config.freeze)
     say("model", words + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
     torch.manual_seed(config.seed)  # an objective may draw weights of its own, whatever those of the model are from
-    objective = _objective(model, config, division.fit, data).to(processes.device)
+    objective = _objective(model, config, splits.train, data).to(processes.device)
     precision = pick_precision(config.precision, processes.device)
     if config.fp8:
         multiply_8_bits(model, processes.device, precision)
     micro, recompute = settle(objective, part, processes, precision, micro=config.micro, recompute=config.recompute)
     plan = Plan(
         steps=config.steps or 0,
-        pictures=len(division.fit),
+        pictures=len(splits.train),
         batch=config.batch,
-        processes=processes.ranks,
+        processes=processes.world_size,
         micro=largest_divisor(part, micro),
     )
     if plan.micro == 1 and (config.augment.mixup or config.augment.cutmix):
@@ -108,7 +108,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
             try_="--set augment.mixup=0 augment.cutmix=0, a larger --batch, or a smaller --image",
         )
     sharing = pick_sharing(
-        config.parallel, processes.ranks, cost(model.config).state_bytes, free_memory(processes.device)
+        config.parallel, processes.world_size, cost(model.config).state_bytes, free_memory(processes.device)
     )
     asked = config.compile
     recorded = cuda_graph.decide(config.cuda_graph, objective, plan, processes, precision, sharing)
@@ -126,14 +126,14 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
             folder.write_config(config)
             folder.add_to_record(settings=toml.to_tables(config))
             remember_model(model, folder.checkpoints)
-    found, readers = cost(model.config), pick_readers(config.workers, processes.device, processes.ranks)
+    found, readers = cost(model.config), pick_readers(config.workers, processes.device, processes.world_size)
     threads = pick_threads(processes.device, found.macs)
     say("device", describe_device(processes.device, threads) + f"; {counted(readers, 'reader', 'readers')} of pictures")
     training = _assemble(
         config,
         plan,
         objective,
-        division,
+        splits,
         folder,
         processes,
         precision,
@@ -153,8 +153,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
             objective=config.objective,
             precision=precision,
             device=describe_device(processes.device, threads),
-            processes=processes.ranks,
-            split=division.set_aside,
+            processes=processes.world_size,
+            split=splits.held_out,
             parameters=found.parameters,
             macs=found.macs,
             plan={
@@ -176,11 +176,11 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
         kept = training.place.best_step if config.patience and training.place.best_step else training.place.step
         folder.add_to_record(kept_step=kept, stopped_early=training.place.stopped)
         save(trained, folder.path)
-    return division
+    return splits
 
 
-def check_patience(config: Fit, division: Division) -> None:
-    if config.patience and division.dev is None:
+def check_patience(config: Fit, splits: Partition) -> None:
+    if config.patience and splits.validation is None:
         advice = "--set dev=0.1, or a val/ folder beside test/" if config.objective == "labels" else "patience = 0"
         raise ConfigError(f"patience = {config.patience}: there are no pictures to see by when to stop", try_=advice)
 
@@ -189,7 +189,7 @@ def _assemble(
     config: Fit,
     plan: Plan,
     objective: Objective,
-    division: Division,
+    splits: Partition,
     folder: RunFolder,
     processes: Processes,
     precision: Precision,
@@ -212,13 +212,13 @@ def _assemble(
         whole=model.metadata.preprocessing,
     )
     loader = Loader(
-        Reader(split=division.fit, transform=fast, channels=model.config.channels, seed=config.seed),
+        Reader(split=splits.train, transform=fast, channels=model.config.channels, seed=config.seed),
         batch=plan.batch // plan.accumulate,
         workers=readers,
         rank=processes.rank,
-        ranks=processes.ranks,
+        ranks=processes.world_size,
         pin=device.type == "cuda",
-        max_failed=config.max_failed if processes.ranks == 1 else 1.0,
+        max_failed=config.max_failed if processes.world_size == 1 else 1.0,
     )  # the loop adds up
     warmup = f" after {counted(int(config.schedule.warmup), 'warm-up step')}" if config.schedule.warmup else ""
     say(
@@ -245,15 +245,15 @@ def _assemble(
     again = ", each block gone through again on the way back" * (config.recompute == "yes")
     say("plan", f"{plan.describe()}{again} → {folder.path}")
     look = None
-    if division.dev is not None:
-        look = _look(objective, division.dev, config, processes, precision, readers, multilabel=multilabel)
+    if splits.validation is not None:
+        look = _look(objective, splits.validation, config, processes, precision, readers, multilabel=multilabel)
     return Training(
         config=config,
         plan=plan,
         objective=objective,
         shared=shared,
         optimizer=optimizer,
-        average=Average(objective, config.average) if config.average else None,
+        average=EMA(objective, config.average) if config.average else None,
         loader=loader,
         processes=processes,
         folder=folder,
@@ -290,7 +290,7 @@ def _look(
 ) -> Look:
     """At all dev pictures; processes share them, except where each needs the others for a forward pass."""
     sharded = objective if isinstance(objective, FSDPModule) else None
-    rank, ranks = (0, 1) if sharded else (processes.rank, processes.ranks)
+    rank, ranks = (0, 1) if sharded else (processes.rank, processes.world_size)
 
     def look() -> dict[str, float]:
         if sharded:
@@ -316,7 +316,7 @@ def _look(
             losses = F.cross_entropy(found.logits, targets, reduction="none")
             right = (found.logits.argmax(1) == targets).float()
         sums = losses.double().sum().item(), right.double().sum().item(), float(len(losses))
-        loss, hits, count = processes.told(sums) if sharded else processes.total(*sums)  # all must decide alike
+        loss, hits, count = processes.broadcast(sums) if sharded else processes.total(*sums)  # all must decide alike
         if not count:
             raise DataError(
                 "no dev picture could be decoded: there is nothing to choose by.",
