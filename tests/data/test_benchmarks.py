@@ -1,4 +1,4 @@
-"""The benchmarks of data and numbers in small: they run, and what they find is what it says."""
+"""The benchmarks of data loading and precision run at a small scale and report consistent results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.data.images import encode, scene
+from tests.data.sample_images import encode, scene
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def found(name: str, *options: str | Path) -> dict[str, Any]:
+def run_benchmark(name: str, *options: str | Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, BENCHMARKS / name, "--json", *options],
         capture_output=True,
@@ -30,23 +30,28 @@ def found(name: str, *options: str | Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_input_shows_every_stage_and_the_loaders_beside_pillow(tmp_path: Path):
+def test_input_measures_every_stage_and_compares_the_loader_with_pillow(tmp_path: Path):
     for number in range(3):
         (tmp_path / f"{number}.jpg").write_bytes(encode(scene(60 + number, 90), "JPEG"))
-    told = found("input.py", "--folder", tmp_path, "--readers", "1", "--batch", "8", "--seconds", "0.1")
-    assert set(told["stages_per_second"]) == {"reading the bytes", "decoding", "random crop, resize, flip", "collating"}
-    assert min(told["stages_per_second"].values()) > 0
-    loaders = told["loaders"]
-    assert {"Pillow in torch's DataLoader", "vitkit's Loader"} <= set(loaders["pictures_per_second"])
-    assert min(loaders["pictures_per_second"].values()) > 0
+    result = run_benchmark("input.py", "--folder", tmp_path, "--workers", "1", "--batch", "8", "--seconds", "0.1")
+    assert set(result["stages_per_second"]) == {
+        "reading the bytes",
+        "decoding",
+        "random crop, resize, flip",
+        "collating",
+    }
+    assert min(result["stages_per_second"].values()) > 0
+    loaders = result["loaders"]
+    assert {"Pillow in torch's DataLoader", "vitkit's Loader"} <= set(loaders["images_per_second"])
+    assert min(loaders["images_per_second"].values()) > 0
     assert loaders["ratio_to_pillow"]["Pillow in torch's DataLoader"] == 1
 
 
-@pytest.mark.parametrize("readers", [0, 2])
-def test_feeding_is_timed_beside_the_same_run_that_reads_nothing(readers: int):
-    told = found(
+@pytest.mark.parametrize("workers", [0, 2])
+def test_feed_compares_a_run_with_one_that_loads_nothing(workers: int):
+    result = run_benchmark(
         "feed.py",
-        "--pictures",
+        "--images",
         "60",
         "--model",
         "mu/4",
@@ -58,33 +63,33 @@ def test_feeding_is_timed_beside_the_same_run_that_reads_nothing(readers: int):
         "12",
         "--device",
         "cpu",
-        "--readers",
-        str(readers),
+        "--workers",
+        str(workers),
     )
-    assert (told["steps"], told["readers"], told["pictures"]) == (12, readers, 60)
-    assert min(told["pictures_per_second"].values()) > 0
-    assert 0 <= told["waiting_for_data"] < 1
+    assert (result["steps"], result["workers"], result["images"]) == (12, workers, 60)
+    assert min(result["images_per_second"].values()) > 0
+    assert 0 <= result["waiting_for_data"] < 1
 
 
-def test_fast_numbers_are_compared_with_float32_seed_by_seed():
-    told = found(
+def test_bf16_is_compared_with_fp32_seed_by_seed():
+    result = run_benchmark(
         "numerics.py", "fashion", "--model", "mu/8", "--image", "32", "--steps", "2", "--batch", "8", "--device", "cpu"
     )
-    assert [line["between"] for line in told["differences"]] == [
+    assert [line["between"] for line in result["differences"]] == [
         "fp32 and bf16, seed 0",
         "fp32, seeds 0 and 1",
         "bf16, seeds 0 and 1",
         "fp32 and bf16, seed 1",
     ]
-    narrow, seeds, *_ = (line["mean"] for line in told["differences"])
-    assert 0 < narrow < seeds
-    assert [(one["trained_in"], one["seed"]) for one in told["scores"]] == [
+    precision, seeds, *_ = (line["mean"] for line in result["differences"])
+    assert 0 < precision < seeds
+    assert [(one["trained_in"], one["seed"]) for one in result["scores"]] == [
         ("fp32", 0),
         ("bf16", 0),
         ("fp32", 1),
         ("bf16", 1),
     ]
-    for one in told["scores"]:
-        assert one["pictures"] == 1000
-        assert one["answered_in"]["fp32"]["same_answers"] == 100
-        assert one["answered_in"]["bf16"]["same_answers"] > 90
+    for one in result["scores"]:
+        assert one["images"] == 1000
+        assert one["predicted_in"]["fp32"]["same_predictions"] == 100
+        assert one["predicted_in"]["bf16"]["same_predictions"] > 90

@@ -1,4 +1,4 @@
-"""The same batches for any number of workers and processes, from any step on; broken pictures named and passed over."""
+"""The loader gives the same batches for any number of workers and ranks, and replaces broken images."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.images import encode, scene
+from tests.data.sample_images import encode, scene
 from vitkit.data.decode import decode
-from vitkit.data.loader import Batch, Loader, Reader, evaluation_batches
-from vitkit.data.order import Order, generator
+from vitkit.data.loader import Batch, Loader, SplitDataset, evaluation_batches
 from vitkit.data.preprocessing import Preprocessing
-from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sampler import EpochSampler
+from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
-from vitkit.data.transforms import Exact, Fast
+from vitkit.data.stateless_rng import generator
+from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.errors import ConfigError
 
-FAST = Fast(image=(16, 16))
-EXACT = Exact(image=(16, 16), preprocessing=Preprocessing())
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+
+TRAIN = TrainTransform(image=(16, 16))
+EVAL = EvalTransform(image=(16, 16), preprocessing=Preprocessing())
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Data:
-    """Thirty pictures in three classes, each of its own size and brightness."""
+    """Write thirty images in three classes, each of its own size and brightness."""
     for index in range(30):
         folder = tmp_path / "photos" / "abc"[index % 3]
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +43,7 @@ def photos(tmp_path: Path) -> Data:
 
 def loader(data: Data, **options: object) -> Loader:
     split = next(iter(data.splits.values()))
-    return Loader(Reader(split=split, transform=FAST, seed=7), **{"batch": 8, **options})
+    return Loader(SplitDataset(split=split, transform=TRAIN, seed=7), **{"batch_size": 8, **options})
 
 
 def take(batches: Loader, count: int) -> list[Batch]:
@@ -52,28 +55,30 @@ def assert_same(one: Batch, other: Batch) -> None:
         assert torch.equal(getattr(one, name), getattr(other, name)), name
 
 
-@given(pictures=st.integers(1, 50), batch=st.integers(1, 20), seed=st.integers(0, 5))
-def test_every_epoch_shows_every_picture_once(pictures: int, batch: int, seed: int):
-    order = Order(pictures, seed)
-    samples = [order(sample) for sample in range(3 * pictures)]
+@given(images=st.integers(1, 50), batch=st.integers(1, 20), seed=st.integers(0, 5))
+def test_every_epoch_has_every_image_once(images: int, batch: int, seed: int):
+    sampler = EpochSampler(images, seed)
+    samples = [sampler(sample) for sample in range(3 * images)]
     for epoch in range(3):
-        assert sorted(index for e, index in samples if e == epoch) == list(range(pictures))
-    steps = [pair for step in range(3 * pictures // batch + 1) for pair in order.step(step, batch)]
-    assert steps[: 3 * pictures] == samples
+        assert sorted(index for e, index in samples if e == epoch) == list(range(images))
+    steps = [pair for step in range(3 * images // batch + 1) for pair in sampler.batch_indices(step, batch)]
+    assert steps[: 3 * images] == samples
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+def test_each_epoch_and_seed_has_its_own_order():
     orders = [
-        tuple(Order(100, seed)(100 * epoch + place)[1] for place in range(100)) for seed in (0, 1) for epoch in (0, 1)
+        tuple(EpochSampler(100, seed)(100 * epoch + position)[1] for position in range(100))
+        for seed in (0, 1)
+        for epoch in (0, 1)
     ]
     assert len(set(orders)) == 4
 
 
-def test_draws_depend_on_their_address_alone():
+def test_a_generator_depends_on_its_counters_alone():
     assert generator(1, 2, 3).random() == generator(1, 2, 3).random()
-    drawn = [generator(seed, epoch, index).random() for seed in range(9) for epoch in range(9) for index in range(9)]
-    assert len(set(drawn)) == 729
-    assert np.mean(drawn) == pytest.approx(0.5, abs=0.04)
+    draws = [generator(seed, epoch, index).random() for seed in range(9) for epoch in range(9) for index in range(9)]
+    assert len(set(draws)) == 729
+    assert np.mean(draws) == pytest.approx(0.5, abs=0.04)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -82,29 +87,27 @@ def test_any_number_of_workers_gives_the_same_batches(photos: Data, workers: int
         assert_same(one, other)
 
 
-def test_two_processes_share_what_one_would_have(photos: Data):
-    alone = take(loader(photos), 6)
-    shares = [take(loader(photos, rank=rank, ranks=2), 6) for rank in (0, 1)]
-    for whole, first, second in zip(alone, *shares, strict=True):
-        assert torch.equal(whole.images, torch.cat([first.images, second.images]))
-        assert torch.equal(whole.indices, torch.cat([first.indices, second.indices]))
+def test_two_ranks_share_the_batch_of_one(photos: Data):
+    single = take(loader(photos), 6)
+    shares = [take(loader(photos, rank=rank, world_size=2), 6) for rank in (0, 1)]
+    for batch, first, second in zip(single, *shares, strict=True):
+        assert torch.equal(batch.images, torch.cat([first.images, second.images]))
+        assert torch.equal(batch.indices, torch.cat([first.indices, second.indices]))
 
 
-def test_batch_1234_is_the_same_reached_or_asked_for(photos: Data):
-    batches = loader(photos, batch=2)
-    reached = next(itertools.islice(batches, 1234, None))
-    assert_same(batches.at(1234), reached)
-    assert_same(next(iter(loader(photos, batch=2, start=1234))), reached)
+def test_starting_at_step_1234_gives_the_batch_that_iterating_reaches(photos: Data):
+    reached = next(itertools.islice(loader(photos, batch_size=2), 1234, None))
+    assert_same(next(iter(loader(photos, batch_size=2, start=1234))), reached)
 
 
-def test_another_epoch_sees_a_picture_otherwise(photos: Data):
+def test_an_image_is_augmented_differently_in_another_epoch(photos: Data):
     split = photos.splits["all"]
-    reader = Reader(split=split, transform=FAST, seed=7)
-    assert torch.equal(reader(0, 3), reader(0, 3))
-    assert not torch.equal(reader(0, 3), reader(1, 3))
+    dataset = SplitDataset(split=split, transform=TRAIN, seed=7)
+    assert torch.equal(dataset(0, 3), dataset(0, 3))
+    assert not torch.equal(dataset(0, 3), dataset(1, 3))
 
 
-def test_labels_belong_to_their_pictures(photos: Data):
+def test_labels_belong_to_their_images(photos: Data):
     split = photos.splits["all"]
     for batch in take(loader(photos), 5):
         assert batch.images.dtype == torch.uint8
@@ -112,20 +115,21 @@ def test_labels_belong_to_their_pictures(photos: Data):
             assert photos.classes[label] == Path(split.keys[index]).parent.name
 
 
-def test_evaluation_sees_every_picture_once_and_in_order(photos: Data):
-    reader = Reader(split=photos.splits["all"], transform=EXACT)
-    batches = list(evaluation_batches(reader, 8, workers=2))
+def test_evaluation_has_every_image_once_and_in_order(photos: Data):
+    dataset = SplitDataset(split=photos.splits["all"], transform=EVAL)
+    batches = list(evaluation_batches(dataset, 8, workers=2))
     assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(30))
     assert [len(batch.images) for batch in batches] == [8, 8, 8, 6]
-    expected = EXACT(decode(photos.splits["all"].read(17)))
+    expected = EVAL(decode(photos.splits["all"].read(17)))
     assert torch.equal(torch.cat([batch.images for batch in batches])[17], expected)
     shares = [
-        torch.cat([batch.indices for batch in evaluation_batches(reader, 4, rank=rank, ranks=4)]) for rank in range(4)
+        torch.cat([batch.indices for batch in evaluation_batches(dataset, 4, rank=rank, world_size=4)])
+        for rank in range(4)
     ]
     assert sorted(torch.cat(shares).tolist()) == list(range(30))
 
 
-def break_picture(data: Data, index: int) -> str:
+def break_image(data: Data, index: int) -> str:
     split = data.splits["all"]
     path = Path(data.name) / split.keys[index]
     path = path if path.exists() else Path(split.keys[index])
@@ -134,25 +138,25 @@ def break_picture(data: Data, index: int) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_picture_is_named_and_passed_over(photos: Data, workers: int):
-    break_picture(photos, 4)
+def test_a_broken_image_is_named_and_replaced(photos: Data, workers: int):
+    break_image(photos, 4)
     batches = loader(photos, workers=workers, max_failed=0.1)
-    seen = Counter(index for batch in take(batches, 15) for index in batch.indices.tolist())
-    assert 4 not in seen
-    assert seen.keys() == set(range(30)) - {4}
+    counts = Counter(index for batch in take(batches, 15) for index in batch.indices.tolist())
+    assert 4 not in counts
+    assert counts.keys() == set(range(30)) - {4}
     assert list(batches.failures) == [4]
     assert "truncated" in batches.failures[4] or "damaged" in batches.failures[4]
 
 
-def test_too_many_broken_pictures_stop_the_run(photos: Data):
-    names = [break_picture(photos, index) for index in (1, 5, 9, 20)]
-    with pytest.raises(DataError, match=r"of 30 pictures could not be decoded so far, more than 10\.0%") as error:
+def test_too_many_broken_images_are_an_error(photos: Data):
+    names = [break_image(photos, index) for index in (1, 5, 9, 20)]
+    with pytest.raises(DataError, match=r"of 30 images could not be decoded so far, more than 10\.0%") as error:
         take(loader(photos, max_failed=0.1), 20)
     assert any(name in str(error.value) for name in names)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_nothing_but_broken_pictures_is_one_clear_error(tmp_path: Path, workers: int):
+def test_nothing_but_broken_images_is_one_clear_error(tmp_path: Path, workers: int):
     for index in range(6):
         (tmp_path / "a").mkdir(exist_ok=True)
         (tmp_path / "a" / f"{index}.jpg").write_bytes(b"text")
@@ -161,12 +165,12 @@ def test_nothing_but_broken_pictures_is_one_clear_error(tmp_path: Path, workers:
         take(loader(data, workers=workers), 1)
     assert "Traceback" not in str(error.value)
     assert "vitkit check" in str(error.value)
-    with pytest.raises(DataError, match="of 6 pictures could not be decoded"):
-        list(evaluation_batches(Reader(split=data.splits["all"], transform=EXACT), 4, workers=workers))
+    with pytest.raises(DataError, match="of 6 images could not be decoded"):
+        list(evaluation_batches(SplitDataset(split=data.splits["all"], transform=EVAL), 4, workers=workers))
 
 
-def test_a_broken_picture_is_logged_once(photos: Data, caplog: pytest.LogCaptureFixture):
-    name = break_picture(photos, 4)
+def test_a_broken_image_is_logged_once(photos: Data, caplog: pytest.LogCaptureFixture):
+    name = break_image(photos, 4)
     take(loader(photos), 15)
     assert caplog.text.count(name) == 1
 
@@ -180,8 +184,8 @@ def test_labels_are_matched_to_a_models_classes_by_name(photos: Data):
         assert split.labels[index] == {"a": 2, "b": -1, "c": 1}[folder]
 
 
-def test_a_models_classes_may_be_spelled_in_another_form(tmp_path: Path):
-    """Weights from elsewhere, and of runs before names were composed, keep their names as they are."""
+def test_a_models_classes_may_be_in_another_unicode_form(tmp_path: Path):
+    """Weights from elsewhere, and of runs before names were normalised, keep their names as they are."""
     for name in ("Übung", "고양이"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(encode(scene(), "PNG"))
@@ -193,30 +197,30 @@ def test_a_models_classes_may_be_spelled_in_another_form(tmp_path: Path):
     assert open_data(tmp_path).with_classes(both)[0].splits["all"].labels.tolist() == [3, 0]  # the very same name first
 
 
-def test_evaluation_leaves_broken_pictures_out_and_says_so(photos: Data):
-    break_picture(photos, 4)
-    batches = list(evaluation_batches(Reader(split=photos.splits["all"], transform=EXACT), 8))
+def test_evaluation_skips_broken_images_and_lists_them(photos: Data):
+    break_image(photos, 4)
+    batches = list(evaluation_batches(SplitDataset(split=photos.splits["all"], transform=EVAL), 8))
     assert torch.cat([batch.indices for batch in batches]).tolist() == [index for index in range(30) if index != 4]
-    assert [place for batch in batches for place, _ in batch.failures] == [4]
-    alone = list(evaluation_batches(Reader(split=photos.splits["all"].select([4]), transform=EXACT), 8))
-    assert alone[0].images.shape == (0, 3, 16, 16)
+    assert [index for batch in batches for index, _ in batch.failures] == [4]
+    only_broken = list(evaluation_batches(SplitDataset(split=photos.splits["all"].select([4]), transform=EVAL), 8))
+    assert only_broken[0].images.shape == (0, 3, 16, 16)
 
 
-def test_three_pictures_in_all_make_batches_of_eight(tmp_path: Path):
+def test_batches_may_be_larger_than_the_dataset(tmp_path: Path):
     for name in "abc":
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(encode(scene(), "PNG"))
-    batch = loader(open_data(tmp_path)).at(0)
+    batch = next(iter(loader(open_data(tmp_path))))
     assert batch.images.shape == (8, 3, 16, 16)
     assert batch.epochs.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
 
 
-def test_a_batch_that_processes_cannot_share_is_refused(photos: Data):
-    with pytest.raises(ConfigError, match="a batch of 8 cannot be shared by 3 processes"):
-        loader(photos, ranks=3)
+def test_a_batch_that_ranks_cannot_share_evenly_is_rejected(photos: Data):
+    with pytest.raises(ConfigError, match="a batch of 8 cannot be divided evenly among 3 processes"):
+        loader(photos, world_size=3)
 
 
-def test_the_wait_for_data_is_measured(photos: Data):
+def test_the_time_spent_waiting_for_data_is_measured(photos: Data):
     batches = loader(photos)
     take(batches, 3)
-    assert batches.waited > 0
+    assert batches.wait_seconds > 0

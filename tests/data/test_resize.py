@@ -15,19 +15,19 @@ sizes = st.tuples(st.integers(1, 12), st.integers(1, 12))
 
 @pytest.mark.parametrize("filter", FILTERS)
 @given(size=sizes, target=sizes, channels=st.integers(1, 3))
-def test_floats_are_resized_as_pillow_does(filter: str, size: tuple[int, int], target: tuple[int, int], channels: int):
+def test_floats_are_resized_as_in_pillow(filter: str, size: tuple[int, int], target: tuple[int, int], channels: int):
     image = torch.randn(1, channels, *size)
     ours = resize(image, target, filter)
     for channel in range(channels):
-        picture = Image.fromarray(image[0, channel].numpy())
-        theirs = np.asarray(picture.resize((target[1], target[0]), FILTERS[filter]))
+        pillow = Image.fromarray(image[0, channel].numpy())
+        theirs = np.asarray(pillow.resize((target[1], target[0]), FILTERS[filter]))
         np.testing.assert_allclose(ours[0, channel], theirs, atol=1e-5)
 
 
 @given(size=sizes, target=sizes)
 def test_bytes_are_resized_within_one_grey_level_of_pillow(size: tuple[int, int], target: tuple[int, int]):
     image = torch.randint(0, 256, (1, 3, *size), dtype=torch.uint8)
-    picture = Image.fromarray(image[0].permute(1, 2, 0).numpy())
-    theirs = np.asarray(picture.resize((target[1], target[0]), Image.Resampling.BILINEAR)).astype(int)
+    pillow = Image.fromarray(image[0].permute(1, 2, 0).numpy())
+    theirs = np.asarray(pillow.resize((target[1], target[0]), Image.Resampling.BILINEAR)).astype(int)
     ours = resize(image, target, "bilinear")[0].permute(1, 2, 0).numpy().astype(int)
     assert np.abs(ours - theirs).max() <= 1

@@ -1,10 +1,10 @@
-"""Augmentation of whole batches where the training step runs: crop, flip, RandAugment, erasing; then mixup or cutmix.
+"""Augmentation of whole batches on the training device: RandAugment and random erasing, then mixup or CutMix.
 
-What happens to a picture is a function of (seed, epoch, its index), what happens between pictures of (seed, step,
-rank): the same in any batch, with any number of workers, and after a resume. Both are drawn on the host, where the
-indices are; the device gets small tables and is never waited for.
+Crop and flip come earlier, in transforms.TrainTransform, which has the image at full size. Per-image augmentation is a
+function of (seed, epoch, index), mixing of (seed, step, rank): the same in any batch, with any number of workers, and
+after a resume. Both are drawn on the host, where the indices are; the device gets small tables and is never waited for.
 
-Shapes: B pictures, C channels, K classes. Values are 0 … 1, before normalisation; uint8 is scaled to that first.
+Shapes: B images, C channels, K classes. Values are 0 … 1, before normalisation; uint8 is scaled to that first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vitkit.data import randaugment
-from vitkit.data.boxes import Range, Size, draw_boxes, inside, send
-from vitkit.data.draws import uniform
-from vitkit.data.warp import crop_map, flip_map, sample
+from vitkit.data.random_boxes import box_masks, random_boxes, to_device
+from vitkit.data.stateless_rng import uniform
+from vitkit.data.warp import sample
 from vitkit.errors import ConfigError, SizeError
 
 ERASED_AREA, ERASED_ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)  # Zhong et al. 2020, section 5.2
@@ -28,31 +28,21 @@ ERASED_AREA, ERASED_ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)  # Zhong et al. 2020,
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Everything is off unless asked for."""
+    """The options of batch augmentation; by default everything is off."""
 
-    crop: Range | None = None  # least and greatest share of the area to keep
-    aspect: Range = (3 / 4, 4 / 3)  # width / height of a crop
-    flip: float = 0.0  # the share of pictures mirrored
-    randaugment: tuple[int, float] | None = None  # how many operations, and their magnitude (10 is much)
-    erase: float = 0.0  # the share of pictures with a box painted over
+    randaugment: tuple[int, float] | None = None  # number of operations, and their magnitude (10 is much)
+    erase: float = 0.0  # the share of images with a box painted over
     mixup: float = 0.0  # alpha of the Beta distribution; 0 is off
     cutmix: float = 0.0  # likewise; with both, each batch gets one or the other
 
     def __post_init__(self) -> None:
-        for name, range_, most in (("crop", self.crop, 1.0), ("aspect", self.aspect, float("inf"))):
-            if range_ is not None and not 0 < range_[0] <= range_[1] <= most:
-                raise ConfigError(
-                    f"augment: {name}={range_} is not a range",
-                    try_=f"{name}=(least, greatest), above 0" + (" and up to 1" if most == 1 else ""),
-                )
-        for name, share in (("flip", self.flip), ("erase", self.erase)):
-            if not 0 <= share <= 1:
-                raise ConfigError(f"augment: {name}={share} is not a share of the pictures", try_="0 … 1")
+        if not 0 <= self.erase <= 1:
+            raise ConfigError(f"augment: erase={self.erase} is not a share of the images", try_="0 … 1")
         for name, alpha in (("mixup", self.mixup), ("cutmix", self.cutmix)):
             if not 0 <= alpha < float("inf"):
                 raise ConfigError(
-                    f"augment: {name}={alpha} is no alpha of a Beta distribution",
-                    try_="0 to leave it out, 0.2 for a little, 1 for much",
+                    f"augment: {name}={alpha} is not an alpha of a Beta distribution",
+                    try_="0 to turn it off, 0.2 for a little, 1 for much",
                 )
         if self.randaugment is not None and not (self.randaugment[0] >= 1 and 0 <= self.randaugment[1] <= 30):
             raise ConfigError(
@@ -61,112 +51,83 @@ class Augment:
             )
 
 
-def augment(images: Tensor, indices: ArrayLike, how: Augment, *, seed: int, epoch: ArrayLike) -> Tensor:
-    """(B, C, H, W) uint8 or float, on any device, and dataset indices (B,) on the host → (B, C, H, W) float32.
+def augment(images: Tensor, indices: ArrayLike, options: Augment, *, seed: int, epoch: ArrayLike) -> Tensor:
+    """Augment (B, C, H, W) uint8 or float images on any device → (B, C, H, W) float32.
 
-    `epoch` is (B,) on the host where a batch runs over the end of an epoch.
+    The dataset indices (B,) are on the host. `epoch` is (B,) on the host where a batch crosses the end of an epoch.
     """
-    images = _unit(images)
+    images = _scale(images)
     if isinstance(indices, Tensor) and indices.device.type != "cpu":
         raise ConfigError(
-            f"augment needs the pictures' indices on the CPU, not on {indices.device}: reading them back "
+            f"augment needs the images' indices on the CPU, not on {indices.device}: reading them back "
             "would stall the device",
-            try_="the indices as the loader gave them",
+            try_="the indices as the loader returned them",
         )
-    pictures = np.asarray(indices)
-    if pictures.shape != images.shape[:1]:
-        raise SizeError(f"augment needs the index of each of {len(images)} pictures, not {pictures.shape} indices")
-    if how.randaugment is None:
-        images = _move(images, pictures, how, seed=seed, epoch=epoch)
-    else:
-        count, magnitude = how.randaugment
-        drawn = randaugment.draw(pictures, count, seed=seed, epoch=epoch)
-        moved = randaugment.movement(drawn, magnitude, _size(images))
-        holes = randaugment.holes(drawn, magnitude, _size(images))
-        images = _move(images, pictures, how, moved, holes, seed=seed, epoch=epoch)
-        images = randaugment.recolour(images, drawn, magnitude)
-    return erase(images, pictures, how.erase, seed=seed, epoch=epoch) if how.erase else images
-
-
-def _move(
-    images: Tensor,
-    indices: np.ndarray,
-    how: Augment,
-    moved: np.ndarray | None = None,
-    holes: np.ndarray | None = None,
-    *,
-    seed: int,
-    epoch: ArrayLike,
-) -> Tensor:
-    """Crop, flip and RandAugment's movements (B, 3, 3) and cut-outs (B, N, 4), sampled once."""
-    size = _size(images)
-    flipped = uniform(seed, epoch, indices, "flip", 1)[:, 0] < how.flip
-    if how.crop is None and moved is None:
-        if not how.flip:
-            return images
-        # not sampled, which would blur by a rounding error
-        return torch.where(send(flipped, images.device)[:, None, None, None], images.flip(3), images)
-    frames = np.tile([0.0, 0.0, size[1], size[0]], (len(indices), 1))
-    if how.crop is not None:
-        frames = draw_boxes(uniform(seed, epoch, indices, "crop", 4), size, area=how.crop, aspect=how.aspect)
-    maps = crop_map(frames, size) @ flip_map(flipped, size)
-    return sample(images, maps) if moved is None else sample(images, maps @ moved, frames, holes)
+    rows = np.asarray(indices)
+    if rows.shape != images.shape[:1]:
+        raise SizeError(f"augment needs the index of each of {len(images)} images, not {rows.shape} indices")
+    if options.randaugment is not None:
+        count, magnitude = options.randaugment
+        size = images.shape[2], images.shape[3]
+        drawn = randaugment.draw_operations(rows, count, seed=seed, epoch=epoch)
+        matrices = randaugment.affine_maps(drawn, magnitude, size)
+        images = sample(images, matrices, randaugment.cutout_boxes(drawn, magnitude, size))
+        images = randaugment.apply_color_operations(images, drawn, magnitude)
+    return erase(images, rows, options.erase, seed=seed, epoch=epoch) if options.erase else images
 
 
 def erase(images: Tensor, indices: ArrayLike, share: float, *, seed: int, epoch: ArrayLike) -> Tensor:
-    """Random erasing: a box of one random colour; the paper's noise would need a draw for every pixel."""
-    size = _size(images)
+    """Paint a box of one random colour over a share of the images; the paper's noise needs a draw for every pixel."""
+    size = images.shape[2], images.shape[3]
     draws = uniform(seed, epoch, indices, "erase", 5 + images.shape[1])
     colours = draws[:, 5:]  # (B, C)
-    boxes = draw_boxes(draws[:, 1:5], size, area=ERASED_AREA, aspect=ERASED_ASPECT)
-    boxes = boxes * (draws[:, :1] < share)  # an empty box where nothing is to be erased
-    return torch.where(inside(boxes, size, images.device), send(colours, images.device)[:, :, None, None], images)
+    boxes = random_boxes(draws[:, 1:5], size, area=ERASED_AREA, aspect=ERASED_ASPECT)
+    boxes = boxes * (draws[:, :1] < share)  # an empty box where nothing is erased
+    return torch.where(
+        box_masks(boxes, size, images.device), to_device(colours, images.device)[:, :, None, None], images
+    )
 
 
-def mix(images: Tensor, targets: Tensor, how: Augment, *, seed: int, step: int, rank: int) -> tuple[Tensor, Tensor]:
-    """(B, C, H, W) and (B, K) class shares → the same shapes, each picture mixed with the one before it.
+def mix(images: Tensor, targets: Tensor, options: Augment, *, seed: int, step: int, rank: int) -> tuple[Tensor, Tensor]:
+    """Mix each image, and its (B, K) class shares, with the image before it, by mixup or CutMix.
 
-    Normalised images are welcome too, as floats. Batches are in random order, so the neighbour is a random partner.
+    Float images may be normalised already. Batches are in random order, so the neighbour is a random partner.
     """
-    if not how.mixup and not how.cutmix:
+    if not options.mixup and not options.cutmix:
         return images, targets
     if targets.ndim != 2 or len(targets) != len(images) or not targets.is_floating_point():
         raise SizeError(
-            f"mixing {len(images)} pictures needs a share for each class, not {targets.dtype} targets of "
+            f"mixing {len(images)} images needs a share for each class, not {targets.dtype} targets of "
             f"shape {tuple(targets.shape)}",
-            try_="one-hot targets as floats, (pictures, classes)",
+            try_="one-hot targets as floats, (images, classes)",
         )
-    images = _unit(images)
+    images = _scale(images)
     random = np.random.default_rng([zlib.crc32(b"mix"), *(word % 2**64 for word in (seed, step, rank))])
-    if how.cutmix and not (how.mixup and random.random() < 0.5):
-        images, kept = _paste(images, random.beta(how.cutmix, how.cutmix), random)
+    if options.cutmix and not (options.mixup and random.random() < 0.5):
+        images, kept = _cutmix(images, random.beta(options.cutmix, options.cutmix), random)
     else:
-        kept = random.beta(how.mixup, how.mixup)
-        kept = max(kept, 1 - kept)  # as in big_vision: the same mixtures, but a picture keeps its place
+        kept = random.beta(options.mixup, options.mixup)
+        kept = max(kept, 1 - kept)  # as in big_vision: the same mixtures, but the first image keeps the larger share
         images = torch.lerp(images.roll(1, 0), images, kept)
     return images, torch.lerp(targets.roll(1, 0), targets, kept)
 
 
-def _paste(images: Tensor, kept: float, random: np.random.Generator) -> tuple[Tensor, float]:
-    """CutMix (Yun et al. 2019): a box of the neighbour, cut off at the border, and the share that is truly kept."""
+def _cutmix(images: Tensor, kept: float, random: np.random.Generator) -> tuple[Tensor, float]:
+    """Paste a box of the neighbour, clipped at the border (Yun et al. 2019); return also the share that is kept."""
     height, width = images.shape[2:]
     reach = (1 - kept) ** 0.5 / 2
     y, x = random.random(2)
-    top, bottom = (round(min(max(y + way * reach, 0), 1) * height) for way in (-1, 1))
-    left, right = (round(min(max(x + way * reach, 0), 1) * width) for way in (-1, 1))
+    top, bottom = (round(min(max(y + sign * reach, 0), 1) * height) for sign in (-1, 1))
+    left, right = (round(min(max(x + sign * reach, 0), 1) * width) for sign in (-1, 1))
     pasted = images.clone()
     pasted[:, :, top:bottom, left:right] = images[:, :, top:bottom, left:right].roll(1, 0)
     return pasted, 1 - (bottom - top) * (right - left) / (height * width)
 
 
-def _unit(images: Tensor) -> Tensor:
+def _scale(images: Tensor) -> Tensor:
     if images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
         raise SizeError(
-            f"augmentation takes a batch of pictures, not {images.dtype} of shape {tuple(images.shape)}",
-            try_="(pictures, channels, height, width), uint8 or float in 0 … 1",
+            f"augmentation takes a batch of images, not {images.dtype} of shape {tuple(images.shape)}",
+            try_="(images, channels, height, width), uint8 or float in 0 … 1",
         )
     return images / 255 if images.dtype == torch.uint8 else images.float()
-
-
-def _size(images: Tensor) -> Size:
-    return images.shape[2], images.shape[3]

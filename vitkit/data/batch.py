@@ -1,6 +1,6 @@
-"""Pictures that go through the model together, with what belongs to them.
+"""A batch: images that go through the model together, with their labels and indices.
 
-Shapes: B this process's share of a batch, C channels, K classes.
+Shapes: B this rank's share of a batch, C channels, K classes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 class Batch:
     images: Tensor  # (B, C, height, width): uint8 for training, normalised float32 for evaluation
     labels: Tensor  # (B,) class indices, -1 where unlabelled; or (B, K) of 0 and 1
-    indices: Tensor  # (B,) which pictures of the split these are
-    epochs: Tensor  # (B,) which pass over the data each belongs to
-    failures: tuple[tuple[int, str], ...] = ()  # pictures that could not be decoded: index, reason
+    indices: Tensor  # (B,) indices of the images in the split
+    epochs: Tensor  # (B,) the epoch of each image
+    failures: tuple[tuple[int, str], ...] = ()  # images that could not be decoded: index, reason
 
     def to(self, device: torch.device | str) -> Batch:
-        """On the device; from pinned memory the copy runs while the host goes on.
+        """Copy images and labels to the device; from pinned memory the copy is asynchronous.
 
         Indices and epochs stay on the host, where augmentation draws from them.
         """
@@ -34,7 +34,7 @@ class Batch:
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
     def __getstate__(self) -> dict[str, Any]:
-        """To another process as plain bytes; torch would make a file in shared memory for each tensor."""
+        """Pickle tensors as numpy arrays; torch would create a file in shared memory for each tensor."""
         return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

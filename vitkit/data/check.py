@@ -1,4 +1,4 @@
-"""A look at all the data before training: every picture decoded once, and what would hurt said by name."""
+"""Check the data before training: decode every image once and name what would hurt training."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.duplicates import identical, near
-from vitkit.data.facts import Facts, Memory
-from vitkit.data.sources.assemble import unlearnable
-from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.splits import fitting_split
+from vitkit.data.duplicates import identical_images, near_duplicates
+from vitkit.data.image_info import ImageInfo, ImageInfoCache
+from vitkit.data.sources.class_labels import missing_class_note
+from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.splits import training_split
 from vitkit.progress import Progress, no_progress
 from vitkit.text import counted, few
 
-IMBALANCE = 10.0  # largest class over smallest from which a remark is made
-STRETCH = 2_000  # pictures between savings of what was learned
-FEW = 10  # pictures of a class under which a remark is made
-LARGE = 4_000_000  # pixels of half of the pictures from which a remark is made: 20 ms of a core each, in every epoch
+IMBALANCE = 10.0  # largest class over smallest, from which the report has a remark
+CHUNK = 2_000  # images between saves of the cache
+FEW = 10  # images of a class, under which the report has a remark
+LARGE = 4_000_000  # median pixels, from which the report has a remark: 20 ms of a core per image and epoch
 
-# How pictures are stored that ordinary tools get wrong; here they are merely worth knowing of.
+# Storage modes that ordinary tools get wrong; vitkit reads them, so the report only counts them.
 ODD_MODES = {
     "CMYK": "CMYK",
     "P": "palette",
@@ -44,27 +44,27 @@ EIGHT_BITS = {"RGB", "L", "P", "PA", "RGBA", "LA", "CMYK", "YCbCr", "LAB", "1"}
 
 
 @dataclass(frozen=True)
-class Place:
+class ImageRef:
     split: str
     index: int
 
 
 @dataclass
-class Report:
-    """What was found; `problems` would hurt training, `remarks` are worth knowing."""
+class DataReport:
+    """The result of a check; `problems` would hurt training, `remarks` are worth knowing."""
 
     name: str
     kind: str
     classes: tuple[str, ...]
-    pictures: dict[str, int]
+    images: dict[str, int]  # split → images
     multilabel: bool = False
     bad: list[tuple[str, str]] = field(default_factory=list)  # key, reason
     odd: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
-    per_class: dict[str, dict[str, int]] = field(default_factory=dict)  # split → class → pictures
+    per_class: dict[str, dict[str, int]] = field(default_factory=dict)  # split → class → images
     duplicates: list[tuple[str, ...]] = field(default_factory=list)  # identical, within a split
-    leaks: list[tuple[str, str, str]] = field(default_factory=list)  # key in one split, key in another, how alike
-    conflicts: list[tuple[str, str]] = field(default_factory=list)  # identical pictures under different classes
+    leaks: list[tuple[str, str, str]] = field(default_factory=list)  # key in one split, key in another, similarity
+    conflicts: list[tuple[str, str]] = field(default_factory=list)  # identical images with different labels
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -74,81 +74,80 @@ def check(
     *,
     channels: int = 3,
     workers: int = 4,
-    memory: Memory | None = None,
+    cache: ImageInfoCache | None = None,
     progress: Progress = no_progress,
-) -> Report:
-    """Decode everything, in parallel; what was seen before, by content, is remembered and not decoded again."""
-    memory = memory or Memory()
-    places = [Place(name, index) for name, split in data.splits.items() for index in range(len(split))]
+) -> DataReport:
+    """Decode every image in parallel and report what is wrong; images in the cache are not decoded again."""
+    cache = cache or ImageInfoCache()
+    refs = [ImageRef(name, index) for name, split in data.splits.items() for index in range(len(split))]
 
-    def examine(place: Place) -> Facts:
+    def examine(ref: ImageRef) -> ImageInfo:
         try:
-            return memory.look_up(data.splits[place.split].read(place.index), channels)
+            return cache.lookup(data.splits[ref.split].read(ref.index), channels)
         except DataError as error:
-            key = data.splits[place.split].keys[place.index]
-            return Facts(error=str(error).splitlines()[0].removeprefix(f"{key} "))
+            return ImageInfo(error=str(error).splitlines()[0].removeprefix(f"{_key(data, ref)} "))
 
-    facts = list(progress(_in_parallel(examine, places, workers, memory), len(places), "decoding"))
-    report = Report(
+    infos = list(progress(_in_parallel(examine, refs, workers, cache), len(refs), "decoding"))
+    report = DataReport(
         name=data.name,
         kind=data.kind,
         classes=data.classes,
         multilabel=data.multilabel,
-        pictures={name: len(split) for name, split in data.splits.items()},
+        images={name: len(split) for name, split in data.splits.items()},
         remarks=list(data.notes),
     )
-    _judge_files(report, data, places, facts)
-    _judge_classes(report, data)
-    _judge_copies(report, data, places, facts)
+    _check_files(report, data, refs, infos)
+    _check_classes(report, data)
+    _check_duplicates(report, data, refs, infos)
     return report
 
 
 def _in_parallel(
-    examine: Callable[[Place], Facts], places: list[Place], workers: int, memory: Memory
-) -> Iterator[Facts]:
-    """In order, a stretch at a time; what a stretch has taught is kept even if the next is interrupted."""
-    with ThreadPoolExecutor(max(workers, 1)) as pool:  # decoding leaves Python's lock, so threads are enough
-        for first in range(0, len(places), STRETCH):
+    examine: Callable[[ImageRef], ImageInfo], refs: list[ImageRef], workers: int, cache: ImageInfoCache
+) -> Iterator[ImageInfo]:
+    """Examine the images in order, a chunk at a time; the cache is saved after each, also if interrupted."""
+    with ThreadPoolExecutor(max(workers, 1)) as pool:  # decoding releases the GIL, so threads are enough
+        for first in range(0, len(refs), CHUNK):
             try:
-                yield from pool.map(examine, places[first : first + STRETCH])
+                yield from pool.map(examine, refs[first : first + CHUNK])
             finally:
-                memory.save()
+                cache.save()
 
 
-def _judge_files(report: Report, data: Data, places: list[Place], facts: list[Facts]) -> None:
-    report.bad = [(_key(data, place), one.error) for place, one in zip(places, facts, strict=True) if one.error]
-    whole = [one for one in facts if not one.error]
+def _check_files(report: DataReport, data: Data, refs: list[ImageRef], infos: list[ImageInfo]) -> None:
+    report.bad = [(_key(data, ref), info.error) for ref, info in zip(refs, infos, strict=True) if info.error]
+    decoded = [info for info in infos if not info.error]
     if report.bad:
-        report.problems.append(f"{len(report.bad):,} of {len(facts):,} pictures cannot be decoded")
-    if not whole:
-        report.problems.append("there is not one whole picture")
+        report.problems.append(f"{len(report.bad):,} of {len(infos):,} images cannot be decoded")
+    if not decoded:
+        report.problems.append("no image can be decoded")
         return
-    odd = Counter(ODD_MODES[one.mode] for one in whole if one.mode in ODD_MODES)
+    odd = Counter(ODD_MODES[info.mode] for info in decoded if info.mode in ODD_MODES)
     odd.update(
         {
-            "turned upright by Exif": sum(one.turned for one in whole),
-            "animated, first frame used": sum(one.frames > 1 for one in whole),
+            "turned upright by Exif": sum(info.turned for info in decoded),
+            "animated, first frame used": sum(info.frames > 1 for info in decoded),
         }
     )
-    report.odd = {what: count for what, count in odd.most_common() if count}
-    heights, widths = (np.array([getattr(one, side) for one in whole]) for side in ("height", "width"))
-    shapes = widths / heights
+    report.odd = {mode: count for mode, count in odd.most_common() if count}
+    heights, widths = (np.array([getattr(info, side) for info in decoded]) for side in ("height", "width"))
+    ratios = widths / heights
     report.sizes = {
         "smallest": _size_at(heights, widths, int((heights * widths).argmin())),
         "median": [int(np.median(heights)), int(np.median(widths))],
         "largest": _size_at(heights, widths, int((heights * widths).argmax())),
-        "widest": round(float(shapes.max()), 2),
-        "tallest": round(float(shapes.min()), 2),
+        "widest": round(float(ratios.max()), 2),
+        "tallest": round(float(ratios.min()), 2),
     }
-    shrinkable = [one.height * one.width for one in whole if one.mode in EIGHT_BITS]
-    if len(shrinkable) > len(whole) / 2 and (pixels := float(np.median(shrinkable))) > LARGE:
+    shrinkable = [info.height * info.width for info in decoded if info.mode in EIGHT_BITS]
+    if len(shrinkable) > len(decoded) / 2 and (pixels := float(np.median(shrinkable))) > LARGE:
         report.remarks.append(
-            f"half of the pictures have more than {pixels / 1e6:.0f} megapixels, all decoded again "
-            "in every epoch; vitkit shard DATA small/ --side 512 makes them smaller once"
+            f"half of the images have more than {pixels / 1e6:.0f} megapixels, which every epoch decodes again; "
+            "vitkit shard DATA small/ --side 512 downscales them once"
         )
 
 
-def _judge_classes(report: Report, data: Data) -> None:
+def _check_classes(report: DataReport, data: Data) -> None:
     if not data.classes:
         report.remarks.append("unlabelled: good for pre-training, not for fitting a classifier")
         return
@@ -158,62 +157,62 @@ def _judge_classes(report: Report, data: Data) -> None:
     if len(data.classes) == 1:
         report.problems.append("there is only one class: nothing to tell apart")
     try:
-        fitted = fitting_split(data)
+        training = training_split(data)
     except DataError as error:
         report.problems.append(str(error).splitlines()[0])
         return
-    counts = report.per_class[fitted]
-    untaught = [label for label, count in counts.items() if not count]
-    if untaught:
-        told = unlearnable(fitted, untaught)
-        report.problems.append(told)
-        report.remarks = [remark for remark in report.remarks if remark != told]  # a note of the data: once is enough
+    counts = report.per_class[training]
+    missing = [label for label, count in counts.items() if not count]
+    if missing:
+        note = missing_class_note(training, missing)
+        report.problems.append(note)
+        report.remarks = [remark for remark in report.remarks if remark != note]  # data.notes has it too
     scarce = [label for label, count in counts.items() if 0 < count < FEW]
     if scarce:
         report.remarks.append(
-            f"{counted(len(scarce), 'class has', 'classes have')} fewer than {FEW} pictures in {fitted}: {few(scarce)}"
+            f"{counted(len(scarce), 'class has', 'classes have')} fewer than {FEW} images in {training}: {few(scarce)}"
         )
-    taught = [count for count in counts.values() if count]
-    if taught and max(taught) >= IMBALANCE * min(taught):
+    present = [count for count in counts.values() if count]
+    if present and max(present) >= IMBALANCE * min(present):
         report.remarks.append(
-            f"the largest class of {fitted} has {max(taught) / min(taught):.0f} times the pictures of the smallest"
+            f"the largest class of {training} has {max(present) / min(present):.0f} times the images of the smallest"
         )
 
 
-def _judge_copies(report: Report, data: Data, places: list[Place], facts: list[Facts]) -> None:
-    for group in identical(facts):
-        members = [places[index] for index in group]
-        by_split: dict[str, list[Place]] = {}
+def _check_duplicates(report: DataReport, data: Data, refs: list[ImageRef], infos: list[ImageInfo]) -> None:
+    for group in identical_images(infos):
+        members = [refs[index] for index in group]
+        by_split: dict[str, list[ImageRef]] = {}
         for member in members:
             by_split.setdefault(member.split, []).append(member)
-        report.duplicates += [tuple(_key(data, one) for one in same) for same in by_split.values() if len(same) > 1]
+        report.duplicates += [tuple(_key(data, ref) for ref in same) for same in by_split.values() if len(same) > 1]
         first, *others = [same[0] for same in by_split.values()]
         report.leaks += [(_key(data, first), _key(data, other), "identical") for other in others]
-        odd_one = next((one for one in members if not _same_label(data, members[0], one)), None)
-        if odd_one:
-            report.conflicts.append((_key(data, members[0]), _key(data, odd_one)))
-    for one, other in near(facts, [place.split for place in places]):
-        report.leaks.append((_key(data, places[one]), _key(data, places[other]), "nearly identical"))
-    exact = sum(how == "identical" for *_, how in report.leaks)
+        conflicting = next((ref for ref in members if not _same_label(data, members[0], ref)), None)
+        if conflicting:
+            report.conflicts.append((_key(data, members[0]), _key(data, conflicting)))
+    for one, other in near_duplicates(infos, [ref.split for ref in refs]):
+        report.leaks.append((_key(data, refs[one]), _key(data, refs[other]), "nearly identical"))
+    exact = sum(similarity == "identical" for *_, similarity in report.leaks)
     if exact:
-        report.problems.append(f"{exact:,} pictures stand in two splits: scores on them mean nothing")
+        report.problems.append(f"{exact:,} images are in two splits: scores on them mean nothing")
     if len(report.leaks) > exact:
-        report.remarks.append(f"{len(report.leaks) - exact:,} pictures look nearly the same in two splits")
+        report.remarks.append(f"{len(report.leaks) - exact:,} images look nearly the same in two splits")
     if report.conflicts:
-        report.problems.append(f"{len(report.conflicts):,} identical pictures stand under different classes")
+        report.problems.append(f"{len(report.conflicts):,} identical images have different labels")
     if report.duplicates:
         extra = sum(len(group) - 1 for group in report.duplicates)
-        report.remarks.append(f"{extra:,} pictures are there more than once within a split")
+        report.remarks.append(f"{extra:,} images are duplicates of others in their split")
 
 
-def _same_label(data: Data, one: Place, other: Place) -> bool:
-    first, second = (np.asarray(data.splits[place.split].labels[place.index]) for place in (one, other))
+def _same_label(data: Data, one: ImageRef, other: ImageRef) -> bool:
+    first, second = (np.asarray(data.splits[ref.split].labels[ref.index]) for ref in (one, other))
     unlabelled = first.ndim == 0 and (first < 0 or second < 0)
     return bool(unlabelled or np.array_equal(first, second))
 
 
-def _key(data: Data, place: Place) -> str:
-    return data.splits[place.split].keys[place.index]
+def _key(data: Data, ref: ImageRef) -> str:
+    return data.splits[ref.split].keys[ref.index]
 
 
 def _size_at(heights: np.ndarray, widths: np.ndarray, index: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""Pictures that are there twice: identical ones by their pixels, nearly identical ones by a small fingerprint.
+"""Duplicate images: identical ones by the hash of their pixels, near duplicates by a difference hash.
 
-A fingerprint is 64 comparisons of neighbouring grey levels (a difference hash). Two pictures are near when at most 3 of
-them differ and the 16 x 16 thumbnails agree: a re-saved, resized or slightly brightened copy, not a similar scene.
+A difference hash is 64 comparisons of neighbouring grey levels. Two images are near duplicates when at most 3 of them
+differ and the 16 x 16 thumbnails agree: a re-saved, resized or slightly brightened copy, not a similar scene.
 """
 
 from __future__ import annotations
@@ -12,72 +12,72 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vitkit.data.facts import THUMBNAIL, Facts
+from vitkit.data.image_info import THUMBNAIL, ImageInfo
 
-HASH_DISTANCE = 3  # bits; with four bands of 16 bits, such a pair shares at least one band whole
-GREY_DISTANCE = 4.0  # mean over the thumbnail, after brightness is levelled
-CANDIDATES = 64  # looked at closely for a picture; among video frames thousands would do
-FLAT = 8.0  # deviation under which a picture has too little in it to be told from another
-
-
-def identical(facts: Sequence[Facts]) -> list[list[int]]:
-    """Groups of two or more with the same pixels."""
-    return _groups((facts[index].pixels, index) for index in range(len(facts)) if facts[index].pixels)
+HASH_DISTANCE = 3  # bits; with four bands of 16 bits, such a pair has at least one band in common
+GREY_DISTANCE = 4.0  # mean over the thumbnail, after subtracting the mean brightness
+CANDIDATES = 64  # compared for each image; among video frames there would be thousands
+FLAT = 8.0  # standard deviation under which an image has too little texture to compare
 
 
-def near(facts: Sequence[Facts], splits: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs from two splits that are nearly the same; one for each picture, the identical left out."""
-    # one of each kind of picture per split: a thousand copies are no thousand finds
+def identical_images(infos: Sequence[ImageInfo]) -> list[list[int]]:
+    """Return groups of two or more images with the same pixels."""
+    return _groups((infos[index].pixels, index) for index in range(len(infos)) if infos[index].pixels)
+
+
+def near_duplicates(infos: Sequence[ImageInfo], splits: Sequence[str]) -> list[tuple[int, int]]:
+    """Return pairs of near duplicates from two splits, one pair for each image; identical images are not included."""
+    # one image of each set of identical ones per split: a thousand copies are one duplicate
     chosen = list(
         {
-            (one.pixels, split): index
-            for index, (one, split) in enumerate(zip(facts, splits, strict=True))
-            if one.thumbnail
+            (info.pixels, split): index
+            for index, (info, split) in enumerate(zip(infos, splits, strict=True))
+            if info.thumbnail
         }.values()
     )
     if len(set(splits)) < 2 or not chosen:
         return []
-    levels = np.frombuffer(bytes.fromhex("".join(facts[index].thumbnail for index in chosen)), np.uint8)
+    levels = np.frombuffer(bytes.fromhex("".join(infos[index].thumbnail for index in chosen)), np.uint8)
     thumbnails = levels.astype(np.float32).reshape(-1, THUMBNAIL, THUMBNAIL)
     textured = thumbnails.std(axis=(1, 2)) >= FLAT
     search = _Search(
-        hashes=fingerprints(thumbnails),
-        level=thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True),
+        hashes=difference_hashes(thumbnails),
+        levels=thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True),
         split=np.unique([splits[index] for index in chosen], return_inverse=True)[1],
-        pixels=np.unique([facts[index].pixels for index in chosen], return_inverse=True)[1],
+        pixels=np.unique([infos[index].pixels for index in chosen], return_inverse=True)[1],
     )
     for band in range(4):
         keys = (search.hashes >> np.uint64(16 * band)) & np.uint64(0xFFFF)
-        for group in _groups((int(key), place) for place, key in enumerate(keys) if textured[place]):
+        for group in _groups((int(key), row) for row, key in enumerate(keys) if textured[row]):
             search.pair_up(np.array(group))
-    return sorted((chosen[one], chosen[other]) for one, other in search.found.items())
+    return sorted((chosen[one], chosen[other]) for one, other in search.pairs.items())
 
 
 @dataclass
 class _Search:
-    hashes: np.ndarray  # (n,) fingerprints
-    level: np.ndarray  # (n, 16, 16) grey levels about their mean
-    split: np.ndarray  # (n,) numbers of the splits
-    pixels: np.ndarray  # (n,) numbers of identical pictures
-    found: dict[int, int] = field(default_factory=dict)
+    hashes: np.ndarray  # (n,) difference hashes
+    levels: np.ndarray  # (n, 16, 16) grey levels about their mean
+    split: np.ndarray  # (n,) number of the split
+    pixels: np.ndarray  # (n,) equal for identical images
+    pairs: dict[int, int] = field(default_factory=dict)
 
     def pair_up(self, group: np.ndarray) -> None:
-        """Within pictures that share a band: each with the likest of the later ones in another split."""
-        for place, one in enumerate(group[:-1].tolist()):
-            if one in self.found:
+        """Pair each image of a group that shares a band with the most similar later one in another split."""
+        for position, one in enumerate(group[:-1].tolist()):
+            if one in self.pairs:
                 continue
-            others = group[place + 1 :]
+            others = group[position + 1 :]
             others = others[(self.split[others] != self.split[one]) & (self.pixels[others] != self.pixels[one])]
-            apart = np.bitwise_count(self.hashes[others] ^ self.hashes[one])
-            others = others[apart <= HASH_DISTANCE][:CANDIDATES]
+            bits = np.bitwise_count(self.hashes[others] ^ self.hashes[one])
+            others = others[bits <= HASH_DISTANCE][:CANDIDATES]
             if len(others):
-                distance = np.abs(self.level[others] - self.level[one]).mean(axis=(1, 2))
+                distance = np.abs(self.levels[others] - self.levels[one]).mean(axis=(1, 2))
                 if distance.min() <= GREY_DISTANCE:
-                    self.found[one] = int(others[distance.argmin()])
+                    self.pairs[one] = int(others[distance.argmin()])
 
 
-def fingerprints(thumbnails: np.ndarray) -> np.ndarray:
-    """(n, 16, 16) grey levels → (n,) uint64: is each of 8 x 8 cells darker than its right neighbour?"""
+def difference_hashes(thumbnails: np.ndarray) -> np.ndarray:
+    """Hash (n, 16, 16) grey levels → (n,) uint64: is each of 8 x 8 cells darker than its right neighbour?"""
     cells = thumbnails.reshape(-1, 8, 2, 16).mean(axis=2)  # (n, 8, 16): rows halved, columns kept
     steps = cells[:, :, 1::2] > cells[:, :, 0::2]  # (n, 8, 8)
     weights = np.uint64(1) << np.arange(64, dtype=np.uint64)

@@ -1,10 +1,10 @@
-"""Pictures → batches: the same ones in the same order for any number of workers, from any step on.
+"""Images → batches: the same batches in the same order for any number of workers, from any step on.
 
-A picture that cannot be decoded is named, and the next whole one of the split takes its place; when too many fail, the
-run stops instead of training on what is left. Each process counts what it sees: under torchrun the training loop adds
-the counts up.
+The loader names an image that cannot be decoded and replaces it with the next one in the split that can; when too many
+fail, it raises an error instead of training on the rest. Each rank counts its own failures; under torchrun the training
+loop adds them up.
 
-Shapes: B this process's share of a batch, C channels, K classes.
+Shapes: B this rank's share of a batch, C channels, K classes.
 """
 
 from __future__ import annotations
@@ -22,231 +22,241 @@ from torch import Tensor
 
 from vitkit.data.batch import Batch as Batch
 from vitkit.data.decode import decode
-from vitkit.data.order import Order
-from vitkit.data.readers import read
-from vitkit.data.sources.base import DataError, Split
-from vitkit.data.transforms import Exact, Fast
+from vitkit.data.sampler import EpochSampler
+from vitkit.data.sources.dataset import DataError, Split
+from vitkit.data.transforms import EvalTransform, TrainTransform
+from vitkit.data.workers import load_batches
 from vitkit.errors import ConfigError, DecodeError
 
-ALWAYS_FORGIVEN = 1  # broken pictures, in sets so small that one is more than the share allowed
-NEIGHBOURS = 100  # how far the order is searched for a picture in place of a broken one
+MIN_ALLOWED_FAILURES = 1  # also in sets so small that one image is more than the allowed share
+MAX_REPLACEMENTS = 100  # images tried in place of one that cannot be decoded
 
 log = logging.getLogger("vitkit")
 
 
-class TooManyBroken(DataError):
-    """Pictures that cannot be decoded, more than one is ready to do without."""
+class TooManyFailures(DataError):
+    """More images than the allowed share could not be decoded."""
 
-    share = 0.0  # of all, so far
+    share = 0.0  # of all images, so far
 
 
-def too_many_broken(failed: int, pictures: int, allowed: float, such_as: Sequence[str] = ()) -> TooManyBroken:
-    error = TooManyBroken(
-        f"{failed} of {pictures:,} pictures could not be decoded so far, more than {allowed:.1%}.",
+def too_many_failures(failed: int, images: int, allowed: float, such_as: Sequence[str] = ()) -> TooManyFailures:
+    error = TooManyFailures(
+        f"{failed} of {images:,} images could not be decoded so far, more than {allowed:.1%}.",
         **({"such_as": such_as} if such_as else {}),
         try_="vitkit check lists all of them",
     )
-    error.share = failed / pictures
+    error.share = failed / images
     return error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader:
-    """A picture of a split, decoded and transformed; picklable, so that workers can have it."""
+class SplitDataset:
+    """The images of a split, decoded and transformed; picklable, so that workers can have it."""
 
     split: Split
-    transform: Exact | Fast
+    transform: EvalTransform | TrainTransform
     channels: int = 3
     seed: int = 0
 
     def __call__(self, epoch: int, index: int, draws: Sequence[float] | None = None) -> Tensor:
-        """`draws` are Fast.draw's for this picture, where they are at hand already."""
+        """Return one transformed image; `draws` are TrainTransform.draw's for it, if the caller has them already."""
         pixels = decode(self.split.read(index), channels=self.channels)
-        if isinstance(self.transform, Fast):
-            return self.transform(pixels, draws or Fast.draw(self.seed, epoch, [index])[0])
+        if isinstance(self.transform, TrainTransform):
+            return self.transform(pixels, draws or TrainTransform.draw(self.seed, epoch, [index])[0])
         return self.transform(pixels)
 
-    def room(self, pictures: int) -> Tensor:
-        """For that many of them, unwritten."""
-        dtype = torch.uint8 if isinstance(self.transform, Fast) else torch.float32
-        return torch.empty(pictures, self.channels, *self.transform.image, dtype=dtype)
+    def empty_batch(self, count: int) -> Tensor:
+        """Return uninitialised memory for that many images."""
+        dtype = torch.uint8 if isinstance(self.transform, TrainTransform) else torch.float32
+        return torch.empty(count, self.channels, *self.transform.image, dtype=dtype)
 
 
 @dataclass
 class Loader:
-    """Training batches without end, from `start` on; iterate, or ask for one step with `at`."""
+    """An endless iterable of training batches, from step `start` on."""
 
-    reader: Reader
-    batch: int  # over all processes
+    dataset: SplitDataset
+    batch_size: int  # over all ranks
     start: int = 0
     workers: int = 0
     rank: int = 0
-    ranks: int = 1
-    shuffle: bool = True
-    pin: bool = False
-    max_failed: float = 0.01  # share of the pictures that may be broken
+    world_size: int = 1
+    pin_memory: bool = False
+    max_failed: float = 0.01  # share of the images that may fail to decode
     failures: dict[int, str] = field(default_factory=dict)
-    waited: float = 0.0  # seconds in which the consumer waited for data
+    wait_seconds: float = 0.0  # time that the consumer waited for data
 
     def __post_init__(self) -> None:
-        if len(self.reader.split) == 0:
-            raise DataError("there are no pictures to load.")
-        if self.batch < 1 or self.batch % self.ranks:
+        if len(self.dataset.split) == 0:
+            raise DataError("there are no images to load.")
+        if self.batch_size < 1 or self.batch_size % self.world_size:
             raise ConfigError(
-                f"a batch of {self.batch} cannot be shared by {self.ranks} processes",
-                try_=f"a multiple of {self.ranks}",
+                f"a batch of {self.batch_size} cannot be divided evenly among {self.world_size} processes",
+                try_=f"a multiple of {self.world_size}",
             )
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        batches = read(
-            _Steps(self),
+        batches = load_batches(
+            _TrainBatches(self),
             itertools.count(self.start),
-            self.reader.room(self.batch // self.ranks),
+            self.dataset.empty_batch(self.batch_size // self.world_size),
             workers=self.workers,
-            pin=self.pin,
+            pin_memory=self.pin_memory,
         )
         with contextlib.closing(batches):
             while True:
                 asked = time.perf_counter()
                 batch = next(batches)
-                self.waited += time.perf_counter() - asked
-                yield self._noted(batch)
+                self.wait_seconds += time.perf_counter() - asked
+                self._check_failures(batch)
+                yield batch
 
-    def at(self, step: int) -> Batch:
-        """The batch of one step, from its number alone."""
-        return self._noted(_Steps(self)(step))
-
-    def _noted(self, batch: Batch) -> Batch:
-        """The batch, its failures counted and named once. Without a picture, it is a step that found no whole one."""
+    def _check_failures(self, batch: Batch) -> None:
+        """Record the batch's failures; an empty batch means that no replacement could be decoded either."""
         if not len(batch.images):
-            shown = [f"{self.reader.split.keys[index]}: {reason}" for index, reason in batch.failures[-3:]]
+            shown = [f"{self.dataset.split.keys[index]}: {reason}" for index, reason in batch.failures[-3:]]
             raise DataError(
-                f"{len(batch.failures)} pictures one after another cannot be used.",
+                f"{len(batch.failures)} images in a row cannot be used.",
                 such_as=shown,
-                try_="vitkit check lists all of them; --set channels=N for pictures of N bands",
+                try_="vitkit check lists all of them; --set channels=N for images of N bands",
             )
-        note_failures(self.failures, batch, self.reader.split, self.max_failed)
-        return batch
+        record_failures(self.failures, batch, self.dataset.split, self.max_failed)
 
 
-class _Steps:
-    """Step number → this process's share of its batch.
+class _TrainBatches:
+    """The batch function of training: step number → this rank's share of its batch.
 
-    Runs in workers, where an error would come back as a traceback; so what is wrong comes back as a value.
+    It runs in workers, where an exception would come back as a traceback, so failures come back as values.
     """
 
     def __init__(self, loader: Loader):
-        self.reader, self.batch = loader.reader, loader.batch
-        self.rank, self.ranks = loader.rank, loader.ranks
-        self.order = Order(len(loader.reader.split), loader.reader.seed, loader.shuffle)
+        self.dataset, self.batch_size = loader.dataset, loader.batch_size
+        self.rank, self.world_size = loader.rank, loader.world_size
+        self.sampler = EpochSampler(len(loader.dataset.split), loader.dataset.seed)
 
     def __call__(self, number: int, images: Tensor | None = None) -> Batch:
-        asked = self.order.step(number, self.batch, self.rank, self.ranks)
-        epochs, indices = zip(*asked, strict=True)
-        batch = _Gathering(self.reader, self.reader.room(len(asked)) if images is None else images)
-        for (epoch, index), draws in zip(asked, Fast.draw(self.reader.seed, epochs, indices), strict=True):
-            if not self._add_first_whole(batch, epoch, index, draws):
-                return batch.emptied()
-        return batch.whole()
+        samples = self.sampler.batch_indices(number, self.batch_size, self.rank, self.world_size)
+        epochs, indices = zip(*samples, strict=True)
+        builder = _BatchBuilder(self.dataset, self.dataset.empty_batch(len(samples)) if images is None else images)
+        for (epoch, index), draws in zip(samples, TrainTransform.draw(self.dataset.seed, epochs, indices), strict=True):
+            if not self._add_or_replace(builder, epoch, index, draws):
+                return builder.build_empty()
+        return builder.build()
 
-    def _add_first_whole(self, batch: _Gathering, epoch: int, index: int, draws: Sequence[float]) -> bool:
-        """The picture, or the first whole one that follows it in the split; whether there is one."""
-        count = len(self.reader.split)
-        return batch.add(epoch, index, draws) or any(
-            batch.add(epoch, (index + offset) % count) for offset in range(1, min(count, NEIGHBOURS))
+    def _add_or_replace(self, builder: _BatchBuilder, epoch: int, index: int, draws: Sequence[float]) -> bool:
+        """Add the image, or the next one in the split that can be decoded; return whether there was one."""
+        count = len(self.dataset.split)
+        return builder.add(epoch, index, draws) or any(
+            builder.add(epoch, (index + offset) % count) for offset in range(1, min(count, MAX_REPLACEMENTS))
         )
 
 
 def evaluation_batches(
-    reader: Reader,
-    batch: int,
+    dataset: SplitDataset,
+    batch_size: int,
     *,
     workers: int = 0,
     rank: int = 0,
-    ranks: int = 1,
-    pin: bool = False,
+    world_size: int = 1,
+    pin_memory: bool = False,
     max_failed: float = 0.01,
 ) -> Iterator[Batch]:
-    """Every picture of the split once, in order; broken ones are left out of their batch and named in it.
+    """Yield every image of the split once, in order; batches list the images that cannot be decoded as failures.
 
-    A batch may be empty; a score over what is left, when more than `max_failed` is broken, is an error instead.
+    A batch may be empty. If more than `max_failed` of the images fail, this raises an error: a score over the rest
+    would mislead.
     """
     failures: dict[int, str] = {}
-    for loaded in batches_in_order(reader, batch, workers=workers, rank=rank, ranks=ranks, pin=pin):
-        note_failures(failures, loaded, reader.split, max_failed)
-        yield loaded
+    for batch in sequential_batches(
+        dataset, batch_size, workers=workers, rank=rank, world_size=world_size, pin_memory=pin_memory
+    ):
+        record_failures(failures, batch, dataset.split, max_failed)
+        yield batch
 
 
-def batches_in_order(
-    reader: Reader, batch: int, *, workers: int = 0, rank: int = 0, ranks: int = 1, pin: bool = False
+def sequential_batches(
+    dataset: SplitDataset,
+    batch_size: int,
+    *,
+    workers: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    pin_memory: bool = False,
 ) -> Iterator[Batch]:
-    """The same, with any number of broken pictures: what to make of them is the caller's."""
-    mine = range(rank, len(reader.split), ranks)
-    chunks = [mine[first : first + batch] for first in range(0, len(mine), batch)]
+    """Yield every image of the split once, in order, however many fail: the caller handles the failures."""
+    own = range(rank, len(dataset.split), world_size)
+    chunks = [own[first : first + batch_size] for first in range(0, len(own), batch_size)]
     if chunks:
-        yield from read(
-            _Chunks(reader, chunks), range(len(chunks)), reader.room(len(chunks[0])), workers=workers, pin=pin
+        yield from load_batches(
+            _EvalBatches(dataset, chunks),
+            range(len(chunks)),
+            dataset.empty_batch(len(chunks[0])),
+            workers=workers,
+            pin_memory=pin_memory,
         )
 
 
-def note_failures(known: dict[int, str], batch: Batch, split: Split, max_failed: float) -> None:
-    """Adds the batch's failures to the known ones; each is named once, and too many are an error."""
+def record_failures(known: dict[int, str], batch: Batch, split: Split, max_failed: float) -> None:
+    """Add the batch's failures to the known ones, log each once, and raise an error when there are too many."""
     for index, reason in batch.failures:
         if index not in known:
             known[index] = reason
-            log.warning("left out: %s: %s", split.keys[index], reason)
-    if len(known) > max(max_failed * len(split), ALWAYS_FORGIVEN):
+            log.warning("skipped: %s: %s", split.keys[index], reason)
+    if len(known) > max(max_failed * len(split), MIN_ALLOWED_FAILURES):
         shown = [f"{split.keys[index]}: {reason}" for index, reason in list(known.items())[:5]]
-        raise too_many_broken(len(known), len(split), max_failed, shown)
+        raise too_many_failures(len(known), len(split), max_failed, shown)
 
 
-class _Chunks:
-    def __init__(self, reader: Reader, chunks: Sequence[Sequence[int]]):
-        self.reader, self.chunks = reader, chunks
+class _EvalBatches:
+    """The batch function of evaluation: chunk number → its batch."""
+
+    def __init__(self, dataset: SplitDataset, chunks: Sequence[Sequence[int]]):
+        self.dataset, self.chunks = dataset, chunks
 
     def __call__(self, number: int, images: Tensor | None = None) -> Batch:
         chunk = self.chunks[number]
-        batch = _Gathering(self.reader, self.reader.room(len(chunk)) if images is None else images)
+        builder = _BatchBuilder(self.dataset, self.dataset.empty_batch(len(chunk)) if images is None else images)
         for index in chunk:
-            batch.add(0, index)
-        return batch.whole()
+            builder.add(0, index)
+        return builder.build()
 
 
-class _Gathering:
-    """A batch while its pictures come in, each written at once to its place in `images`."""
+class _BatchBuilder:
+    """A batch under construction; each image is written straight into `images`."""
 
-    def __init__(self, reader: Reader, images: Tensor):
-        self.reader, self.images = reader, images
-        self.places: list[tuple[int, int]] = []
+    def __init__(self, dataset: SplitDataset, images: Tensor):
+        self.dataset, self.images = dataset, images
+        self.samples: list[tuple[int, int]] = []  # (epoch, index)
         self.failures: list[tuple[int, str]] = []
 
     def add(self, epoch: int, index: int, draws: Sequence[float] | None = None) -> bool:
-        """Whether the picture could be used."""
+        """Add the image and return whether it could be decoded."""
         try:
-            self.images[len(self.places)] = self.reader(epoch, index, draws)
+            self.images[len(self.samples)] = self.dataset(epoch, index, draws)
         except (DecodeError, DataError) as error:
-            self.failures.append((index, _reason(error, self.reader.split.keys[index])))
+            self.failures.append((index, _reason(error, self.dataset.split.keys[index])))
             return False
-        self.places.append((epoch, index))
+        self.samples.append((epoch, index))
         return True
 
-    def whole(self) -> Batch:
-        epochs, indices = np.array(self.places, dtype=np.int64).reshape(-1, 2).T
-        labels = torch.from_numpy(self.reader.split.labels[indices])
+    def build(self) -> Batch:
+        epochs, indices = np.array(self.samples, dtype=np.int64).reshape(-1, 2).T
+        labels = torch.from_numpy(self.dataset.split.labels[indices])
         return Batch(
-            images=self.images[: len(self.places)],
+            images=self.images[: len(self.samples)],
             labels=labels.float() if labels.ndim == 2 else labels,
             indices=torch.from_numpy(indices.copy()),
             epochs=torch.from_numpy(epochs.copy()),
             failures=tuple(self.failures),
         )
 
-    def emptied(self) -> Batch:
-        """The failures alone."""
-        self.places.clear()
-        return self.whole()
+    def build_empty(self) -> Batch:
+        """Return a batch of the failures alone."""
+        self.samples.clear()
+        return self.build()
 
 
 def _reason(error: Exception, key: str) -> str:
-    """In one line, without the picture's name, which stands beside it."""
+    """Return the error's first line without the image's name, which callers print next to it."""
     return str(error).splitlines()[0].removeprefix(f"{key} ")

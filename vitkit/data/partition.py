@@ -1,4 +1,4 @@
-"""Which images train, which validate and which test; what the data lack is held out, stratified and seeded."""
+"""Partition the images into training, validation and test; missing splits are held out, stratified and seeded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.order import generator
-from vitkit.data.sources.base import Data, DataError, Split
-from vitkit.data.sources.splits import choosing_split, fitting_split, scoring_split
+from vitkit.data.sources.dataset import Data, DataError, Split
+from vitkit.data.sources.splits import scoring_split, training_split, validation_split
+from vitkit.data.stateless_rng import generator
 from vitkit.errors import ConfigError
 
 SPLITTING = 0x5711  # sets these draws apart from the orders of epochs, which have the same seed
@@ -43,7 +43,7 @@ def partition(
     The options are the settings of a run by the same names: shares to hold out, the seed, and whether the run stops
     early by validation.
     """
-    name = fitting_split(data)
+    name = training_split(data)
     train = data.splits[name]
     if objective == "masked-patch":  # labels are not read, and nothing is held out
         return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
@@ -53,18 +53,21 @@ def partition(
     if test_name is None:
         record = {"source": name, "share": test, "seed": split_seed, "fingerprint": fingerprint(data, name)}
         train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
-        words = [f"{len(train):,} train", f"{len(tested):,} test, held out from {name} ({test:.0%} of each class)"]
+        description = [
+            f"{len(train):,} train",
+            f"{len(tested):,} test, held out from {name} ({test:.0%} of each class)",
+        ]
     else:
         tested = _labelled(data.splits[test_name])
-        words = [f"{len(train):,} {name}", f"{len(tested):,} {test_name}"]
+        description = [f"{len(train):,} {name}", f"{len(tested):,} {test_name}"]
     validation_name = _validation_name(data, test_name, tunes=bool(dev or patience))
     validation = _labelled(data.splits[validation_name]) if validation_name else None
     if validation is not None and validation_name != test_name:
-        words.insert(1, f"{len(validation):,} {validation_name}")
+        description.insert(1, f"{len(validation):,} {validation_name}")
     if validation is None and dev:
         train, validation = _hold_out(train, dev, split_seed + 1, "validation", "more images, or a val/ folder")
-        words.insert(1, f"{len(validation):,} of them held out for validation")
-    return Partition(train, validation, tested, test_name or "held-out", tuple(words), record)
+        description.insert(1, f"{len(validation):,} of them held out for validation")
+    return Partition(train, validation, tested, test_name or "held-out", tuple(description), record)
 
 
 def fingerprint(data: Data, split: str) -> str:
@@ -102,13 +105,13 @@ def stratified(labels: np.ndarray, share: float, seed: int = 0) -> tuple[np.ndar
         count = min(max(round(share * len(members)), 1), len(members) - 1)
         # a generator for each class: the size of another class does not change which images are chosen here
         chosen.append(generator(seed, SPLITTING, int(stratum) + 1).permutation(members)[:count])
-    part = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
-    rest = np.setdiff1d(np.arange(len(labels)), part, assume_unique=True)
-    return rest, part
+    held_out = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
+    rest = np.setdiff1d(np.arange(len(labels)), held_out, assume_unique=True)
+    return rest, held_out
 
 
 def _rarest(labels: np.ndarray) -> np.ndarray:
-    """Return (n, K) → (n,): each image's label that the fewest other images share, -1 without any."""
+    """Return (n,) for (n, K): the label of each image that the fewest images have, -1 without any."""
     counts = labels.sum(axis=0)
     by_rarity = np.where(labels.astype(bool), counts, np.iinfo(np.int64).max)
     return np.where(labels.any(axis=1), by_rarity.argmin(axis=1), -1)
@@ -143,7 +146,7 @@ def _test_name(data: Data, fitted: str) -> str | None:
 
 def _validation_name(data: Data, test_name: str | None, *, tunes: bool) -> str | None:
     """Return the validation split. One that is scored as well may be watched; tuning on it would inflate the score."""
-    name = choosing_split(data)
+    name = validation_split(data)
     if name is None or not data.splits[name].labelled or (name == test_name and tunes):
         return None
     return name

@@ -1,4 +1,4 @@
-"""What a picture goes through before a model sees it: plain data, stored with the weights and never apart from them."""
+"""The preprocessing that belongs to a model: plain data, stored with the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """The defaults are what weights without a record get: short side to the model's size, centre crop, [-1, 1]."""
+    """Resize, crop and normalisation. The defaults, for weights without a record: short side, centre crop, [-1, 1]."""
 
     resize: Resize = "crop"
     crop: float = 1.0  # the short side is resized to (model's size / crop), then the centre is cut out
@@ -25,7 +25,7 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.resize not in get_args(Resize) or self.interpolation not in get_args(Interpolation):
             raise ConfigError(
-                f"preprocessing by {self.resize!r}, {self.interpolation!r} is not known",
+                f"preprocessing by {self.resize!r}, {self.interpolation!r} is unknown",
                 resize=", ".join(get_args(Resize)),
                 interpolation=", ".join(get_args(Interpolation)),
             )
@@ -36,7 +36,7 @@ class Preprocessing:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
-        """The inverse of dataclasses.asdict, after a trip through JSON."""
+        """Invert dataclasses.asdict, also after JSON."""
         try:
             fields: dict[str, Any] = {
                 name: tuple(value) if isinstance(value, list) else value for name, value in record.items()

@@ -1,4 +1,4 @@
-"""The one antialiased resize: Pillow's filters, in torch, so that every path gives the same numbers.
+"""The only antialiased resize: Pillow's filters, in torch, so that every path gives the same values.
 
 Shapes: B batch, C channels.
 """
@@ -10,11 +10,13 @@ from torch import Tensor
 
 from vitkit.data.preprocessing import Interpolation
 
+Size = tuple[int, int]  # height, width
 
-def resize(images: Tensor, size: tuple[int, int], filter: Interpolation) -> Tensor:
-    """(B, C, height, width) → (B, C, *size); uint8 or float, the same dtype out."""
+
+def resize(images: Tensor, size: Size, filter: Interpolation) -> Tensor:
+    """Resize (B, C, height, width) to (B, C, *size); uint8 or float, and the same dtype out."""
     if size[1] == 1:
-        # torch 2.11 to 2.13 repeat the first row when a result of floats is one pixel wide; one pixel high is right
+        # torch 2.11 to 2.13 repeat the first row when a float result is one pixel wide; one pixel high is right
         resized = F.interpolate(images.float().mT, (1, size[0]), mode=filter, antialias=True).mT
         return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(images.dtype)
     return F.interpolate(images, size, mode=filter, antialias=True)

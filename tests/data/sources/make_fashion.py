@@ -1,4 +1,4 @@
-"""Makes vitkit/data/fashion/*.png from the original files of Fashion-MNIST (Debian: dataset-fashion-mnist).
+"""Make vitkit/data/fashion/*.png from the original files of Fashion-MNIST (Debian: dataset-fashion-mnist).
 
 python -m tests.data.sources.make_fashion FOLDER_OF_IDX_FILES vitkit/data/fashion
 """
@@ -13,12 +13,12 @@ import numpy as np
 from PIL import Image
 
 SEED = 2017  # the year it was published
-COUNTS = {"train": ("train", 600), "test": ("t10k", 100)}  # the original's name, pictures per class
+COUNTS = {"train": ("train", 600), "test": ("t10k", 100)}  # the original's name, images per class
 COLUMNS = 100
 
 
 def original(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 28, 28) pictures and (n,) labels, from the IDX format: a 16- or 8-byte header, then bytes."""
+    """Read (n, 28, 28) images and (n,) labels from the IDX format: a 16- or 8-byte header, then bytes."""
     with gzip.open(folder / f"{name}-images-idx3-ubyte.gz") as file:
         images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28)
     with gzip.open(folder / f"{name}-labels-idx1-ubyte.gz") as file:
@@ -27,7 +27,7 @@ def original(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def chosen(labels: np.ndarray, count: int) -> np.ndarray:
-    """`count` of each class, class by class, in the original's order."""
+    """Return `count` indices of each class, class by class, in the original's order."""
     random = np.random.default_rng(SEED)
     return np.concatenate(
         [np.sort(random.choice(np.flatnonzero(labels == label), count, replace=False)) for label in range(10)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitkit.data.sources.base import DataError
+from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
 
 GREY = np.arange(4 * 3 * 2, dtype=np.uint8).reshape(4, 3, 2)
@@ -26,7 +26,7 @@ def error_of(path: Path) -> str:
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_pictures_come_back_as_numpy_loads_them(save, dtype: type, order: str, tmp_path: Path):
+def test_images_equal_what_numpy_loads(save, dtype: type, order: str, tmp_path: Path):
     images = np.asarray(np.random.default_rng(0).uniform(0, 200, (5, 4, 3, 2)), dtype=dtype, order=order)
     data = open_data(saved(tmp_path / "a.npz", save, images=images, labels=[0, 1, 2, 1, 0]))
     part = data.splits["all"]
@@ -37,13 +37,13 @@ def test_pictures_come_back_as_numpy_loads_them(save, dtype: type, order: str, t
     assert (data.kind, data.classes, list(part.keys)[:2]) == ("arrays", ("0", "1", "2"), ["images[0]", "images[1]"])
 
 
-def test_stored_arrays_are_mapped_and_neither_kind_travels_with_a_pickle(tmp_path: Path):
+def test_uncompressed_arrays_are_memory_mapped_and_pickles_hold_no_array(tmp_path: Path):
     images = np.zeros((100, 32, 32, 3), np.uint8)
     for save, mapped in ((np.savez, True), (np.savez_compressed, False)):
         part = open_data(saved(tmp_path / "a.npz", save, x=images, y=np.zeros(100, int))).splits["all"]
-        assert isinstance(part.pictures.open(), np.memmap) is mapped
+        assert isinstance(part.store.open(), np.memmap) is mapped
         assert len(pickle.dumps(part)) < 10_000
-        assert pickle.loads(pickle.dumps(part)).pictures.read(3).shape == (32, 32, 3)
+        assert pickle.loads(pickle.dumps(part)).store.read(3).shape == (32, 32, 3)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_splits_are_pairs_of_arrays(image: str, label: str, tmp_path: Path):
     np.testing.assert_array_equal(data.splits["val"].read(1), GREY[1][..., None])
 
 
-def test_labels_follow_their_names_not_their_numbers(tmp_path: Path):
+def test_labels_follow_class_names_not_class_numbers(tmp_path: Path):
     names = np.array(["dog", "ant", "cat", "unused"])
     data = open_data(saved(tmp_path / "a.npz", images=GREY, labels=[0, 1, 2, -1], classes=names))
     assert data.classes == ("ant", "cat", "dog")
@@ -77,13 +77,13 @@ def test_a_table_of_zeros_and_ones_is_multi_label_unless_it_is_one_hot(tmp_path:
     np.testing.assert_array_equal(data.splits["all"].labels, table[:, ::-1].astype(bool))
     hot = open_data(saved(tmp_path / "b.npz", x=GREY, y=np.eye(4)[[2, 0, 2, 1]]))
     assert (hot.multilabel, hot.splits["all"].labels.tolist()) == (False, [2, 0, 2, 1])
-    assert "labels are one-hot: taken as one class each" in hot.notes
+    assert "labels are one-hot: read as one class each" in hot.notes
 
 
-def test_an_empty_split_is_left_out_and_told(tmp_path: Path):
+def test_an_empty_split_is_skipped_and_noted(tmp_path: Path):
     data = open_data(saved(tmp_path / "a.npz", x_train=GREY, y_train=[0, 1, 1, 0], x_test=GREY[:0], y_test=[]))
     assert list(data.splits) == ["train"]
-    assert "test is empty, left out" in data.notes
+    assert "test is empty, skipped" in data.notes
 
 
 def test_images_alone_are_unlabelled(tmp_path: Path):
@@ -94,23 +94,23 @@ def test_images_alone_are_unlabelled(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arrays", "told"),
     [
-        ({"weights": GREY}, "found       weights"),
-        ({"x": GREY, "y": [0, 1]}, "x has 4 pictures, but y has the shape (2,)"),
-        ({"x": GREY.reshape(4, 6)}, "is no stack of pictures"),
+        ({"weights": GREY}, "found     weights"),
+        ({"x": GREY, "y": [0, 1]}, "x has 4 images, but y has the shape (2,)"),
+        ({"x": GREY.reshape(4, 6)}, "is not an array of images"),
         ({"x": np.zeros((4, 3, 8, 8), np.uint8)}, "x.transpose(0, 2, 3, 1)"),
         ({"x": GREY.astype(np.int64)}, 'x.astype("uint8")'),
-        ({"x": GREY, "y": [0.5, 1, 1, 0]}, "whole numbers or strings"),
-        ({"x": GREY, "y": [0, 1, 2, 3], "classes": ["a", "b"]}, "labels from 0 to 3, but 2 names of classes"),
+        ({"x": GREY, "y": [0.5, 1, 1, 0]}, "integers or strings"),
+        ({"x": GREY, "y": [0, 1, 2, 3], "classes": ["a", "b"]}, "labels from 0 to 3, but 2 class names"),
         ({"x": GREY, "y": [0, 1, 2, -7]}, "labels from -7 to 2"),
-        ({"x": GREY, "y": [0, 1, 1, 0], "classes": ["a", "a"]}, "not a list of different strings"),
-        ({"x": GREY[:0], "y": []}, "holds no pictures"),
+        ({"x": GREY, "y": [0, 1, 1, 0], "classes": ["a", "a"]}, "not a list of distinct strings"),
+        ({"x": GREY[:0], "y": []}, "holds no images"),
         ({"x_train": GREY, "y_train": np.ones((4, 2)), "x_test": GREY}, "labels (N, K) are missing for test"),
         ({"x": GREY, "images": GREY}, "x and images could both be"),
         ({"x": GREY, "x_train": GREY}, "both x and splits"),
         ({"x_val": GREY, "x_dev": GREY}, "more than one split that could be val: dev, val"),
     ],
 )
-def test_arrays_that_do_not_fit_are_told(arrays: dict, told: str, tmp_path: Path):
+def test_unsuitable_arrays_are_an_error_that_says_why(arrays: dict, told: str, tmp_path: Path):
     assert told in error_of(saved(tmp_path / "a.npz", **arrays))
 
 
@@ -122,7 +122,7 @@ def test_pickled_objects_are_not_loaded(tmp_path: Path):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-def test_truncated_files_are_refused(save, share: float, tmp_path: Path):
+def test_truncated_files_are_rejected(save, share: float, tmp_path: Path):
     path = saved(tmp_path / "a.npz", save, x=GREY, y=[0, 1, 1, 0])
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])

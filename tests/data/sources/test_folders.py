@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.sources.made import lay_out, png, some
+from tests.data.sources.sample_sources import png, sample_files, write_files
 from vitkit.data.sources import folders
-from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 
 
-def seen(data: Data, split: str = "all") -> dict[str, str | None]:
-    """Key → class."""
+def labels_by_key(data: Data, split: str = "all") -> dict[str, str | None]:
+    """Return key → class."""
     part = data.splits[split]
     return {
         key: data.classes[label] if label >= 0 else None
@@ -28,20 +28,20 @@ def seen(data: Data, split: str = "all") -> dict[str, str | None]:
     }
 
 
-def noted(data: Data, *words: str) -> bool:
-    return any(all(word in note for word in words) for note in data.notes)
+def noted(data: Data, *texts: str) -> bool:
+    return any(all(text in note for text in texts) for note in data.notes)
 
 
-def test_folders_are_classes_and_what_lies_deeper_belongs_to_them(tmp_path: Path):
-    lay_out(tmp_path, {"dog/1.png": png(1), "cat/old/film 3/2.PNG": png(2), "cat/a.jpeg": png(3)})
+def test_folders_are_classes_including_their_subfolders(tmp_path: Path):
+    write_files(tmp_path, {"dog/1.png": png(1), "cat/old/film 3/2.PNG": png(2), "cat/a.jpeg": png(3)})
     data = open_data(tmp_path)
     assert (data.kind, data.classes, data.multilabel) == ("class folders", ("cat", "dog"), False)
-    assert seen(data) == {"cat/a.jpeg": "cat", "cat/old/film 3/2.PNG": "cat", "dog/1.png": "dog"}
+    assert labels_by_key(data) == {"cat/a.jpeg": "cat", "cat/old/film 3/2.PNG": "cat", "dog/1.png": "dog"}
     assert [data.splits["all"].read(index) for index in range(3)] == [png(3), png(2), png(1)]
 
 
 @pytest.mark.parametrize(
-    ("written", "usual"),
+    ("written", "canonical"),
     [
         ("train", "train"),
         ("Training", "train"),
@@ -54,52 +54,54 @@ def test_folders_are_classes_and_what_lies_deeper_belongs_to_them(tmp_path: Path
         ("TESTING", "test"),
     ],
 )
-def test_splits_are_known_by_their_usual_names(written: str, usual: str, tmp_path: Path):
-    lay_out(tmp_path, {f"{written}/cat/1.png": png(1), f"{written}/dog/2.png": png(2)})
-    assert {name: len(split) for name, split in open_data(tmp_path).splits.items()} == {usual: 2}
+def test_splits_are_recognised_by_their_usual_names(written: str, canonical: str, tmp_path: Path):
+    write_files(tmp_path, {f"{written}/cat/1.png": png(1), f"{written}/dog/2.png": png(2)})
+    assert {name: len(split) for name, split in open_data(tmp_path).splits.items()} == {canonical: 2}
 
 
-def test_classes_are_frozen_over_all_splits_and_a_missing_one_is_told(tmp_path: Path):
-    lay_out(tmp_path, {"train/b/1.png": png(1), "train/c/1.png": png(2), "val/a/1.png": png(3), "val/c/1.png": png(4)})
+def test_all_splits_share_one_list_of_classes_and_missing_ones_are_noted(tmp_path: Path):
+    write_files(
+        tmp_path, {"train/b/1.png": png(1), "train/c/1.png": png(2), "val/a/1.png": png(3), "val/c/1.png": png(4)}
+    )
     data = open_data(tmp_path)
     assert data.classes == ("a", "b", "c")
     assert list(data.splits) == ["train", "val"]
-    assert seen(data, "val") == {"val/a/1.png": "a", "val/c/1.png": "c"}
+    assert labels_by_key(data, "val") == {"val/a/1.png": "a", "val/c/1.png": "c"}
     assert data.splits["val"].labels.tolist() == [0, 2]
-    assert noted(data, "val has no picture of 1 class: b")
-    assert noted(data, "train has no picture of a, which cannot be learned")
+    assert noted(data, "val has no image of 1 class: b")
+    assert noted(data, "train has no image of a, which cannot be learned")
 
 
-def test_numbers_as_names_are_sorted_by_value(tmp_path: Path):
-    lay_out(tmp_path, {f"{number}/1.png": png(1) for number in (10, 2, 1)})
+def test_numeric_class_names_are_sorted_by_value(tmp_path: Path):
+    write_files(tmp_path, {f"{number}/1.png": png(1) for number in (10, 2, 1)})
     assert open_data(tmp_path).classes == ("1", "2", "10")
 
 
 @pytest.mark.parametrize("prefix", ["", "train/"])
 def test_a_flat_folder_is_unlabelled(prefix: str, tmp_path: Path):
-    lay_out(tmp_path, {f"{prefix}{number}.png": png(number) for number in range(3)})
+    write_files(tmp_path, {f"{prefix}{number}.png": png(number) for number in range(3)})
     data = open_data(tmp_path)
     assert (data.kind, data.classes) == ("flat folder", ())
     assert data.splits[prefix.rstrip("/") or "all"].labels.tolist() == [-1, -1, -1]
 
 
-def test_a_test_split_without_classes_is_unlabelled_beside_a_labelled_one(tmp_path: Path):
-    lay_out(tmp_path, {"train/a/1.png": png(1), "train/b/1.png": png(2), "test/1.png": png(3)})
+def test_a_test_split_without_class_folders_is_unlabelled(tmp_path: Path):
+    write_files(tmp_path, {"train/a/1.png": png(1), "train/b/1.png": png(2), "test/1.png": png(3)})
     data = open_data(tmp_path)
     assert data.classes == ("a", "b")
-    assert seen(data, "test") == {"test/1.png": None}
-    assert noted(data, "test has no folders of classes", "1 picture is unlabelled")
+    assert labels_by_key(data, "test") == {"test/1.png": None}
+    assert noted(data, "test has no class folders", "1 image is unlabelled")
 
 
-def test_train_among_other_things_is_a_class(tmp_path: Path):
-    lay_out(tmp_path, {f"{name}/1.png": png(1) for name in ("train", "bus", "car")})
+def test_a_folder_called_train_among_other_classes_is_a_class(tmp_path: Path):
+    write_files(tmp_path, {f"{name}/1.png": png(1) for name in ("train", "bus", "car")})
     data = open_data(tmp_path)
     assert data.classes == ("bus", "car", "train")
-    assert noted(data, "train is taken as a class")
+    assert noted(data, "train is read as a class")
 
 
-def test_what_lies_beside_splits_and_classes_is_left_out_and_told(tmp_path: Path):
-    lay_out(
+def test_images_next_to_splits_and_classes_are_skipped_and_noted(tmp_path: Path):
+    write_files(
         tmp_path,
         {
             "train/a/1.png": png(1),
@@ -112,46 +114,46 @@ def test_what_lies_beside_splits_and_classes_is_left_out_and_told(tmp_path: Path
     )
     data = open_data(tmp_path)
     assert {name: len(split) for name, split in data.splits.items()} == {"train": 2, "test": 1}
-    assert noted(data, "beside the folders of classes in train/, left out: 1 picture")
-    assert noted(data, "folders beside the splits, left out: extra")
-    assert noted(data, "beside the folders of splits", "sheet.png")
+    assert noted(data, "next to the class folders in train/, skipped: 1 image")
+    assert noted(data, "folders next to the splits, skipped: extra")
+    assert noted(data, "next to the split folders", "sheet.png")
 
 
-def test_mostly_loose_pictures_are_a_flat_folder_and_none_is_lost(tmp_path: Path):
-    lay_out(tmp_path, {**{f"{number}.png": png(number) for number in range(5)}, "thumbs/1.png": png(9)})
+def test_mostly_loose_images_are_a_flat_folder_and_none_is_lost(tmp_path: Path):
+    write_files(tmp_path, {**{f"{number}.png": png(number) for number in range(5)}, "thumbs/1.png": png(9)})
     data = open_data(tmp_path)
     assert (data.kind, len(data.splits["all"]), data.classes) == ("flat folder", 6, ())
-    assert noted(data, "5 pictures outside folders and 1 inside thumbs: taken as unlabelled")
+    assert noted(data, "5 images outside folders and 1 inside thumbs: read as unlabelled")
 
 
-def test_a_wrapping_folder_around_splits_is_seen_through(tmp_path: Path):
-    lay_out(tmp_path / "photos", some())
+def test_a_single_folder_around_splits_is_ignored(tmp_path: Path):
+    write_files(tmp_path / "photos", sample_files())
     inside, outside = open_data(tmp_path / "photos"), open_data(tmp_path)
     assert outside.classes == inside.classes
     assert outside.splits["train"].labels.tolist() == inside.splits["train"].labels.tolist()
     assert noted(outside, "splits or classes found in the folder photos")
 
 
-def test_a_folder_of_folders_is_one_class_in_parts(tmp_path: Path):
-    lay_out(tmp_path / "cat", {f"{year}/{number}.png": png(number) for year in (2020, 2021) for number in range(3)})
+def test_a_folder_of_folders_is_one_class(tmp_path: Path):
+    write_files(tmp_path / "cat", {f"{year}/{number}.png": png(number) for year in (2020, 2021) for number in range(3)})
     data = open_data(tmp_path)
     assert data.classes == ("cat",)
     assert noted(data, "one class only: cat")
 
 
 def test_two_spellings_of_a_split_are_an_error(tmp_path: Path):
-    lay_out(tmp_path, {f"{name}/a/1.png": png(1) for name in ("train", "val", "dev")})
+    write_files(tmp_path, {f"{name}/a/1.png": png(1) for name in ("train", "val", "dev")})
     with pytest.raises(DataError, match="more than one split that could be val: dev, val"):
         open_data(tmp_path)
 
 
-def test_splits_inside_classes_are_not_mixed_without_a_word(tmp_path: Path):
-    lay_out(tmp_path, {f"{name}/{split}/1.png": png(1) for name in "ab" for split in ("train", "test")})
+def test_splits_inside_classes_are_noted(tmp_path: Path):
+    write_files(tmp_path, {f"{name}/{split}/1.png": png(1) for name in "ab" for split in ("train", "test")})
     assert noted(open_data(tmp_path), "CLASS/SPLIT is not")
 
 
-def test_rubbish_is_skipped_and_other_files_are_counted(tmp_path: Path):
-    lay_out(
+def test_system_files_are_skipped_and_other_files_are_counted(tmp_path: Path):
+    write_files(
         tmp_path,
         {
             "a/1.png": png(1),
@@ -167,40 +169,43 @@ def test_rubbish_is_skipped_and_other_files_are_counted(tmp_path: Path):
         },
     )
     data = open_data(tmp_path)
-    assert seen(data) == {"a/1.png": "a", "b/1.png": "b"}
-    assert noted(data, "not pictures", "1 .mp4 file, 1 .txt file, 1 extensionless file in 2 folders")
+    assert labels_by_key(data) == {"a/1.png": "a", "b/1.png": "b"}
+    assert noted(data, "not images, skipped", "1 .mp4 file, 1 .txt file, 1 extensionless file in 2 folders")
 
 
-def test_an_empty_class_is_named_and_is_no_class(tmp_path: Path):
-    lay_out(tmp_path, {"a/1.png": png(1), "b/1.png": png(2), "c/readme.txt": b""})
+def test_an_empty_folder_is_noted_and_is_not_a_class(tmp_path: Path):
+    write_files(tmp_path, {"a/1.png": png(1), "b/1.png": png(2), "c/readme.txt": b""})
     (tmp_path / "empty" / "deeper").mkdir(parents=True)
     data = open_data(tmp_path)
     assert data.classes == ("a", "b")
-    assert noted(data, "folders without pictures", "c, empty")
+    assert noted(data, "folders without images", "c, empty")
 
 
-def test_one_class_only_is_allowed_and_told(tmp_path: Path):
-    lay_out(tmp_path, {"cat/1.png": png(1), "cat/2.png": png(2), "cat/3.png": png(3)})
+def test_a_single_class_is_allowed_and_noted(tmp_path: Path):
+    write_files(tmp_path, {"cat/1.png": png(1), "cat/2.png": png(2), "cat/3.png": png(3)})
     data = open_data(tmp_path)
     assert (data.classes, len(data.splits["all"])) == (("cat",), 3)
     assert noted(data, "one class only: cat")
 
 
 def test_the_order_of_creation_does_not_matter(tmp_path: Path):
-    shuffled = list(some().items())
+    shuffled = list(sample_files().items())
     random.Random(1).shuffle(shuffled)
-    first, second = open_data(lay_out(tmp_path / "1", some())), open_data(lay_out(tmp_path / "2", dict(shuffled)))
+    first, second = (
+        open_data(write_files(tmp_path / "1", sample_files())),
+        open_data(write_files(tmp_path / "2", dict(shuffled))),
+    )
     assert first.classes == second.classes
     for split in first.splits:
-        assert seen(first, split) == seen(second, split)
+        assert labels_by_key(first, split) == labels_by_key(second, split)
         assert list(first.splits[split].keys) == list(second.splits[split].keys)
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path: Path):
-    outside = lay_out(tmp_path / "outside", {"1.png": png(1), "2.png": png(2)})
-    root = lay_out(tmp_path / "root", {"train/a/1.png": png(3), "train/b/1.png": png(4)})
+    outside = write_files(tmp_path / "outside", {"1.png": png(1), "2.png": png(2)})
+    root = write_files(tmp_path / "root", {"train/a/1.png": png(3), "train/b/1.png": png(4)})
     (root / "train" / "c").symlink_to(outside)
-    (root / "val").symlink_to(root / "train")  # the same folder under another name is read again
+    (root / "val").symlink_to(root / "train")  # the same folder under another name is read twice
     (root / "train" / "a" / "up").symlink_to(root)  # circles, long and short
     (root / "train" / "b" / "self").symlink_to("self")
     (root / "train" / "a" / "gone").symlink_to("nowhere")
@@ -221,9 +226,9 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path):
     assert noted(data, "broken links", "train/a/gone")
 
 
-def test_folders_that_all_link_to_each_other_end(tmp_path: Path):
+def test_scanning_folders_that_all_link_to_each_other_ends(tmp_path: Path):
     names = [f"{number:02d}" for number in range(12)]
-    lay_out(tmp_path, {f"{name}/1.png": png(1) for name in names})
+    write_files(tmp_path, {f"{name}/1.png": png(1) for name in names})
     for name in names:
         for other in names:
             (tmp_path / name / f"to{other}").symlink_to(tmp_path / other)
@@ -231,27 +236,27 @@ def test_folders_that_all_link_to_each_other_end(tmp_path: Path):
 
 
 def test_a_pipe_called_jpg_is_not_opened(tmp_path: Path):
-    lay_out(tmp_path, {"a/1.png": png(1)})
+    write_files(tmp_path, {"a/1.png": png(1)})
     os.mkfifo(tmp_path / "a" / "2.jpg")
     data = open_data(tmp_path)
     assert len(data.splits["all"]) == 1
-    assert noted(data, "no plain files", "a/2.jpg")
+    assert noted(data, "not regular files", "a/2.jpg")
 
 
-def test_what_may_not_be_read_is_told():
+def test_unreadable_files_are_noted():
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
-        root = lay_out(Path(folder), {"a/1.png": png(1), "a/2.png": png(2), "b/1.png": png(3)})
+        root = write_files(Path(folder), {"a/1.png": png(1), "a/2.png": png(2), "b/1.png": png(3)})
         root.chmod(0o755)
         (root / "a" / "2.png").chmod(0)
         (root / "b").chmod(0)
         data = as_nobody(lambda: open_data(root))
         (root / "b").chmod(0o700)
-    assert seen(data) == {"a/1.png": "a"}
+    assert labels_by_key(data) == {"a/1.png": "a"}
     assert noted(data, "unreadable", "a/2.png, b")
 
 
 def as_nobody(work: Callable[[], Data]) -> Data:
-    """Root reads everything, so the work is done by somebody else."""
+    """Run the work as another user, since root can read everything."""
     if os.geteuid() != 0:
         return work()
     receive, send = os.pipe()
@@ -269,8 +274,8 @@ def as_nobody(work: Callable[[], Data]) -> Data:
     return pickle.loads(content)
 
 
-def test_a_file_that_vanished_is_named_when_it_is_read(tmp_path: Path):
-    lay_out(tmp_path, {"a/1.png": png(1), "b/1.png": png(2)})
+def test_a_deleted_file_is_named_when_it_is_read(tmp_path: Path):
+    write_files(tmp_path, {"a/1.png": png(1), "b/1.png": png(2)})
     part = open_data(tmp_path).splits["all"]
     (tmp_path / "b" / "1.png").unlink()
     with pytest.raises(DataError, match=r"b/1.png cannot be read: No such file"):
@@ -278,19 +283,19 @@ def test_a_file_that_vanished_is_named_when_it_is_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("splits", "untaught"),
+    ("splits", "missing_from"),
     [
         (("trainval", "val"), "trainval"),
         (("train", "trainval"), "train"),
         (("val", "test"), None),
     ],
 )
-def test_only_what_the_fitted_split_lacks_cannot_be_learned(
-    splits: tuple[str, str], untaught: str | None, tmp_path: Path
+def test_only_classes_missing_from_the_training_split_cannot_be_learned(
+    splits: tuple[str, str], missing_from: str | None, tmp_path: Path
 ):
     first, second = splits
     data = open_data(
-        lay_out(
+        write_files(
             tmp_path,
             {
                 f"{first}/a/1.png": png(1),
@@ -300,14 +305,14 @@ def test_only_what_the_fitted_split_lacks_cannot_be_learned(
             },
         )
     )
-    told = [note for note in data.notes if "cannot be learned" in note]
-    assert told == ([f"{untaught} has no picture of c, which cannot be learned"] if untaught else [])
+    notes = [note for note in data.notes if "cannot be learned" in note]
+    assert notes == ([f"{missing_from} has no image of c, which cannot be learned"] if missing_from else [])
 
 
-def test_names_of_any_kind_work(tmp_path: Path):
+def test_unusual_file_and_class_names_work(tmp_path: Path):
     composed, decomposed = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
     odd = b"caf\xe9.png".decode("utf-8", "surrogateescape")  # Latin-1, no text in UTF-8
-    lay_out(
+    write_files(
         tmp_path,
         {
             f"{composed}/1.png": png(1),
@@ -327,7 +332,7 @@ def test_names_of_any_kind_work(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "spellings"),
     [
         (("고양이", "고양이 "), "'고양이', '고양이 '"),
         (("Straße", "strasse", "STRASSE"), "'STRASSE', 'Straße', 'strasse'"),
@@ -337,21 +342,23 @@ def test_names_of_any_kind_work(tmp_path: Path):
         (("Ｍａｎｓ", "mans"), "'mans', 'Ｍａｎｓ' (U+FF2D, U+FF41, U+FF4E and 1 more)"),
     ],
 )
-def test_lookalikes_are_kept_apart_and_told_readably(names: tuple[str, ...], told: str, tmp_path: Path):
-    data = open_data(lay_out(tmp_path, {f"{name}/1.png": png(seed) for seed, name in enumerate(names)}))
+def test_class_names_that_look_alike_stay_separate_and_are_noted(
+    names: tuple[str, ...], spellings: str, tmp_path: Path
+):
+    data = open_data(write_files(tmp_path, {f"{name}/1.png": png(seed) for seed, name in enumerate(names)}))
     assert set(data.classes) == set(names)
-    assert data.notes == (f"classes that look alike but are spelled differently, kept apart: {told}",)
+    assert data.notes == (f"classes that look alike but are spelled differently stay separate: {spellings}",)
 
 
 def test_select_takes_indices_masks_and_nothing(tmp_path: Path):
-    part = open_data(lay_out(tmp_path, some())).splits["train"]
+    part = open_data(write_files(tmp_path, sample_files())).splits["train"]
     order = [5, 0, 5]
     chosen = part.select(order)
     assert list(chosen.keys) == [part.keys[index] for index in order]
     assert [chosen.read(index) for index in range(3)] == [part.read(index) for index in order]
     assert chosen.labels.tolist() == part.labels[order].tolist()
-    again = chosen.select(np.array([False, True, False]))
-    assert (list(again.keys), again.read(0)) == ([part.keys[0]], part.read(0))
+    masked = chosen.select(np.array([False, True, False]))
+    assert (list(masked.keys), masked.read(0)) == ([part.keys[0]], part.read(0))
     assert len(part.select([])) == 0
     assert list(part.keys[1:3]) == [part.keys[1], part.keys[2]]
 
@@ -363,9 +370,9 @@ def test_select_takes_indices_masks_and_nothing(tmp_path: Path):
         max_size=12,
     )
 )
-def test_every_picture_is_used_at_most_once_and_never_under_a_foreign_name(tmp_path_factory, paths: list[list[str]]):
+def test_every_image_is_used_at_most_once_and_with_a_label_from_its_path(tmp_path_factory, paths: list[list[str]]):
     root = tmp_path_factory.mktemp("any")
-    lay_out(root, {f"{'/'.join(part.replace('.png', '') for part in parts)}.png": png(1) for parts in paths})
+    write_files(root, {f"{'/'.join(part.replace('.png', '') for part in parts)}.png": png(1) for parts in paths})
     try:
         data = open_data(root)
     except DataError as error:
@@ -380,18 +387,18 @@ def test_every_picture_is_used_at_most_once_and_never_under_a_foreign_name(tmp_p
             assert label == -1 or data.classes[label] in key.split("/")[:-1]
 
 
-def test_a_folder_without_pictures_says_what_was_looked_for_and_found(tmp_path: Path):
-    lay_out(tmp_path, {"a/1.mp4": b"", "a/2.mp4": b"", "b/list.csv": b""})
+def test_a_folder_without_images_is_an_error_with_what_was_expected_and_found(tmp_path: Path):
+    write_files(tmp_path, {"a/1.mp4": b"", "a/2.mp4": b"", "b/list.csv": b""})
     with pytest.raises(DataError) as error:
         open_data(tmp_path)
     message = str(error.value)
-    assert "has no pictures I can use" in message
-    assert f"looked for  {tmp_path}/CLASS/*.jpg (also train/, val/, test/ above it)" in message
-    assert "found       2 .mp4 files, 1 .csv file in 2 folders" in message
-    assert f"try         give the manifest itself: {tmp_path}/b/list.csv" in message
+    assert "has no usable images" in message
+    assert f"expected  {tmp_path}/CLASS/*.jpg (also train/, val/, test/ above it)" in message
+    assert "found     2 .mp4 files, 1 .csv file in 2 folders" in message
+    assert f"try       give the manifest itself: {tmp_path}/b/list.csv" in message
 
 
-def test_an_empty_folder_and_a_missing_one_are_told_apart(tmp_path: Path):
+def test_an_empty_folder_and_a_missing_one_have_different_errors(tmp_path: Path):
     (tmp_path / "photos").mkdir()
     with pytest.raises(DataError, match="no files"):
         open_data(tmp_path / "photos")
@@ -399,25 +406,25 @@ def test_an_empty_folder_and_a_missing_one_are_told_apart(tmp_path: Path):
         open_data(tmp_path / "photo")
 
 
-def test_only_heic_without_a_reader_is_one_error_that_says_what_to_install(tmp_path: Path, monkeypatch):
+def test_heic_without_a_decoder_is_one_error_that_says_what_to_install(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(folders.importlib.util, "find_spec", lambda name: None)
-    lay_out(tmp_path, {f"{name}/{number}.heic": b"" for name in "abc" for number in range(4)})
+    write_files(tmp_path, {f"{name}/{number}.heic": b"" for name in "abc" for number in range(4)})
     with pytest.raises(DataError) as error:
         open_data(tmp_path)
     assert "12 .heic files in 3 folders" in str(error.value)
     assert 'pip install "vitkit[formats]"' in str(error.value)
 
 
-def test_a_split_with_classes_beside_another_folder_stays_a_split(tmp_path: Path):
+def test_a_split_with_class_folders_next_to_another_folder_is_a_split(tmp_path: Path):
     """SVHN's `extra`, STL's `unlabeled`: the classes must not become one class called train."""
     for path in ("train/cat/1.png", "train/dog/2.png", "extra/3.png"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(b"picture")
+        (tmp_path / path).write_bytes(b"image")
     data = open_data(tmp_path)
     assert data.classes == ("cat", "dog")
     assert list(data.splits) == ["train"]
     assert any("extra" in note for note in data.notes)
     (tmp_path / "extra" / "deep").mkdir()
-    (tmp_path / "extra" / "deep" / "4.png").write_bytes(b"picture")
+    (tmp_path / "extra" / "deep" / "4.png").write_bytes(b"image")
     with pytest.raises(DataError, match="can be read in two ways"):
         open_data(tmp_path)

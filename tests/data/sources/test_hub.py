@@ -12,28 +12,28 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.sources.made import lay_out, pixels_of, png, some
-from vitkit.data.sources.base import DataError
+from tests.data.sources.sample_sources import pixels_of, png, sample_files, write_files
+from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
 
 datasets = pytest.importorskip("datasets", reason="needs the extra hub")
 
 
 @pytest.fixture(autouse=True)
-def quiet_and_here(tmp_path: Path, monkeypatch):
+def cache_in_tmp_path(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
 
 
-def made(labels: dict[str, Any], **features: Any) -> Any:
-    """A dataset of as many pictures as there are labels; each column has its own feature."""
+def make_dataset(labels: dict[str, Any], **features: Any) -> Any:
+    """Return a dataset of as many images as there are labels; each column has its own feature."""
     count = len(next(iter(labels.values())))
     columns = {"image": [{"bytes": png(number), "path": None} for number in range(count)], **labels}
     return datasets.Dataset.from_dict(columns, features=datasets.Features({"image": datasets.Image(), **features}))
 
 
-def saved(path: Path, found: Any) -> str:
-    found.save_to_disk(path)
+def saved(path: Path, dataset: Any) -> str:
+    dataset.save_to_disk(path)
     return f"hf:{path}"
 
 
@@ -43,16 +43,16 @@ def error_of(source: str, **options: str) -> str:
     return str(error.value)
 
 
-def test_names_splits_and_bytes_are_the_datasets_own(tmp_path: Path):
+def test_class_names_splits_and_bytes_are_those_of_the_dataset(tmp_path: Path):
     names = datasets.ClassLabel(names=["dog", "cat", "never"])
-    whole = datasets.DatasetDict(
+    dataset = datasets.DatasetDict(
         {
-            "train": made({"label": [0, 1, 0]}, label=names),
-            "validation": made({"label": [1, 0]}, label=names),
-            "test": made({"label": [-1]}, label=names),
+            "train": make_dataset({"label": [0, 1, 0]}, label=names),
+            "validation": make_dataset({"label": [1, 0]}, label=names),
+            "test": make_dataset({"label": [-1]}, label=names),
         }
     )
-    data = open_data(saved(tmp_path / "set", whole))
+    data = open_data(saved(tmp_path / "set", dataset))
     assert (data.kind, data.classes) == ("Hugging Face dataset", ("cat", "dog"))
     assert {name: part.labels.tolist() for name, part in data.splits.items()} == {
         "train": [1, 0, 1],
@@ -66,8 +66,8 @@ def test_names_splits_and_bytes_are_the_datasets_own(tmp_path: Path):
         np.testing.assert_array_equal(pixels_of(part.read(index)), np.asarray(row["image"]))
 
 
-def test_a_folder_of_pictures_loads_as_the_library_reads_it(tmp_path: Path):
-    lay_out(tmp_path / "photos", some())
+def test_a_folder_of_images_loads_as_the_library_reads_it(tmp_path: Path):
+    write_files(tmp_path / "photos", sample_files())
     data, folders = open_data(f"hf:{tmp_path / 'photos'}"), open_data(tmp_path / "photos")
     assert data.classes == folders.classes
     for split in folders.splits:
@@ -79,55 +79,59 @@ def test_a_folder_of_pictures_loads_as_the_library_reads_it(tmp_path: Path):
 
 def test_lists_of_classes_are_multi_label(tmp_path: Path):
     several = datasets.List(datasets.ClassLabel(names=["z", "a"]))
-    data = open_data(saved(tmp_path / "set", made({"tags": [[0], [], [0, 1]]}, tags=several)))
+    data = open_data(saved(tmp_path / "set", make_dataset({"tags": [[0], [], [0, 1]]}, tags=several)))
     assert (data.multilabel, data.classes) == (True, ("a", "z"))
     assert data.splits["all"].labels.tolist() == [[False, True], [False, False], [True, True]]
 
 
-def test_plain_words_and_numbers_are_labels_too(tmp_path: Path):
-    words = open_data(saved(tmp_path / "1", made({"label": ["b", "a", None]}, label=datasets.Value("string"))))
-    assert (words.classes, words.splits["all"].labels.tolist()) == (("a", "b"), [1, 0, -1])
-    numbers = open_data(saved(tmp_path / "2", made({"label": [10, 2, 2]}, label=datasets.Value("int64"))))
-    assert (numbers.classes, numbers.splits["all"].labels.tolist()) == (("2", "10"), [1, 0, 0])
+def test_strings_and_integers_are_labels_too(tmp_path: Path):
+    strings = open_data(
+        saved(tmp_path / "1", make_dataset({"label": ["b", "a", None]}, label=datasets.Value("string")))
+    )
+    assert (strings.classes, strings.splits["all"].labels.tolist()) == (("a", "b"), [1, 0, -1])
+    integers = open_data(saved(tmp_path / "2", make_dataset({"label": [10, 2, 2]}, label=datasets.Value("int64"))))
+    assert (integers.classes, integers.splits["all"].labels.tolist()) == (("2", "10"), [1, 0, 0])
 
 
-def test_of_several_columns_of_labels_one_is_named(tmp_path: Path):
-    pair = made(
+def test_one_of_several_label_columns_has_to_be_named(tmp_path: Path):
+    pair = make_dataset(
         {"breed": [0, 1], "colour": [1, 0]},
         breed=datasets.ClassLabel(names=["pug", "collie"]),
         colour=datasets.ClassLabel(names=["black", "white"]),
     )
     source = saved(tmp_path / "set", pair)
-    assert "more than one column of labels: breed, colour" in error_of(source)
+    assert "more than one label column: breed, colour" in error_of(source)
     assert open_data(source, label="colour").classes == ("black", "white")
     assert "has no column 'size'" in error_of(source, label="size")
 
 
-def test_a_column_of_another_name_is_told_and_taken(tmp_path: Path):
-    words = datasets.Value("string")
-    source = saved(tmp_path / "set", made({"breed": ["Korat", "Manx"], "url": ["a", "b"]}, breed=words, url=words))
+def test_a_label_column_of_another_name_can_be_named(tmp_path: Path):
+    text = datasets.Value("string")
+    source = saved(
+        tmp_path / "set", make_dataset({"breed": ["Korat", "Manx"], "url": ["a", "b"]}, breed=text, url=text)
+    )
     data = open_data(source)
     assert data.classes == ()
-    assert any("--label COLUMN takes another of its columns: breed, url" in note for note in data.notes)
+    assert any("--label COLUMN uses another column: breed, url" in note for note in data.notes)
     assert open_data(source, label="breed").classes == ("Korat", "Manx")
 
 
-def test_unusual_splits_are_left_out_and_told(tmp_path: Path):
-    one = made({"label": [0]}, label=datasets.ClassLabel(names=["a"]))
+def test_splits_of_unknown_names_are_skipped_and_noted(tmp_path: Path):
+    one = make_dataset({"label": [0]}, label=datasets.ClassLabel(names=["a"]))
     data = open_data(saved(tmp_path / "1", datasets.DatasetDict({"train": one, "unsupervised": one})))
     assert list(data.splits) == ["train"]
-    assert "splits of no usual name, left out: unsupervised (1)" in data.notes
-    assert "no split that I know" in error_of(saved(tmp_path / "2", datasets.DatasetDict({"x": one, "y": one})))
+    assert "splits of unknown names, skipped: unsupervised (1)" in data.notes
+    assert "no split of a known name" in error_of(saved(tmp_path / "2", datasets.DatasetDict({"x": one, "y": one})))
 
 
-def test_a_dataset_without_pictures_is_told(tmp_path: Path):
+def test_a_dataset_without_images_is_an_error(tmp_path: Path):
     text = datasets.Dataset.from_dict({"text": ["a"], "label": [0]})
     message = error_of(saved(tmp_path / "set", text))
-    assert "has no column of pictures" in message
+    assert "has no column of images" in message
     assert "text: Value" in message
 
 
-def test_an_empty_cell_is_told_when_it_is_read(tmp_path: Path):
+def test_an_empty_cell_is_an_error_when_it_is_read(tmp_path: Path):
     rows = datasets.Dataset.from_dict(
         {"image": [{"bytes": png(1), "path": None}, None]}, features=datasets.Features({"image": datasets.Image()})
     )
@@ -137,10 +141,10 @@ def test_an_empty_cell_is_told_when_it_is_read(tmp_path: Path):
         part.read(1)
 
 
-def test_a_deep_picture_keeps_its_depth(tmp_path: Path):
-    deep = np.array([[0, 40_000], [65_535, 1]], dtype=np.uint16)
+def test_a_16_bit_image_keeps_its_bytes(tmp_path: Path):
+    pixels = np.array([[0, 40_000], [65_535, 1]], dtype=np.uint16)
     buffer = io.BytesIO()
-    Image.fromarray(deep).save(buffer, "PNG")
+    Image.fromarray(pixels).save(buffer, "PNG")
     rows = datasets.Dataset.from_dict(
         {"image": [{"bytes": buffer.getvalue(), "path": None}]}, features=datasets.Features({"image": datasets.Image()})
     )
@@ -158,16 +162,16 @@ def test_what_the_library_cannot_load_is_one_error(tmp_path: Path, monkeypatch):
 
 
 def test_repository_configuration_and_revision_are_passed_on(monkeypatch):
-    asked = []
+    calls = []
 
     def load(*args: object, **options: object) -> Any:
-        asked.append((args, options))
-        return made({"label": [0]}, label=datasets.ClassLabel(names=["a"]))
+        calls.append((args, options))
+        return make_dataset({"label": [0]}, label=datasets.ClassLabel(names=["a"]))
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert open_data("hf:owner/name:small@v1").classes == ("a",)
     open_data("hf:cifar10")
-    assert asked == [(("owner/name", "small"), {"revision": "v1"}), (("cifar10", None), {"revision": None})]
+    assert calls == [(("owner/name", "small"), {"revision": "v1"}), (("cifar10", None), {"revision": None})]
 
 
 def test_without_the_library_the_message_says_what_to_install(monkeypatch):

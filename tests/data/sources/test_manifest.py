@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.sources.made import lay_out, png
-from vitkit.data.sources.base import DataError
+from tests.data.sources.sample_sources import png, write_files
+from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
 
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"), min_size=1, max_size=12)
@@ -19,7 +19,7 @@ labels = names.map(str.strip).filter(bool)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return lay_out(tmp_path, {f"{name}.png": png(seed) for seed, name in enumerate("abc")})
+    return write_files(tmp_path, {f"{name}.png": png(seed) for seed, name in enumerate("abc")})
 
 
 def listed(path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -44,10 +44,10 @@ def error_of(path: Path, **options: str) -> str:
     lines=st.sampled_from(["\n", "\r\n"]),
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
 )
-def test_any_paths_and_labels_come_back_from_csv(tmp_path_factory, rows, delimiter: str, lines: str, encoding: str):
+def test_any_paths_and_labels_survive_csv(tmp_path_factory, rows, delimiter: str, lines: str, encoding: str):
     root = tmp_path_factory.mktemp("csv")
     rows = [(f"p/{name}.png", label, split) for name, label, split in rows]
-    lay_out(root, {path: png(seed) for seed, (path, _, _) in enumerate(rows)})
+    write_files(root, {path: png(seed) for seed, (path, _, _) in enumerate(rows)})
     with (root / "list.csv").open("w", newline="", encoding=encoding) as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator=lines)
         writer.writerows([("Path", "Label", "split", "remark"), *((*row, "") for row in rows)])
@@ -63,10 +63,10 @@ def test_any_paths_and_labels_come_back_from_csv(tmp_path_factory, rows, delimit
     ),
     ascii=st.booleans(),
 )
-def test_any_paths_and_labels_come_back_from_jsonl(tmp_path_factory, rows, ascii: bool):
+def test_any_paths_and_labels_survive_jsonl(tmp_path_factory, rows, ascii: bool):
     root = tmp_path_factory.mktemp("jsonl")
     rows = [(f"p/{name}.png", label, split) for name, label, split in rows]
-    lay_out(root, {path: png(seed) for seed, (path, _, _) in enumerate(rows)})
+    write_files(root, {path: png(seed) for seed, (path, _, _) in enumerate(rows)})
     (root / "list.jsonl").write_text(
         "\n".join(
             json.dumps({"file_name": path, "category": label, "split": split, "other": [1]}, ensure_ascii=ascii)
@@ -83,13 +83,13 @@ def check(manifest: Path, rows: list[tuple[str, str | int, str]]) -> None:
     rows = [(path, unicodedata.normalize("NFC", str(label)), split) for path, label, split in rows]
     assert set(data.classes) == {label for _, label, _ in rows}
     content = {path: png(seed) for seed, (path, _, _) in enumerate(rows)}
-    found = {
+    loaded = {
         (part.keys[index], data.classes[part.labels[index]], split[:2], part.read(index))
         for split, part in data.splits.items()
         for index in range(len(part))
     }
     usual = {"dev": "val", "Valid": "val"}
-    assert found == {(path, label, usual.get(split, split).lower()[:2], content[path]) for path, label, split in rows}
+    assert loaded == {(path, label, usual.get(split, split).lower()[:2], content[path]) for path, label, split in rows}
 
 
 @pytest.mark.parametrize(
@@ -104,29 +104,29 @@ def check(manifest: Path, rows: list[tuple[str, str | int, str]]) -> None:
         ),
     ],
 )
-def test_several_labels_become_a_table(name: str, text: str, folder: Path):
+def test_several_labels_per_row_are_multi_label(name: str, text: str, folder: Path):
     data = open_data(listed(folder / name, text))
     assert (data.multilabel, data.classes) == (True, ("big", "old", "red"))
     assert data.splits["all"].labels.tolist() == [[True, False, True], [False, False, False], [True, True, False]]
 
 
-def test_an_empty_cell_is_an_unlabelled_picture(folder: Path):
+def test_an_empty_cell_is_an_unlabelled_image(folder: Path):
     data = open_data(listed(folder / "list.csv", "path,label\na.png,x\nb.png,\nc.png,y\n"))
     assert data.splits["all"].labels.tolist() == [0, -1, 1]
-    assert "all has 1 picture without a label" in data.notes
+    assert "all has 1 image without a label" in data.notes
 
 
 def test_a_manifest_without_labels_is_unlabelled(folder: Path):
     data = open_data(listed(folder / "list.csv", "filename\na.png\nb.png\na.png\n"))
     assert (data.classes, data.splits["all"].labels.tolist()) == ((), [-1, -1, -1])
-    assert "1 line repeats a path that stands above" in data.notes
+    assert "1 line repeats an earlier path" in data.notes
 
 
-def test_columns_that_may_hold_labels_are_told_with_how_to_choose_one(folder: Path):
+def test_possible_label_columns_are_noted_with_the_option_to_choose_one(folder: Path):
     path = listed(folder / "list.csv", "filename,breed,split,weight\na.png,Korat,train,4\nb.png,Manx,train,5\n")
     [note] = open_data(path).notes
-    assert note.startswith("no column of labels (label, class, ")
-    assert note.endswith("unlabelled; --label COLUMN takes another of its columns: breed, weight")
+    assert note.startswith("no label column (label, class, ")
+    assert note.endswith("unlabelled; --label COLUMN uses another column: breed, weight")
     named = open_data(path, label="breed")
     assert (named.classes, named.notes) == (("Korat", "Manx"), ())
     [note] = open_data(listed(folder / "list.csv", "filename,split\na.png,train\n")).notes
@@ -134,7 +134,7 @@ def test_columns_that_may_hold_labels_are_told_with_how_to_choose_one(folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         (
             "list.csv",
@@ -144,13 +144,13 @@ def test_columns_that_may_hold_labels_are_told_with_how_to_choose_one(folder: Pa
         (
             "list.csv",
             'path,label\na.png,dog\nb.png,"cat, cute"\n',
-            "labels such as 'cat, cute' are one class each; several labels in a cell are read from a column called "
+            "labels such as 'cat, cute' are one class each; several labels in a cell need a column called "
             "labels or tags, separated by | or ;",
         ),
         (
             "list.csv",
             "path,label\na.png,dog\nb.png,cat|cute\n",
-            "labels such as 'cat|cute' are one class each; several labels in a cell are read from a column called "
+            "labels such as 'cat|cute' are one class each; several labels in a cell need a column called "
             "labels or tags, separated by | or ;",
         ),
         ("list.csv", "path,labels\na.png,cat|cute\nb.png,cat;old\n", None),
@@ -158,15 +158,15 @@ def test_columns_that_may_hold_labels_are_told_with_how_to_choose_one(folder: Pa
         ("list.jsonl", '{"path": "a.png", "label": 3}\n{"path": "b.png", "label": "x"}\n', None),
     ],
 )
-def test_cells_that_may_mean_several_labels_are_told(name: str, text: str, told: str | None, folder: Path):
+def test_cells_that_may_mean_several_labels_are_noted(name: str, text: str, message: str | None, folder: Path):
     data = open_data(listed(folder / name, text))
-    assert data.notes == (() if told is None else (told,))
-    if told is not None:
-        assert told.split("'")[1] in data.classes
+    assert data.notes == (() if message is None else (message,))
+    if message is not None:
+        assert message.split("'")[1] in data.classes
 
 
 @pytest.mark.parametrize("caption", ["a cat, " + "very " * 100 + "tired", "a,cat" + ",very" * 100 + ",tired"])
-def test_a_caption_as_a_label_is_cut_in_the_note(caption: str, folder: Path):
+def test_a_long_label_is_shortened_in_the_note(caption: str, folder: Path):
     data = open_data(listed(folder / "list.csv", f'path,label\na.png,"{caption}"\nb.png,dog\n'))
     assert caption in data.classes
     [note] = data.notes
@@ -181,31 +181,31 @@ def test_paths_are_relative_to_the_manifest_or_absolute(folder: Path, tmp_path_f
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
-        ("list.csv", "", "lists no pictures"),
-        ("list.csv", "path,label\n", "nothing below the line of column names"),
+        ("list.csv", "", "lists no images"),
+        ("list.csv", "path,label\n", "nothing below the header line"),
         ("list.csv", "a.png,x\nb.png,y\n", "a first line that names the columns"),
         ("list.csv", "path,label\na.png,x\nb.png,y,z\n", "line 3: 3 cells under 2 columns"),
         ("list.csv", "path,label\na.png,x\nb.png\n", "line 3: 1 cell under 2 columns"),
         ("list.csv", "path,label\na.png,x\n,y\n", "line 3: no path in the column path"),
-        ("list.csv", "path,label,split\na.png,x,train\nb.png,y,holdout\n", "line 3: 'holdout' is no split"),
+        ("list.csv", "path,label,split\na.png,x,train\nb.png,y,holdout\n", "line 3: 'holdout' is not a split"),
         ("list.csv", "path,path\na.png,x\n", "names a column twice"),
-        ("list.csv", "path,label,class\na.png,x,y\n", "more than one column of labels: label, class"),
+        ("list.csv", "path,label,class\na.png,x,y\n", "more than one label column: label, class"),
         ("list.csv", 'path,label\n"a.png"z,x\n', "line 2: not CSV"),
         ("list.jsonl", '{"path": "a.png", "label": "x"}\n{"path": \n', "line 2: not JSON"),
         ("list.jsonl", '["a.png"]\n', "line 1: a JSON list, not an object"),
-        ("list.jsonl", '{"path": "a.png", "label": 0.5}\n', "line 1: 0.5 is no label"),
-        ("list.jsonl", '{"path": "a.png", "labels": null}\n', "line 1: None is no list of labels"),
+        ("list.jsonl", '{"path": "a.png", "label": 0.5}\n', "line 1: 0.5 is not a label"),
+        ("list.jsonl", '{"path": "a.png", "labels": null}\n', "line 1: None is not a list of labels"),
         ("list.jsonl", '{"path": 3, "label": "x"}\n', "line 1: no path in the column path: 3"),
         ("list.jsonl", "[" * 100_000, "line 1: not JSON"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(name: str, text: str, told: str, folder: Path):
-    assert told in error_of(listed(folder / name, text))
+def test_errors_name_the_line(name: str, text: str, message: str, folder: Path):
+    assert message in error_of(listed(folder / name, text))
 
 
-def test_text_that_is_not_utf8_is_told_with_its_line(folder: Path):
+def test_text_that_is_not_utf8_is_an_error_with_its_line(folder: Path):
     (folder / "list.csv").write_bytes("path,label\na.png,x\nb.png,café\n".encode("latin-1"))
     assert "line 3: not UTF-8 text" in error_of(folder / "list.csv")
 
@@ -213,13 +213,13 @@ def test_text_that_is_not_utf8_is_told_with_its_line(folder: Path):
 def test_missing_files_are_listed_with_their_lines(folder: Path):
     rows = "".join(f"no{number}.png,x\n" for number in range(9))
     message = error_of(listed(folder / "list.csv", "path,label\na.png,x\n" + rows))
-    assert "9 of 10 pictures are not where the manifest says" in message
+    assert "9 of 10 images are not where the manifest says" in message
     assert "line 3: no0.png" in message
     assert "and 4 more" in message
     assert "write / instead of" in error_of(listed(folder / "list.csv", "path,label\nx\\a.png,x\n"))
 
 
-def test_a_column_of_labels_can_be_named(folder: Path):
+def test_the_label_column_can_be_named(folder: Path):
     path = listed(folder / "list.csv", "path,label,class\na.png,1,cat\nb.png,2,dog\n")
     assert open_data(path, label="class").classes == ("cat", "dog")
     assert "did you mean class?" in error_of(path, label="clas")

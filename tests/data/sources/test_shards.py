@@ -1,4 +1,4 @@
-"""What write_shards writes, as Python's own tarfile sees it, and as it is read back."""
+"""Shards as Python's own tarfile reads them, and as vitkit reads them back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.images import encode, oriented, scene
-from tests.data.sources.made import lay_out, misread_by_threads, png, some
-from vitkit.data import shrink
+from tests.data.sample_images import encode, oriented, scene
+from tests.data.sources.sample_sources import misread_by_threads, png, sample_files, write_files
+from vitkit.data import downscale
 from vitkit.data.decode import decode
-from vitkit.data.shards import write_shards
-from vitkit.data.sources.base import Data, DataError
+from vitkit.data.shard_writer import write_shards
+from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.tars import open_tars
 from vitkit.progress import show_progress
@@ -27,7 +27,7 @@ from vitkit.progress import show_progress
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Data:
-    return open_data(lay_out(tmp_path / "photos", some()))
+    return open_data(write_files(tmp_path / "photos", sample_files()))
 
 
 def npy(pixels: np.ndarray) -> bytes:
@@ -42,7 +42,7 @@ def error_of(source: object) -> str:
     return str(error.value)
 
 
-def test_tarfile_reads_what_was_written_where_the_index_says(folders: Data, tmp_path: Path):
+def test_tarfile_reads_the_shards_at_the_offsets_of_the_index(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "index.json",
@@ -54,13 +54,13 @@ def test_tarfile_reads_what_was_written_where_the_index_says(folders: Data, tmp_
     for split, part in folders.splits.items():
         with tarfile.open(tmp_path / "out" / f"{split}-000000.tar") as tar:
             for index in range(len(part)):
-                picture, label = tar.getmember(f"{index:09d}.png"), tar.extractfile(f"{index:09d}.cls")
-                assert tar.extractfile(picture).read() == part.read(index) == shards.splits[split].read(index)
+                member, label = tar.getmember(f"{index:09d}.png"), tar.extractfile(f"{index:09d}.cls")
+                assert tar.extractfile(member).read() == part.read(index) == shards.splits[split].read(index)
                 assert int(label.read()) == part.labels[index]
-                assert picture.offset_data == shards.splits[split].pictures.offset[index]
+                assert member.offset_data == shards.splits[split].store.offset[index]
 
 
-def test_data_comes_back_as_it_was(folders: Data, tmp_path: Path):
+def test_shards_give_the_original_data(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     shards = open_data(tmp_path / "out")
     assert (shards.kind, shards.classes, shards.multilabel) == ("shards", folders.classes, False)
@@ -72,18 +72,20 @@ def test_data_comes_back_as_it_was(folders: Data, tmp_path: Path):
         assert [chosen.read(0), chosen.read(1)] == [part.read(len(part) - 1), part.read(0)]
 
 
-def test_shards_are_cut_at_the_stated_size_and_more_files_than_handles_are_read(tmp_path: Path):
-    photos = lay_out(tmp_path / "photos", {f"{number % 2}/{number}.png": png(number, (8, 8)) for number in range(70)})
+def test_shards_have_the_given_size_and_more_files_than_handles_are_read(tmp_path: Path):
+    photos = write_files(
+        tmp_path / "photos", {f"{number % 2}/{number}.png": png(number, (8, 8)) for number in range(70)}
+    )
     data = open_data(photos)
     write_shards(data, tmp_path / "out", megabytes=0, progress=show_progress)
     assert len(list((tmp_path / "out").glob("all-*.tar"))) == 70
     part = open_data(tmp_path / "out").splits["all"]
     for index in (*range(70), *range(70)):
         assert part.read(index) == data.splits["all"].read(index)
-    assert len(part.pictures.mine.files) <= 64
+    assert len(part.store.local.files) <= 64
 
 
-def test_pixels_and_tables_of_labels_come_back(tmp_path: Path):
+def test_arrays_and_multi_labels_survive_a_round_trip(tmp_path: Path):
     pixels = np.random.default_rng(0).normal(size=(3, 4, 5, 2)).astype(np.float32)
     table = np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1]], dtype=bool)
     np.savez(tmp_path / "a.npz", x=pixels, y=table, classes=["x", "y", "z"])
@@ -98,9 +100,9 @@ def test_pixels_and_tables_of_labels_come_back(tmp_path: Path):
         assert json.load(tar.extractfile("000000000.json")) == {"labels": ["x", "y"]}
 
 
-def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
-    deep = encode(Image.fromarray(np.full((300, 400), 40_000, dtype=np.uint16)), "PNG")
-    given = {
+def test_large_images_are_downscaled_and_others_stay(tmp_path: Path):
+    high_bit = encode(Image.fromarray(np.full((300, 400), 40_000, dtype=np.uint16)), "PNG")
+    files = {
         "a/photo.jpg": encode(scene(300, 400), "JPEG"),
         "a/drawing.png": encode(scene(400, 300), "PNG"),
         "a/flat.webp": encode(scene(300, 400), "WEBP"),
@@ -109,18 +111,18 @@ def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
         "a/plain.ppm": encode(scene(300, 400), "PPM"),
         "a/wide.jpg": encode(scene(110, 64_000), "JPEG"),
         "b/array.npy": npy(scene(300, 400)),
-        "b/deep.png": deep,
+        "b/deep.png": high_bit,
         "b/broken.jpg": encode(scene(300, 400), "JPEG")[:2000],
         "b/grey.jpg": encode(Image.fromarray(scene(300, 400)).convert("L"), "JPEG"),
     }
-    folders = open_data(lay_out(tmp_path / "photos", given))
+    folders = open_data(write_files(tmp_path / "photos", files))
     assert write_shards(folders, tmp_path / "out", side=100, workers=2) == 7
     data = open_data(tmp_path / "out")
     part = data.splits["all"]
-    found = {key: part.read(index) for index, key in enumerate(part.keys)}
+    written = {key: part.read(index) for index, key in enumerate(part.keys)}
     assert list(part.keys) == list(folders.splits["all"].keys)
     np.testing.assert_array_equal(part.labels, folders.splits["all"].labels)
-    assert {key for key in given if found[key] == given[key]} == {
+    assert {key for key in files if written[key] == files[key]} == {
         "b/small.jpg",
         "b/deep.png",
         "b/broken.jpg",
@@ -135,7 +137,7 @@ def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
         ("a/plain.ppm", "PNG", (133, 100)),
         ("a/wide.jpg", "JPEG", (58182, 100)),
     ):
-        with Image.open(io.BytesIO(found[key])) as small, Image.open(io.BytesIO(given[key])) as large:
+        with Image.open(io.BytesIO(written[key])) as small, Image.open(io.BytesIO(files[key])) as large:
             assert (small.format, small.size, small.mode) == (kind, size, large.mode)
             # grey levels, for JPEGs keep a quarter of the colours
             levels = (
@@ -149,22 +151,22 @@ def test_large_pictures_are_made_smaller_and_others_stay(tmp_path: Path):
     assert endings == {"jpg", "png", "npy"}
 
 
-def test_what_no_jpeg_can_hold_is_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shrink, "LONGEST", 120)
-    folders = open_data(lay_out(tmp_path / "photos", {"a/wide.jpg": encode(scene(100, 400), "JPEG")}))
+def test_an_image_too_long_for_jpeg_becomes_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(downscale, "MAX_JPEG_SIDE", 120)
+    folders = open_data(write_files(tmp_path / "photos", {"a/wide.jpg": encode(scene(100, 400), "JPEG")}))
     write_shards(folders, tmp_path / "out", side=50)
     with Image.open(io.BytesIO(open_data(tmp_path / "out").splits["all"].read(0))) as small:
         assert (small.format, small.size) == ("PNG", (200, 50))
 
 
-def test_a_small_picture_stands_as_it_was_taken(tmp_path: Path):
-    folders = open_data(lay_out(tmp_path / "photos", {"a/turned.jpg": oriented("JPEG", 6, quality=95)}))  # 24 x 40
+def test_a_downscaled_image_is_upright(tmp_path: Path):
+    folders = open_data(write_files(tmp_path / "photos", {"a/turned.jpg": oriented("JPEG", 6, quality=95)}))  # 24 x 40
     write_shards(folders, tmp_path / "out", side=12)
     [content] = [open_data(tmp_path / "out").splits["all"].read(0)]
-    seen = decode(content)
-    assert seen.shape == (12, 20, 3)
-    wanted = np.asarray(Image.fromarray(scene()).resize((20, 12), Image.Resampling.BICUBIC), dtype=np.float32)
-    assert np.abs(seen - wanted).mean() < 6
+    decoded = decode(content)
+    assert decoded.shape == (12, 20, 3)
+    expected = np.asarray(Image.fromarray(scene()).resize((20, 12), Image.Resampling.BICUBIC), dtype=np.float32)
+    assert np.abs(decoded - expected).mean() < 6
 
 
 @pytest.mark.parametrize(
@@ -174,11 +176,11 @@ def test_a_small_picture_stands_as_it_was_taken(tmp_path: Path):
         ("labels", ("a", "b", "c", "a|c"), [[False, True], [False, True], [True, False], [True, True]]),
     ],
 )
-def test_an_index_of_equivalent_names_is_read_as_one_class(
+def test_equivalent_unicode_names_in_an_index_are_one_class(
     column: str, labels: tuple[str, ...], merged: list, tmp_path: Path
 ):
-    """As they were written once, with a class for each form."""
-    lay_out(tmp_path, {f"{number}.png": png(number) for number in range(4)})
+    """Old shards have a class for each form."""
+    write_files(tmp_path, {f"{number}.png": png(number) for number in range(4)})
     rows = "".join(f"{number}.png,{label}\n" for number, label in enumerate(labels))
     (tmp_path / "list.csv").write_text(f"path,{column}\n{rows}")
     write_shards(open_data(tmp_path / "list.csv"), tmp_path / "out")
@@ -191,9 +193,9 @@ def test_an_index_of_equivalent_names_is_read_as_one_class(
     assert [data.splits["all"].read(number) for number in range(4)] == [png(number) for number in range(4)]
 
 
-def test_unlabelled_pictures_and_odd_keys_come_back(tmp_path: Path):
+def test_unlabelled_images_and_unusual_keys_survive_a_round_trip(tmp_path: Path):
     names = ["a.b.c.png", "ümläut 🐈.png", "n" * 250 + ".png"]
-    photos = lay_out(tmp_path / "photos", {name: png(seed) for seed, name in enumerate(names)})
+    photos = write_files(tmp_path / "photos", {name: png(seed) for seed, name in enumerate(names)})
     write_shards(open_data(photos), tmp_path / "out")
     part = open_data(tmp_path / "out").splits["all"]
     assert {part.keys[index]: part.read(index) for index in range(3)} == {
@@ -209,13 +211,13 @@ def test_the_same_data_gives_the_same_files(folders: Data, tmp_path: Path):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 
-def test_many_threads_read_right(folders: Data, tmp_path: Path):
+def test_reading_is_thread_safe(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     part, truth = open_data(tmp_path / "out").splits["train"], folders.splits["train"]
     assert not misread_by_threads(part, [truth.read(index) for index in range(len(truth))])
 
 
-def test_an_interrupted_writing_leaves_nothing(folders: Data, tmp_path: Path):
+def test_interrupted_writing_leaves_no_files(folders: Data, tmp_path: Path):
     def interrupt(items: Iterable[int], total: int, what: str) -> Iterator[int]:
         for item in items:
             if item == total - 2:
@@ -228,7 +230,7 @@ def test_an_interrupted_writing_leaves_nothing(folders: Data, tmp_path: Path):
         assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_killed_writing_is_told_and_can_be_repeated(folders: Data, tmp_path: Path):
+def test_killed_writing_is_reported_and_can_be_repeated(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     (tmp_path / "out" / "index.json").rename(tmp_path / "out" / "index.json.partial")  # killed before the last step
     assert "writing was interrupted" in error_of(tmp_path / "out")
@@ -236,20 +238,20 @@ def test_a_killed_writing_is_told_and_can_be_repeated(folders: Data, tmp_path: P
     assert open_data(tmp_path / "out").classes == folders.classes
 
 
-def test_a_folder_that_is_being_written_is_left_to_whoever_does(folders: Data, tmp_path: Path):
-    told = []
+def test_a_folder_that_another_process_writes_is_rejected(folders: Data, tmp_path: Path):
+    errors = []
 
     def meanwhile(items, total, what):
         for item in items:
             with pytest.raises(DataError, match="being written by another process") as refused:
                 write_shards(folders, tmp_path / "shards")
-            told.append(refused)
+            errors.append(refused)
             yield item
 
     write_shards(folders, tmp_path / "shards", progress=meanwhile)
-    assert told
-    found = open_data(tmp_path / "shards")
-    assert {name: len(split) for name, split in found.splits.items()} == {
+    assert errors
+    shards = open_data(tmp_path / "shards")
+    assert {name: len(split) for name, split in shards.splits.items()} == {
         name: len(split) for name, split in folders.splits.items()
     }
 
@@ -262,13 +264,13 @@ def test_nothing_is_overwritten(folders: Data, tmp_path: Path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_truncated_missing_and_swapped_shards_are_told(folders: Data, tmp_path: Path):
+def test_truncated_and_missing_shards_are_an_error(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     shard = tmp_path / "out" / "train-000000.tar"
     content = shard.read_bytes()
     part = open_data(tmp_path / "out").splits["train"]
     shard.write_bytes(content[:600])
-    assert "train-000000.tar is not whole" in error_of(tmp_path / "out")
+    assert "train-000000.tar is incomplete" in error_of(tmp_path / "out")
     with pytest.raises(DataError, match=r"train/übung/1.png cannot be read: train-000000.tar ends before"):
         part.read(len(part) - 1)
     shard.unlink()
@@ -287,7 +289,7 @@ def test_truncated_missing_and_swapped_shards_are_told(folders: Data, tmp_path: 
         lambda index: index.pop("multilabel"),
     ],
 )
-def test_a_damaged_index_is_told(change, folders: Data, tmp_path: Path):
+def test_a_damaged_index_is_an_error(change, folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     path = tmp_path / "out" / "index.json"
     index = json.loads(path.read_text())
@@ -297,23 +299,23 @@ def test_a_damaged_index_is_told(change, folders: Data, tmp_path: Path):
 
 
 @pytest.mark.parametrize("lost", ["index.json", "index.npz"])
-def test_half_an_index_is_told_and_classes_do_not_become_numbers(lost: str, folders: Data, tmp_path: Path):
+def test_half_an_index_is_an_error_and_classes_do_not_become_numbers(lost: str, folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     (tmp_path / "out" / lost).unlink()
     assert "the index of these shards is damaged" in error_of(tmp_path / "out")
 
 
-def test_a_split_travels_without_its_open_files(folders: Data, tmp_path: Path):
+def test_a_split_is_pickled_without_its_open_files(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     part = open_data(tmp_path / "out").splits["train"]
     part.read(0)
     assert pickle.loads(pickle.dumps(part)).read(3) == part.read(3)
 
 
-def test_shards_without_their_index_still_read_by_number(folders: Data, tmp_path: Path):
+def test_shards_without_their_index_are_read_as_webdataset_files(folders: Data, tmp_path: Path):
     write_shards(folders, tmp_path / "out")
     data = open_tars("out", sorted((tmp_path / "out").glob("*.tar")))
     for split, part in folders.splits.items():
-        found = data.splits[split]
-        assert [found.read(index) for index in range(len(part))] == [part.read(index) for index in range(len(part))]
-        assert [data.classes[label] for label in found.labels] == [str(label) for label in part.labels]
+        loaded = data.splits[split]
+        assert [loaded.read(index) for index in range(len(part))] == [part.read(index) for index in range(len(part))]
+        assert [data.classes[label] for label in loaded.labels] == [str(label) for label in part.labels]

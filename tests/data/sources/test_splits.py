@@ -3,19 +3,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitkit.data.sources.base import Data, DataError, Names, Split
-from vitkit.data.sources.splits import choosing_split, fitting_split, scoring_split, split_within
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split
+from vitkit.data.sources.splits import scoring_split, split_in_file_name, training_split, validation_split
 
 
 def data_of(*splits: str, unlabelled: tuple[str, ...] = ()) -> Data:
     made = {
-        name: Split(Names(["1"]), np.array([-1 if name in unlabelled else 0]), None, np.arange(1)) for name in splits
+        name: Split(PackedStrings(["1"]), np.array([-1 if name in unlabelled else 0]), None, np.arange(1))
+        for name in splits
     }
     return Data("photos", "class folders", ("a",), made, ())
 
 
 @pytest.mark.parametrize(
-    ("splits", "fitting", "choosing", "scoring"),
+    ("splits", "training", "validation", "scoring"),
     [
         (("train", "val", "test"), "train", "val", "test"),
         (("train", "trainval", "val", "test"), "train", "val", "test"),
@@ -25,12 +26,14 @@ def data_of(*splits: str, unlabelled: tuple[str, ...] = ()) -> Data:
         (("all",), "all", None, "all"),
     ],
 )
-def test_fitting_uses_train_choosing_val_and_scoring_test(splits, fitting: str, choosing: str | None, scoring: str):
+def test_training_uses_train_validation_val_and_scoring_test(
+    splits, training: str, validation: str | None, scoring: str
+):
     data = data_of(*splits)
-    assert (fitting_split(data), choosing_split(data), scoring_split(data)) == (fitting, choosing, scoring)
+    assert (training_split(data), validation_split(data), scoring_split(data)) == (training, validation, scoring)
 
 
-def test_val_does_not_score_what_was_fitted_on_trainval_which_holds_it():
+def test_val_does_not_score_a_model_trained_on_trainval():
     with pytest.raises(DataError, match="no split to score on"):
         scoring_split(data_of("trainval", "val"))
 
@@ -39,9 +42,9 @@ def test_a_test_split_without_labels_does_not_score():
     assert scoring_split(data_of("train", "val", "test", unlabelled=("test",))) == "val"
 
 
-def test_a_lacking_split_is_told_with_what_there_is():
-    with pytest.raises(DataError, match=r"photos has no split to fit on(.|\n)*test: 1 pictures"):
-        fitting_split(data_of("test"))
+def test_a_missing_split_is_an_error_that_lists_the_splits():
+    with pytest.raises(DataError, match=r"photos has no split to train on(.|\n)*test: 1 images"):
+        training_split(data_of("test"))
     with pytest.raises(DataError, match="no split to score on"):
         scoring_split(data_of("train"))
 
@@ -57,5 +60,5 @@ def test_a_lacking_split_is_told_with_what_there_is():
         ("000000", None),
     ],
 )
-def test_a_split_is_found_within_a_file_name(name: str, split: str | None):
-    assert split_within(name) == split
+def test_a_split_is_recognised_in_a_file_name(name: str, split: str | None):
+    assert split_in_file_name(name) == split

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.sources.made import lay_out, png
-from vitkit.data.sources.base import DataError
+from tests.data.sources.sample_sources import png, write_files
+from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
 
 
@@ -32,7 +32,7 @@ def error_of(source: object) -> str:
     return str(error.value)
 
 
-def beside(ending: str, labels: list[str]) -> dict[str, bytes]:
+def with_sidecars(ending: str, labels: list[str]) -> dict[str, bytes]:
     members: dict[str, bytes] = {}
     for number, label in enumerate(labels):
         members |= {f"k{number}.png": png(number), f"k{number}.{ending}": label.encode()}
@@ -53,8 +53,10 @@ def beside(ending: str, labels: list[str]) -> dict[str, bytes]:
         ("txt", ["dog", "cat", "dog", "cat"], ("cat", "dog")),
     ],
 )
-def test_labels_stand_beside_pictures(ending: str, labels: list[str], classes: tuple, format: int, tmp_path: Path):
-    data = open_data(packed(tmp_path / "a.tar", beside(ending, labels), format=format))
+def test_labels_are_read_from_sidecar_files(
+    ending: str, labels: list[str], classes: tuple, format: int, tmp_path: Path
+):
+    data = open_data(packed(tmp_path / "a.tar", with_sidecars(ending, labels), format=format))
     part = data.splits["all"]
     assert (data.kind, data.classes) == ("shards", classes)
     named = [
@@ -66,24 +68,24 @@ def test_labels_stand_beside_pictures(ending: str, labels: list[str], classes: t
 
 
 @pytest.mark.parametrize("ending", ["cls", "json", "txt"])
-def test_labels_in_either_form_are_one_class(ending: str, tmp_path: Path):
+def test_labels_in_either_unicode_form_are_one_class(ending: str, tmp_path: Path):
     words = [unicodedata.normalize(form, name) for form in ("NFC", "NFD") for name in ("Übung", "고양이")]
     texts = [json.dumps({"label": word}) if ending == "json" else word for word in words]
-    data = open_data(packed(tmp_path / "a.tar", beside(ending, texts)))
+    data = open_data(packed(tmp_path / "a.tar", with_sidecars(ending, texts)))
     assert data.classes == ("Übung", "고양이")
     assert data.splits["all"].labels.tolist() == [0, 1, 0, 1]
 
 
-def test_captions_are_not_taken_for_classes(tmp_path: Path):
-    data = open_data(packed(tmp_path / "a.tar", beside("txt", ["a cat on a mat", "a dog", "two birds"])))
+def test_captions_are_not_read_as_classes(tmp_path: Path):
+    data = open_data(packed(tmp_path / "a.tar", with_sidecars("txt", ["a cat on a mat", "a dog", "two birds"])))
     assert data.classes == ()
     assert any("captions, not classes" in note for note in data.notes)
 
 
-def test_file_names_tell_the_splits(tmp_path: Path):
-    packed(tmp_path / "pets-train-0001.tar", beside("cls", ["cat", "dog"]))
-    packed(tmp_path / "pets-train-0000.tar", beside("cls", ["dog", "dog"]))
-    packed(tmp_path / "pets-val-0000.tar", beside("cls", ["cat"]))
+def test_splits_are_recognised_in_tar_file_names(tmp_path: Path):
+    packed(tmp_path / "pets-train-0001.tar", with_sidecars("cls", ["cat", "dog"]))
+    packed(tmp_path / "pets-train-0000.tar", with_sidecars("cls", ["dog", "dog"]))
+    packed(tmp_path / "pets-val-0000.tar", with_sidecars("cls", ["cat"]))
     data = open_data(tmp_path)
     assert {name: part.labels.tolist() for name, part in data.splits.items()} == {"train": [1, 1, 0, 1], "val": [0]}
 
@@ -108,18 +110,18 @@ def test_folders_inside_a_tar_file_read_like_folders(tmp_path: Path):
         "test": ["pets.tar/test/dog/1.png"],
     }
     assert data.splits["trainval"].read(0) == png(3)
-    assert "not pictures, left out: 1 .md file" in data.notes
+    assert "not images, skipped: 1 .md file" in data.notes
 
 
-def test_an_archive_beside_the_pictures_that_came_in_it_is_left_alone(tmp_path: Path):
-    packed(tmp_path / "pets.tar", beside("cls", ["1", "2"]))
-    lay_out(tmp_path, {"cat/1.png": png(1), "dog/1.png": png(2)})
+def test_an_archive_next_to_its_unpacked_images_is_ignored(tmp_path: Path):
+    packed(tmp_path / "pets.tar", with_sidecars("cls", ["1", "2"]))
+    write_files(tmp_path, {"cat/1.png": png(1), "dog/1.png": png(2)})
     data = open_data(tmp_path)
     assert (data.kind, data.classes) == ("class folders", ("cat", "dog"))
-    assert "not pictures, left out: 1 .tar file" in data.notes
+    assert "not images, skipped: 1 .tar file" in data.notes
 
 
-def test_links_are_left_out_and_told(tmp_path: Path):
+def test_links_are_skipped_and_noted(tmp_path: Path):
     packed(tmp_path / "a.tar", {"a/1.png": png(1), "b/1.png": png(2)})
     with tarfile.open(tmp_path / "a.tar", "a") as tar:
         entry = tarfile.TarInfo("b/passwd.png")
@@ -131,45 +133,47 @@ def test_links_are_left_out_and_told(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "message"),
     [
         ({"a.bin": b"1"}, "1 .bin file"),
         ({}, "no files"),
         ({"a.png": b"", "a.json": b"{"}, "a.json is not JSON"),
-        ({"a.png": b"", "a.json": b'{"label": [1]}'}, "no word and no whole number"),
-        ({"a.left.png": b"", "a.right.png": b"", "a.cls": b"1"}, "more than one picture"),
+        ({"a.png": b"", "a.json": b'{"label": [1]}'}, "neither text nor an integer"),
+        ({"a.left.png": b"", "a.right.png": b"", "a.cls": b"1"}, "more than one image"),
     ],
 )
-def test_what_cannot_be_used_is_told(members: dict[str, bytes], told: str, tmp_path: Path):
-    assert told in error_of(packed(tmp_path / "a.tar", members))
+def test_unusable_tar_files_are_an_error_that_says_why(members: dict[str, bytes], message: str, tmp_path: Path):
+    assert message in error_of(packed(tmp_path / "a.tar", members))
 
 
-def test_compressed_tar_files_are_told_to_be_unpacked(tmp_path: Path):
-    assert "is compressed" in error_of(packed(tmp_path / "a.tar.gz", beside("cls", ["1"]), "w:gz"))
-    assert "is compressed" in error_of(packed(tmp_path / "a.tar", beside("cls", ["1"]), "w:xz"))
+def test_compressed_tar_files_are_an_error(tmp_path: Path):
+    assert "is compressed" in error_of(packed(tmp_path / "a.tar.gz", with_sidecars("cls", ["1"]), "w:gz"))
+    assert "is compressed" in error_of(packed(tmp_path / "a.tar", with_sidecars("cls", ["1"]), "w:xz"))
 
 
-def test_no_tar_file_at_all_is_told(tmp_path: Path):
+def test_a_file_that_is_not_a_tar_file_is_an_error(tmp_path: Path):
     for content in (b"", b"hello", bytes(100), b"x" * 2_000):
         (tmp_path / "a.tar").write_bytes(content)
         assert str(tmp_path) in error_of(tmp_path / "a.tar")
 
 
 @given(share=st.floats(0.01, 0.99))
-def test_a_truncated_file_is_refused_or_told(tmp_path_factory, share: float):
+def test_a_truncated_file_is_an_error_or_noted(tmp_path_factory, share: float):
     folder = tmp_path_factory.mktemp("cut")
-    content = packed(folder / "a.tar", beside("cls", ["cat", "dog", "cat"]), format=tarfile.USTAR_FORMAT).read_bytes()
-    whole = content.rstrip(b"\0")
-    (folder / "a.tar").write_bytes(whole[: int(len(whole) * share)])
+    content = packed(
+        folder / "a.tar", with_sidecars("cls", ["cat", "dog", "cat"]), format=tarfile.USTAR_FORMAT
+    ).read_bytes()
+    stripped = content.rstrip(b"\0")
+    (folder / "a.tar").write_bytes(stripped[: int(len(stripped) * share)])
     try:
-        told = " ".join(open_data(folder / "a.tar").notes)
+        message = " ".join(open_data(folder / "a.tar").notes)
     except DataError as error:
-        told = str(error)
-    assert "not a whole one" in told or "is damaged" in told or "it may have been cut off" in told
+        message = str(error)
+    assert "is incomplete" in message or "is damaged" in message or "it may be truncated" in message
 
 
-def test_a_damaged_header_in_the_middle_is_not_the_end(tmp_path: Path):
-    path = packed(tmp_path / "a.tar", beside("cls", ["cat", "dog", "cat"]), format=tarfile.USTAR_FORMAT)
+def test_a_damaged_header_in_the_middle_is_an_error(tmp_path: Path):
+    path = packed(tmp_path / "a.tar", with_sidecars("cls", ["cat", "dog", "cat"]), format=tarfile.USTAR_FORMAT)
     content = bytearray(path.read_bytes())
     with tarfile.open(path) as tar:
         start = tar.getmember("k1.png").offset
@@ -178,7 +182,7 @@ def test_a_damaged_header_in_the_middle_is_not_the_end(tmp_path: Path):
     assert f"is damaged {start:,} bytes from its start" in error_of(path)
 
 
-def test_the_pets_open_without_unpacking(shared: Path):
+def test_pets160_opens_without_unpacking(shared: Path):
     data = open_data(shared / "data" / "pets160.tar")
     assert len(data.classes) == 37
     assert {name: len(part) for name, part in data.splits.items()} == {"trainval": 3680, "test": 3669}

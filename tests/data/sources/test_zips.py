@@ -1,4 +1,4 @@
-"""Zip files as people and their computers make them, and broken ones."""
+"""Zip files of common tools, and broken ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.sources.made import lay_out, misread_by_threads, png, some
-from vitkit.data.sources.base import DataError
+from tests.data.sources.sample_sources import misread_by_threads, png, sample_files, write_files
+from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
 
 
@@ -27,7 +27,7 @@ def error_of(path: Path) -> str:
     return str(error.value)
 
 
-def test_what_a_mac_adds_is_passed_by_and_what_is_no_picture_is_named(tmp_path: Path):
+def test_macos_system_files_are_skipped_and_other_files_are_noted(tmp_path: Path):
     members = {
         "photos/": b"",
         "photos/cat/1.png": png(1),
@@ -45,8 +45,8 @@ def test_what_a_mac_adds_is_passed_by_and_what_is_no_picture_is_named(tmp_path: 
 
 
 @pytest.mark.skipif(shutil.which("zip") is None, reason="needs Info-ZIP")
-def test_info_zips_own_files_are_read_and_locked_ones_told(tmp_path: Path):
-    lay_out(tmp_path / "photos", some())
+def test_info_zip_files_are_read_and_encrypted_ones_are_an_error(tmp_path: Path):
+    write_files(tmp_path / "photos", sample_files())
     for name, options in (("plain.zip", []), ("locked.zip", ["-P", "secret"])):
         subprocess.run(["zip", "-qr", *options, str(tmp_path / name), "."], cwd=tmp_path / "photos", check=True)
     data = open_data(tmp_path / "plain.zip")
@@ -54,30 +54,30 @@ def test_info_zips_own_files_are_read_and_locked_ones_told(tmp_path: Path):
         key.removeprefix("plain.zip/"): split.read(row)
         for split in data.splits.values()
         for row, key in enumerate(split.keys)
-    } == some()
-    assert "locked with a password" in error_of(tmp_path / "locked.zip")
+    } == sample_files()
+    assert "encrypted with a password" in error_of(tmp_path / "locked.zip")
 
 
-def test_a_locked_one_says_so(tmp_path: Path):
+def test_an_encrypted_zip_file_is_an_error(tmp_path: Path):
     content = bytearray(packed(tmp_path / "a.zip", {"cat/1.png": png(1), "dog/2.png": png(2)}).read_bytes())
     for start, place in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
         content[content.index(start) + place] |= 1
     (tmp_path / "a.zip").write_bytes(content)
-    assert "locked with a password" in error_of(tmp_path / "a.zip")
+    assert "encrypted with a password" in error_of(tmp_path / "a.zip")
 
 
-def test_names_in_utf_8_that_do_not_say_so_are_read(tmp_path: Path):
+def test_utf_8_names_without_the_flag_are_read(tmp_path: Path):
     path = packed(tmp_path / "a.zip", {"cat/1.png": png(1), "##bung/2.png": png(2)})
     path.write_bytes(path.read_bytes().replace(b"##bung", "übung".encode()))
     assert open_data(path).classes == ("cat", "übung")
 
 
-def test_folders_are_seen_where_windows_has_packed(tmp_path: Path):
+def test_backslashes_from_windows_separate_folders(tmp_path: Path):
     members = {f"photos\\{name}\\{number}.png": png(number) for name in ("cat", "dog") for number in range(2)}
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for name, content in members.items():
             info = zipfile.ZipInfo("x")
-            info.filename = name  # as it stands there; given to ZipInfo, some systems turn it round
+            info.filename = name  # set here, because ZipInfo() replaces backslashes on some systems
             archive.writestr(info, content)
     assert b"photos\\cat\\1.png" in (tmp_path / "a.zip").read_bytes()
     assert open_data(tmp_path / "a.zip").classes == ("cat", "dog")
@@ -94,44 +94,44 @@ def test_two_members_of_one_name_are_both_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 and no more"])
-def test_what_is_no_zip_file_is_told(content: bytes, tmp_path: Path):
+def test_a_file_that_is_not_a_zip_file_is_an_error(content: bytes, tmp_path: Path):
     (tmp_path / "a.zip").write_bytes(content)
-    assert "is no zip file, or not a whole one" in error_of(tmp_path / "a.zip")
+    assert "is not a zip file, or is incomplete" in error_of(tmp_path / "a.zip")
 
 
-def test_other_ways_of_packing_are_told(tmp_path: Path):
+def test_unsupported_compression_is_an_error(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("cat/1.png", png(1))
-    assert "packed in a way that cannot be read here" in error_of(tmp_path / "a.zip")
+    assert "uses an unsupported compression method" in error_of(tmp_path / "a.zip")
 
 
-def test_what_stands_before_the_zip_file_does_not_matter(tmp_path: Path):
-    """As in one that unpacks itself."""
+def test_bytes_before_the_zip_file_do_not_matter(tmp_path: Path):
+    """A self-extracting archive has a program there."""
     path = packed(tmp_path / "a.zip", {"cat/1.png": png(1), "dog/2.png": png(2)})
     path.write_bytes(b"MZ and a program" + path.read_bytes())
     split = open_data(path).splits["all"]
     assert [split.read(0), split.read(1)] == [png(1), png(2)]
 
 
-def test_one_without_pictures_and_a_cut_one_are_told(tmp_path: Path):
+def test_zip_files_without_images_and_truncated_ones_are_an_error(tmp_path: Path):
     assert "1 .tar file" in error_of(packed(tmp_path / "a.zip", {"photos.tar": b"-"}))
-    whole = packed(tmp_path / "b.zip", some()).read_bytes()
-    (tmp_path / "b.zip").write_bytes(whole[:-100])
-    assert "not a whole one" in error_of(tmp_path / "b.zip")
+    content = packed(tmp_path / "b.zip", sample_files()).read_bytes()
+    (tmp_path / "b.zip").write_bytes(content[:-100])
+    assert "is incomplete" in error_of(tmp_path / "b.zip")
 
 
-def test_a_damaged_picture_is_named_and_the_others_are_read(tmp_path: Path):
+def test_a_damaged_image_is_named_and_the_others_are_read(tmp_path: Path):
     path = packed(tmp_path / "a.zip", {"cat/1.png": png(1), "dog/2.png": png(2)})
     content = bytearray(path.read_bytes())
     content[60] ^= 255  # inside the first one
     path.write_bytes(content)
     split = open_data(path).splits["all"]
-    with pytest.raises(DataError, match=r"a\.zip/cat/1\.png cannot be read: a\.zip is damaged there"):
+    with pytest.raises(DataError, match=r"a\.zip/cat/1\.png cannot be read: a\.zip is damaged at this image"):
         split.read(0)
     assert split.read(1) == png(2)
 
 
-def test_many_threads_read_right(tmp_path: Path):
+def test_reading_is_thread_safe(tmp_path: Path):
     members = {f"{'ab'[number % 2]}/{number:02d}.png": png(number) for number in range(20)}
     split = open_data(packed(tmp_path / "a.zip", members)).splits["all"]
     assert not misread_by_threads(split, [members[key.removeprefix("a.zip/")] for key in split.keys])

@@ -1,1 +1,1 @@
-"""Where pictures come from: folders, manifests, arrays, shards, Hugging Face datasets, the small set inside."""
+"""Data sources: folders, manifests, arrays, shards, Hugging Face datasets, and Fashion-MNIST inside the package."""

@@ -1,6 +1,6 @@
-"""Pictures as numpy arrays in a .npz file: images and labels, or a pair of them per split.
+"""Images as numpy arrays in a .npz file: images and labels, or a pair of them per split.
 
-Shapes: N pictures, H height, W width, C channels, K classes.
+Shapes: N images, H height, W width, C channels, K classes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.sources.assemble import Part, assemble
-from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
+from vitkit.data.sources.class_labels import RawSplit, build_data
+from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
 from vitkit.text import few
 
 IMAGES = ("images", "x", "data")
@@ -27,8 +27,8 @@ CLASSES = ("classes", "class_names", "label_names")
 Strings = Sequence[str | None] | Sequence[Sequence[str]]
 
 
-class ArrayPictures:
-    """One member of the file, mapped where it is stored as it is, otherwise loaded once per process."""
+class ArrayImages:
+    """One array of the file, memory-mapped where it is not compressed, otherwise loaded once per process."""
 
     def __init__(self, file: str, member: str) -> None:
         self.file, self.member = file, member
@@ -43,8 +43,8 @@ class ArrayPictures:
         return self.array
 
     def read(self, row: int) -> NDArray[Any]:
-        picture = np.array(self.open()[row])
-        return picture[..., None] if picture.ndim == 2 else picture  # (H, W, C)
+        image = np.array(self.open()[row])
+        return image[..., None] if image.ndim == 2 else image  # (H, W, C)
 
 
 def open_arrays(name: str, file: Path) -> Data:
@@ -55,78 +55,78 @@ def open_arrays(name: str, file: Path) -> Data:
             pairs = _pairs(name, members)
             names = next((archive[member] for member in members if member.lower() in CLASSES), None)
             labels = {split: archive[second] if second else None for split, (_, second) in pairs.items()}
-        images = {split: ArrayPictures(path, first) for split, (first, _) in pairs.items()}
-        shapes = {split: _checked(name, pairs[split][0], pictures.open()) for split, pictures in images.items()}
+        images = {split: ArrayImages(path, first) for split, (first, _) in pairs.items()}
+        shapes = {split: _check_images(name, pairs[split][0], store.open()) for split, store in images.items()}
     except DataError:
         raise
-    except Exception as error:  # damaged bytes raise whatever they hit first: zlib, struct, numpy, the tokeniser
+    except Exception as error:  # damaged bytes raise errors of zlib, struct, numpy or the tokeniser
         raise DataError(
             f"{name} is not a npz file of plain arrays: {error}",
             try_="copy or save it again; pickled objects are never loaded",
         ) from error
-    for split, found in labels.items():
-        if found is not None and (found.ndim == 0 or len(found) != shapes[split]):
+    for split, array in labels.items():
+        if array is not None and (array.ndim == 0 or len(array) != shapes[split]):
             raise DataError(
-                f"{name}: {pairs[split][0]} has {shapes[split]:,} pictures, but {pairs[split][1]} "
-                f"has the shape {found.shape}."
+                f"{name}: {pairs[split][0]} has {shapes[split]:,} images, but {pairs[split][1]} "
+                f"has the shape {array.shape}."
             )
     strings, multilabel, notes = _strings(name, labels, _class_names(name, names))
-    parts = {
-        split: Part(
+    splits = {
+        split: RawSplit(
             [f"{pairs[split][0]}[{row}]" for row in range(count)], images[split], strings.get(split) or [None] * count
         )
         for split, count in shapes.items()
     }
-    return assemble(name, "arrays", parts, notes=notes, multilabel=multilabel)
+    return build_data(name, "arrays", splits, notes=notes, multilabel=multilabel)
 
 
 def _pairs(name: str, members: Sequence[str]) -> dict[str, tuple[str, str | None]]:
-    """Split → its images and its labels: x_train and y_train, train_images and train_labels, or images and labels."""
-    pictures: dict[str, str] = {}
+    """Return split → (images, labels): x_train and y_train, train_images and train_labels, or images and labels."""
+    images: dict[str, str] = {}
     labels: dict[str, str] = {}
     spelled: set[str] = set()
     for member in members:
         word, written = _word_and_split(member)
-        split = canonical(written) if written else WHOLE
+        split = canonical_split(written) if written else ALL
         if split and word in IMAGES + LABELS:
-            table = pictures if word in IMAGES else labels
+            table = images if word in IMAGES else labels
             if split in table and written in ("", *spelled):
                 raise DataError(f"{name}: {table[split]} and {member} could both be the {word} of {split}.")
             table[split] = member
             spelled.add(written)
     spelled.discard("")
-    refuse_two_spellings(name, spelled)
-    if spelled and WHOLE in pictures:
-        raise DataError(f"{name} has both {pictures[WHOLE]} and splits: {few(members, 8)}.")
-    if not pictures:
+    check_split_spellings(name, spelled)
+    if spelled and ALL in images:
+        raise DataError(f"{name} has both {images[ALL]} and splits: {few(members, 8)}.")
+    if not images:
         raise DataError(
-            f"{name} has no pictures I can use.",
-            looked_for="images and labels (x and y, data and targets), or x_train, y_train, x_test, …",
+            f"{name} has no usable images.",
+            expected="images and labels (x and y, data and targets), or x_train, y_train, x_test, …",
             found=few(list(members), 8) or "an empty file",
         )
-    return {split: (member, labels.get(split)) for split, member in pictures.items()}
+    return {split: (member, labels.get(split)) for split, member in images.items()}
 
 
 def _word_and_split(member: str) -> tuple[str, str]:
-    """x_train → x, train; train_images → images, train; labels → labels and no split."""
+    """Split x_train → x, train; train_images → images, train; labels → labels and no split."""
     before, _, after = member.lower().partition("_")
-    if canonical(after):
+    if canonical_split(after):
         return before, after
-    return (after, before) if canonical(before) else (member.lower(), "")
+    return (after, before) if canonical_split(before) else (member.lower(), "")
 
 
-def _checked(name: str, member: str, images: NDArray[Any]) -> int:
-    """(N, H, W) or (N, H, W, C) of uint8, uint16 or floats."""
+def _check_images(name: str, member: str, images: NDArray[Any]) -> int:
+    """Check that the array is (N, H, W) or (N, H, W, C) of uint8, uint16 or floats, and return N."""
 
-    def wrong(what: str, hint: str) -> DataError:
-        return DataError(f"{name}: {member} {what}.", found=f"{images.dtype} {images.shape}", try_=hint)
+    def wrong(problem: str, hint: str) -> DataError:
+        return DataError(f"{name}: {member} {problem}.", found=f"{images.dtype} {images.shape}", try_=hint)
 
     if images.ndim not in (3, 4) or 0 in images.shape[1:]:
-        raise wrong("is no stack of pictures", "shape (pictures, height, width) or (pictures, height, width, channels)")
+        raise wrong("is not an array of images", "shape (images, height, width) or (images, height, width, channels)")
     if images.ndim == 4 and images.shape[1] in (1, 3, 4) and images.shape[3] > 4:
         raise wrong("has its channels before height and width", f"{member}.transpose(0, 2, 3, 1)")
     if images.dtype not in (np.uint8, np.uint16) and images.dtype.kind != "f":
-        raise wrong("is of a type that says nothing about its range", f'{member}.astype("uint8")')
+        raise wrong("has a dtype of unknown value range", f'{member}.astype("uint8")')
     return len(images)
 
 
@@ -135,7 +135,7 @@ def _class_names(name: str, names: NDArray[Any] | None) -> list[str] | None:
         return None
     if names.ndim != 1 or names.dtype.kind not in "UT" or len(set(names.tolist())) < len(names):
         raise DataError(
-            f"{name}: the names of classes are not a list of different strings.", found=f"{names.dtype} {names.shape}"
+            f"{name}: the class names are not a list of distinct strings.", found=f"{names.dtype} {names.shape}"
         )
     return [str(word) for word in names]
 
@@ -143,51 +143,48 @@ def _class_names(name: str, names: NDArray[Any] | None) -> list[str] | None:
 def _strings(
     name: str, labels: dict[str, NDArray[Any] | None], names: list[str] | None
 ) -> tuple[dict[str, Strings], bool, list[str]]:
-    """Numbers → names of classes; the numbers themselves where there are no names."""
-    given = {
+    """Turn class numbers into class names; without names, the numbers are the names."""
+    known = {
         split: array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # (N, 1), as MedMNIST has it
         for split, array in labels.items()
         if array is not None
     }
-    wide = [array for array in given.values() if array.ndim == 2]
+    tables = [array for array in known.values() if array.ndim == 2]
     notes, multilabel = [], False
-    if wide:
-        if len(wide) < len(given) or any(
-            array.shape[1] != wide[0].shape[1] or not np.isin(array, (0, 1)).all() for array in wide
+    if tables:
+        if len(tables) < len(known) or any(
+            array.shape[1] != tables[0].shape[1] or not np.isin(array, (0, 1)).all() for array in tables
         ):
             raise DataError(f"{name}: labels (N, K) have to be 0 or 1 with the same K in every split.")
-        if all((array.sum(axis=1) == 1).all() for array in wide):
-            notes.append("labels are one-hot: taken as one class each")
-            given = {split: array.argmax(axis=1) for split, array in given.items()}
+        if all((array.sum(axis=1) == 1).all() for array in tables):
+            notes.append("labels are one-hot: read as one class each")
+            known = {split: array.argmax(axis=1) for split, array in known.items()}
         else:
             multilabel = True
-            if len(given) < len(labels):
-                raise DataError(f"{name}: labels (N, K) are missing for {few(sorted(labels.keys() - given.keys()))}.")
-            given = {split: array.astype(bool) for split, array in given.items()}
+            if len(known) < len(labels):
+                raise DataError(f"{name}: labels (N, K) are missing for {few(sorted(labels.keys() - known.keys()))}.")
+            known = {split: array.astype(bool) for split, array in known.items()}
     strings: dict[str, Strings] = {}
-    for split, array in given.items():
+    for split, array in known.items():
         if array.dtype.kind in "UT" and array.ndim == 1:
             strings[split] = [str(word) or None for word in array.tolist()]
             continue
         if array.ndim > 2 or array.dtype.kind not in "biuf" or not np.equal(np.mod(array, 1), 0).all():
-            raise DataError(
-                f"{name}: labels have to be whole numbers or strings.", found=f"{array.dtype} {array.shape}"
-            )
-        words = _words(name, array, names)
+            raise DataError(f"{name}: labels have to be integers or strings.", found=f"{array.dtype} {array.shape}")
+        class_names = _names_by_number(name, array, names)
         if multilabel:
-            strings[split] = [[words[column] for column in np.flatnonzero(row).tolist()] for row in array]
+            strings[split] = [[class_names[column] for column in np.flatnonzero(row).tolist()] for row in array]
         else:
-            strings[split] = [None if label < 0 else words[label] for label in array.astype(np.int64).tolist()]
+            strings[split] = [None if label < 0 else class_names[label] for label in array.astype(np.int64).tolist()]
     return strings, multilabel, notes
 
 
-def _words(name: str, array: NDArray[Any], names: list[str] | None) -> Sequence[str] | dict[int, str]:
-    """What each number is called."""
+def _names_by_number(name: str, array: NDArray[Any], names: list[str] | None) -> Sequence[str] | dict[int, str]:
     used = [*range(array.shape[1])] if array.ndim == 2 else [int(label) for label in np.unique(array) if label != -1]
     if used and (used[0] < 0 or (names is not None and used[-1] >= len(names))):
         raise DataError(
             f"{name}: labels from {used[0]} to {used[-1]}"
-            + (f", but {len(names)} names of classes." if names is not None else "."),
+            + (f", but {len(names)} class names." if names is not None else "."),
             expected="0, 1, 2, …; -1 where unlabelled",
         )
     return names if names is not None else {label: str(label) for label in used}
@@ -207,7 +204,7 @@ def _open_member(file: str, member: str) -> NDArray[Any]:
     if info.compress_type != zipfile.ZIP_STORED or dtype.hasobject or 0 in shape:
         with np.load(file, allow_pickle=False) as arrays:
             return arrays[member]
-    with open(file, "rb") as raw:  # the directory does not tell how long a member's own header is
+    with open(file, "rb") as raw:  # only the member's own header tells its length
         raw.seek(info.header_offset + 26)
         lengths = struct.unpack("<HH", raw.read(4))
     start = info.header_offset + 30 + sum(lengths) + header

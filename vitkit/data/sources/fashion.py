@@ -1,6 +1,6 @@
-"""`fashion`: 7,000 pictures of Fashion-MNIST inside the package, enough to try everything without a download.
+"""`fashion`: 7,000 images of Fashion-MNIST inside the package, enough to try everything without a download.
 
-Two mosaics, 100 pictures a row, sorted by class: place is label (tests/data/sources/make_fashion.py made them).
+They are two mosaics, 100 images a row, sorted by class (made by tests/data/sources/make_fashion.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.data.sources.assemble import Part, assemble
-from vitkit.data.sources.base import Data
+from vitkit.data.sources.class_labels import RawSplit, build_data
+from vitkit.data.sources.dataset import Data
 
 CLASSES = (
     "t-shirt or top",
@@ -31,27 +31,27 @@ SIDE, COLUMNS = 28, 100
 NAME = "fashion"
 
 
-class FashionPictures:
+class FashionImages:
     def __init__(self, split: str) -> None:
         self.split = split
 
     def read(self, row: int) -> NDArray[np.uint8]:
-        return _pictures(self.split)[row].copy()
+        return _images(self.split)[row].copy()
 
 
 def open_fashion() -> Data:
-    parts = {}
+    splits = {}
     for split in ("train", "test"):
-        count = len(_pictures(split))
+        count = len(_images(split))
         labels = [CLASSES[row * len(CLASSES) // count] for row in range(count)]
         keys = [f"{split}/{label}/{row % (count // len(CLASSES)):03d}" for row, label in enumerate(labels)]
-        parts[split] = Part(keys, FashionPictures(split), labels)
-    return assemble(NAME, NAME, parts)
+        splits[split] = RawSplit(keys, FashionImages(split), labels)
+    return build_data(NAME, NAME, splits)
 
 
 @cache
-def _pictures(split: str) -> NDArray[np.uint8]:
-    """(pictures, 28, 28, 1); once per process."""
+def _images(split: str) -> NDArray[np.uint8]:
+    """Return (images, 28, 28, 1), loaded once per process."""
     with (files("vitkit.data") / "fashion" / f"{split}.png").open("rb") as file, Image.open(file) as image:
         mosaic = np.asarray(image)  # (rows·28, 100·28)
     grid = mosaic.reshape(-1, SIDE, COLUMNS, SIDE).swapaxes(1, 2)

@@ -1,4 +1,4 @@
-"""A folder of pictures, its sub-folders being classes, splits of classes, or nothing at all."""
+"""A folder of images: class folders, split folders with class folders, or a flat folder."""
 
 from __future__ import annotations
 
@@ -6,63 +6,62 @@ import importlib.util
 import os
 from collections.abc import Collection
 
-from vitkit.data.sources.assemble import Part, assemble
-from vitkit.data.sources.base import Data, DataError, Names
-from vitkit.data.sources.files import HEIC, FilePictures, by_extension, extension
-from vitkit.data.sources.layout import arrange
-from vitkit.data.sources.walk import Found, walk
+from vitkit.data.sources.class_labels import RawSplit, build_data
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings
+from vitkit.data.sources.folder_layout import infer_layout
+from vitkit.data.sources.folder_scan import FolderScan, scan_folder
+from vitkit.data.sources.image_files import HEIC, FileImages, count_by_extension, extension
 
 
 def open_folder(name: str, root: str) -> Data:
     try:
-        found = walk(root)
+        scan = scan_folder(root)
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror}.") from error
-    readable = _readable(found.pictures)
-    if not readable:
-        raise _no_pictures(name, found)
-    layout = arrange(name, found.pictures, found.folders)
-    parts = {}
+    if not _any_readable(scan.images):
+        raise _no_images(name, scan)
+    layout = infer_layout(name, scan.images, scan.folders)
+    splits = {}
     for split, rows in layout.rows.items():
-        paths = Names(found.pictures[row] for row in rows)
-        parts[split] = Part(paths, FilePictures(root, paths), layout.labels[split])
-    return assemble(
-        name, "class folders" if layout.labelled else "flat folder", parts, notes=[*layout.notes, *found.notes()]
+        paths = PackedStrings(scan.images[row] for row in rows)
+        splits[split] = RawSplit(paths, FileImages(root, paths), layout.labels[split])
+    return build_data(
+        name, "class folders" if layout.labelled else "flat folder", splits, notes=[*layout.notes, *scan.notes()]
     )
 
 
-def _readable(pictures: Collection[str]) -> bool:
-    """All HEIC and nothing installed that reads it is said here, once, rather than for every picture."""
+def _any_readable(images: Collection[str]) -> bool:
+    """Return whether there is any image besides HEIC without a decoder: one error instead of one for every image."""
     if importlib.util.find_spec("pi_heif"):
-        return bool(pictures)
-    return any(extension(path) not in HEIC for path in pictures)
+        return bool(images)
+    return any(extension(path) not in HEIC for path in images)
 
 
-def _no_pictures(name: str, found: Found) -> DataError:
+def _no_images(name: str, scan: FolderScan) -> DataError:
     shown = name.rstrip("/" + os.sep)
-    rows = [by_extension(found.pictures + found.others)]
-    rows += [note for note in found.notes() if not note.startswith("not pictures")]
+    rows = [count_by_extension(scan.images + scan.others)]
+    rows += [note for note in scan.notes() if not note.startswith("not images")]
     return DataError(
-        f"{name} has no pictures I can use.",
-        looked_for=f"{shown}/CLASS/*.jpg (also train/, val/, test/ above it), {shown}/*.jpg",
+        f"{name} has no usable images.",
+        expected=f"{shown}/CLASS/*.jpg (also train/, val/, test/ above it), {shown}/*.jpg",
         found=rows,
-        try_=_hint(shown, found),
+        try_=_hint(shown, scan),
     )
 
 
-def _hint(shown: str, found: Found) -> str:
-    kinds = {extension(path): path for path in reversed(found.others)}
-    if found.pictures:
+def _hint(shown: str, scan: FolderScan) -> str:
+    by_ending = {extension(path): path for path in reversed(scan.others)}
+    if scan.images:
         return 'pip install "vitkit[formats]" to read HEIC'
     for endings, hint in (
         ((".csv", ".tsv", ".jsonl"), "give the manifest itself: {}"),
         ((".npz",), "give the array file itself: {}"),
-        ((".tar",), "give the tar file itself or the folder that it lies in: {}"),
+        ((".tar",), "give the tar file itself or the folder it is in: {}"),
         ((".parquet", ".arrow"), f"hf:{shown} if this is a Hugging Face dataset"),
         ((".zip",), "give the zip file itself: {}"),
         ((".gz", ".tgz", ".xz", ".bz2", ".7z", ".rar"), "unpack {} first"),
     ):
         for ending in endings:
-            if ending in kinds:
-                return hint.format(f"{shown}/{kinds[ending]}")
-    return "the folder that holds the pictures, or convert them to JPEG or PNG"
+            if ending in by_ending:
+                return hint.format(f"{shown}/{by_ending[ending]}")
+    return "the folder that holds the images, or convert them to JPEG or PNG"

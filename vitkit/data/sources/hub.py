@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitkit.data.sources.assemble import Part, assemble
-from vitkit.data.sources.base import Data, DataError
-from vitkit.data.sources.files import no_column
-from vitkit.data.sources.splits import WHOLE, canonical, refuse_two_spellings
+from vitkit.data.sources.class_labels import RawSplit, build_data
+from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.image_files import no_label_column_note
+from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
 from vitkit.text import few
 
 PREFIX = "hf:"
@@ -18,7 +18,7 @@ IMAGES = ("image", "img", "picture", "pixel_values")
 LABELS = ("label", "labels", "class", "target", "category", "fine_label")
 
 
-class HubPictures:
+class HubImages:
     def __init__(self, dataset: Any, column: str) -> None:
         self.dataset, self.column = dataset, column  # pickled as references to memory-mapped files
 
@@ -33,7 +33,7 @@ class HubPictures:
 
 
 def open_hub(name: str, *, label: str | None = None) -> Data:
-    """`hf:OWNER/NAME`, `hf:OWNER/NAME:CONFIG`, `hf:OWNER/NAME@REVISION`, `hf:FOLDER`."""
+    """Open `hf:OWNER/NAME`, `hf:OWNER/NAME:CONFIG`, `hf:OWNER/NAME@REVISION` or `hf:FOLDER`."""
     try:
         import datasets
     except ImportError as error:
@@ -42,53 +42,55 @@ def open_hub(name: str, *, label: str | None = None) -> Data:
     features = next(iter(splits.values())).features
     image = _image_column(datasets, name, features)
     chosen = _label_column(datasets, name, features, label)
-    known = {split: canonical(split) for split in splits}
-    notes = [] if chosen is not None else [no_column(LABELS, [column for column in features if column != image])]
-    if any(known.values()):
-        refuse_two_spellings(name, [split for split, usual in known.items() if usual])
-        left = [f"{split} ({len(splits[split]):,})" for split, usual in known.items() if not usual]
-        notes += [f"splits of no usual name, left out: {few(left)}"] if left else []
+    canonical = {split: canonical_split(split) for split in splits}
+    notes = (
+        [] if chosen is not None else [no_label_column_note(LABELS, [column for column in features if column != image])]
+    )
+    if any(canonical.values()):
+        check_split_spellings(name, [split for split, known in canonical.items() if known])
+        skipped = [f"{split} ({len(splits[split]):,})" for split, known in canonical.items() if not known]
+        notes += [f"splits of unknown names, skipped: {few(skipped)}"] if skipped else []
     elif len(splits) == 1:
-        known = dict.fromkeys(splits, WHOLE)
+        canonical = dict.fromkeys(splits, ALL)
     else:
         raise DataError(
-            f"{name} has no split that I know.",
-            looked_for="train, val, test and their usual spellings",
+            f"{name} has no split of a known name.",
+            expected="train, val, test and their usual spellings",
             found=few(list(splits)),
         )
     multilabel = chosen is not None and _is_list(datasets, features[chosen])
-    parts = {}
-    for split, usual in known.items():
-        if usual:
+    raw_splits = {}
+    for split, known in canonical.items():
+        if known:
             rows = splits[split].cast_column(image, datasets.Image(decode=False))
-            parts[usual] = Part(
+            raw_splits[known] = RawSplit(
                 [f"{split}[{row}]" for row in range(len(rows))],
-                HubPictures(rows.select_columns([image]), image),
+                HubImages(rows.select_columns([image]), image),
                 _labels(datasets, name, rows, chosen, multilabel),
             )
-    return assemble(name, "Hugging Face dataset", parts, notes=notes, multilabel=multilabel)
+    return build_data(name, "Hugging Face dataset", raw_splits, notes=notes, multilabel=multilabel)
 
 
 def _load(datasets: Any, name: str) -> dict[str, Any]:
-    place = name.removeprefix(PREFIX)
-    folder = Path(place).expanduser()
+    address = name.removeprefix(PREFIX)
+    folder = Path(address).expanduser()
     try:
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-            found = datasets.load_from_disk(os.fspath(folder))
+            loaded = datasets.load_from_disk(os.fspath(folder))
         elif folder.is_dir():
-            found = datasets.load_dataset(os.fspath(folder))
+            loaded = datasets.load_dataset(os.fspath(folder))
         else:
-            repository, _, revision = place.partition("@")
+            repository, _, revision = address.partition("@")
             repository, _, config = repository.partition(":")
-            found = datasets.load_dataset(repository, config or None, revision=revision or None)
-    except Exception as error:  # the library, its network and its parsers raise whatever they like
+            loaded = datasets.load_dataset(repository, config or None, revision=revision or None)
+    except Exception as error:  # the library, its network and its parsers can raise anything
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"{name} cannot be loaded by the datasets library.",
             because=first[:300],
             expected="hf:OWNER/NAME, hf:OWNER/NAME:CONFIG, hf:OWNER/NAME@REVISION or hf:FOLDER",
         ) from error
-    return dict(found) if isinstance(found, dict) else {str(found.split or WHOLE): found}
+    return dict(loaded) if isinstance(loaded, dict) else {str(loaded.split or ALL): loaded}
 
 
 def _image_column(datasets: Any, name: str, features: Any) -> str:
@@ -99,7 +101,7 @@ def _image_column(datasets: Any, name: str, features: Any) -> str:
         if word in images:
             return word
     raise DataError(
-        f"{name} has {'more than one column' if images else 'no column'} of pictures.", found=_described(features)
+        f"{name} has {'more than one column' if images else 'no column'} of images.", found=_described(features)
     )
 
 
@@ -116,7 +118,7 @@ def _label_column(datasets: Any, name: str, features: Any, label: str | None) ->
         if word in candidates:
             return word
     raise DataError(
-        f"{name} has more than one column of labels: {', '.join(candidates)}.",
+        f"{name} has more than one label column: {', '.join(candidates)}.",
         found=_described(features),
         try_="name the one to use: --label COLUMN",
     )
@@ -140,14 +142,14 @@ def _labels(
     names = _class_names(datasets, rows.features[column])
 
     def named(value: Any) -> str | None:
-        if value is None or value == "" or (names is not None and value == -1):  # -1: a competition's test set
+        if value is None or value == "" or (names is not None and value == -1):  # -1: a test set without labels
             return None
         if not isinstance(value, str | int):
-            raise DataError(f"{name}: {value!r} in the column {column} is no label; a word or a whole number is.")
+            raise DataError(f"{name}: {value!r} in the column {column} is not a label; expected text or an integer.")
         return names[int(value)] if names is not None else str(value)
 
     if multilabel:
-        return [[word for value in found or () if (word := named(value)) is not None] for found in values]
+        return [[text for value in row or () if (text := named(value)) is not None] for row in values]
     return [named(value) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""A CSV or JSONL file that lists pictures, their labels and, where there is such a column, their splits."""
+"""A manifest: a CSV or JSONL file that lists images, their labels and, if there is such a column, their splits."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vitkit.data.sources.assemble import Part, assemble
-from vitkit.data.sources.base import Data, DataError, Names
-from vitkit.data.sources.files import FilePictures, no_column
-from vitkit.data.sources.splits import WHOLE, canonical
+from vitkit.data.sources.class_labels import RawSplit, build_data
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings
+from vitkit.data.sources.image_files import FileImages, no_label_column_note
+from vitkit.data.sources.splits import ALL, canonical_split
 from vitkit.errors import did_you_mean
 from vitkit.text import counted, few, printable
 
-PATH = ("path", "image", "file", "filename", "file_name")
-ONE = ("label", "class", "target", "category")
-MANY = ("labels", "tags")
+PATH_COLUMNS = ("path", "image", "file", "filename", "file_name")
+LABEL_COLUMNS = ("label", "class", "target", "category")
+MULTILABEL_COLUMNS = ("labels", "tags")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
-LONG = 60  # signs of a label, maybe a caption, from which a note cuts it
+MAX_LABEL = 60  # characters of a label, maybe a caption, that a note shows
 
 Row = tuple[int, dict[str, Any]]  # the line it ends on, its cells by column
 
 
 @dataclass(frozen=True)
-class Columns:
+class ManifestColumns:
     path: str
     label: str | None
     split: str | None
@@ -38,29 +38,30 @@ class Columns:
 
 def open_manifest(name: str, file: Path, *, label: str | None = None) -> Data:
     text = _text(name, file)
-    lines = file.suffix.lower() in (".jsonl", ".ndjson")
-    rows = list(_json_rows(name, text) if lines else _csv_rows(name, text))
+    is_jsonl = file.suffix.lower() in (".jsonl", ".ndjson")
+    rows = list(_json_rows(name, text) if is_jsonl else _csv_rows(name, text))
     if not rows:
         raise DataError(
-            f"{name} lists no pictures.",
-            found="nothing below the line of column names" if text.strip() else "an empty file",
+            f"{name} lists no images.",
+            found="nothing below the header line" if text.strip() else "an empty file",
         )
-    found = _all_columns(rows)
-    columns = _columns(name, found, label)
+    names = _all_columns(rows)
+    columns = _columns(name, names, label)
     entries = [(line, *_entry(name, line, cells, columns)) for line, cells in rows]
-    _refuse_missing(name, file.parent, [(line, path) for line, path, _, _ in entries])
-    notes = [*_joined(rows, columns)]
+    _check_files_exist(name, file.parent, [(line, path) for line, path, _, _ in entries])
+    notes = [*_joined_label_notes(rows, columns)]
     if columns.label is None:
-        notes.append(no_column(ONE + MANY, [column for column in found if column not in (columns.path, columns.split)]))
+        others = [column for column in names if column not in (columns.path, columns.split)]
+        notes.append(no_label_column_note(LABEL_COLUMNS + MULTILABEL_COLUMNS, others))
     repeated = len(entries) - len({path for _, path, _, _ in entries})
     if repeated:
-        notes.append(f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} a path that stands above")
-    parts = {}
+        notes.append(f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} an earlier path")
+    splits = {}
     for split in dict.fromkeys(split for *_, split in entries):
-        chosen = [(path, labels) for _, path, labels, where in entries if where == split]
-        paths = Names(path for path, _ in chosen)
-        parts[split] = Part(paths, FilePictures(str(file.parent), paths), [labels for _, labels in chosen])
-    return assemble(name, "manifest", parts, notes=notes, multilabel=columns.multilabel)
+        chosen = [(path, labels) for _, path, labels, own in entries if own == split]
+        paths = PackedStrings(path for path, _ in chosen)
+        splits[split] = RawSplit(paths, FileImages(str(file.parent), paths), [labels for _, labels in chosen])
+    return build_data(name, "manifest", splits, notes=notes, multilabel=columns.multilabel)
 
 
 def _text(name: str, file: Path) -> str:
@@ -99,9 +100,9 @@ def _csv_rows(name: str, text: str) -> Iterator[Row]:
 
 
 def _delimiter(text: str) -> str:
-    """The one under which the first line names most columns that we know; counting signs fails on odd paths."""
+    """Return the delimiter that splits the header into the most known columns; counting alone fails on odd paths."""
     header = (text.splitlines() or [""])[0].replace('"', "").lower()
-    known = {*PATH, *ONE, *MANY, "split"}
+    known = {*PATH_COLUMNS, *LABEL_COLUMNS, *MULTILABEL_COLUMNS, "split"}
     return max(",;\t", key=lambda sign: (sum(cell.strip() in known for cell in header.split(sign)), header.count(sign)))
 
 
@@ -125,91 +126,92 @@ def _all_columns(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(column for _, cells in rows for column in cells))
 
 
-def _columns(name: str, found: list[str], label: str | None) -> Columns:
-    known = {column.lower(): column for column in reversed(found)}
-    path = next((known[word] for word in PATH if word in known), None)
+def _columns(name: str, names: list[str], label: str | None) -> ManifestColumns:
+    known = {column.lower(): column for column in reversed(names)}
+    path = next((known[word] for word in PATH_COLUMNS if word in known), None)
     if path is None:
         raise DataError(
-            f"{name} has no column of paths.",
-            looked_for=", ".join(PATH),
-            found=few(found, 8) or "no columns",
+            f"{name} has no path column.",
+            expected=", ".join(PATH_COLUMNS),
+            found=few(names, 8) or "no columns",
             try_="a first line that names the columns: path,label",
         )
     if label is not None:
-        if label not in found:
-            raise DataError(f"{name} has no column {label!r}{did_you_mean(label, found) or '.'}", found=few(found, 8))
-        return Columns(path, label, known.get("split"), label.lower() in MANY)
-    one = [known[word] for word in ONE if word in known]
-    many = [known[word] for word in MANY if word in known]
-    if len(one + many) > 1:
+        if label not in names:
+            raise DataError(f"{name} has no column {label!r}{did_you_mean(label, names) or '.'}", found=few(names, 8))
+        return ManifestColumns(path, label, known.get("split"), label.lower() in MULTILABEL_COLUMNS)
+    single = [known[word] for word in LABEL_COLUMNS if word in known]
+    multi = [known[word] for word in MULTILABEL_COLUMNS if word in known]
+    if len(single + multi) > 1:
         raise DataError(
-            f"{name} has more than one column of labels: {', '.join(one + many)}.",
+            f"{name} has more than one label column: {', '.join(single + multi)}.",
             try_="keep one of them, or name the one to use: --label COLUMN",
         )
-    return Columns(path, next(iter(one + many), None), known.get("split"), bool(many))
+    return ManifestColumns(path, next(iter(single + multi), None), known.get("split"), bool(multi))
 
 
-def _entry(name: str, line: int, cells: dict[str, Any], columns: Columns) -> tuple[str, Any, str]:
-    """Path, label or labels, split."""
+def _entry(name: str, line: int, cells: dict[str, Any], columns: ManifestColumns) -> tuple[str, Any, str]:
+    """Return the path, the label or labels, and the split of a row."""
     path = cells.get(columns.path)
     if not isinstance(path, str) or not path.strip() or "\0" in path:
         raise DataError(f"{name}, line {line}: no path in the column {columns.path}: {path!r}.")
-    split = WHOLE
+    split = ALL
     if columns.split is not None:
         written = str(cells.get(columns.split, ""))
-        split = canonical(written.strip()) or ""
+        split = canonical_split(written.strip()) or ""
         if not split:
-            raise DataError(f"{name}, line {line}: {written!r} is no split.", expected="train, trainval, val or test")
+            raise DataError(
+                f"{name}, line {line}: {written!r} is not a split.", expected="train, trainval, val or test"
+            )
     if columns.label is None:
         return path, None, split
-    found = cells.get(columns.label)
+    cell = cells.get(columns.label)
     if not columns.multilabel:
-        return path, _one(name, line, found), split
-    if isinstance(found, str):
-        found = _parts(found)
-    if not isinstance(found, list) or None in found:
-        raise DataError(f"{name}, line {line}: {found!r} is no list of labels.", try_="[] where none applies")
-    return path, [label for part in found if (label := _one(name, line, part))], split
+        return path, _label(name, line, cell), split
+    values = _split_cell(cell) if isinstance(cell, str) else cell
+    if not isinstance(values, list) or None in values:
+        raise DataError(f"{name}, line {line}: {values!r} is not a list of labels.", try_="[] where none applies")
+    return path, [label for value in values if (label := _label(name, line, value))], split
 
 
-def _parts(cell: str) -> list[str]:
-    return [part for part in cell.replace(";", "|").split("|") if part.strip()]
+def _split_cell(cell: str) -> list[str]:
+    return [label for label in cell.replace(";", "|").split("|") if label.strip()]
 
 
-def _joined(rows: Sequence[Row], columns: Columns) -> Iterator[str]:
-    """Cells that may mean several labels and are read as one. Not mistakes: names of classes may hold commas."""
+def _joined_label_notes(rows: Sequence[Row], columns: ManifestColumns) -> Iterator[str]:
+    """Yield a note if cells that are read as one label may mean several; class names may contain commas."""
     cells = (cells.get(columns.label) for _, cells in rows if columns.label is not None)
-    words = chain.from_iterable(
-        _parts(cell) if columns.multilabel else [cell] for cell in cells if isinstance(cell, str)
+    labels = chain.from_iterable(
+        _split_cell(cell) if columns.multilabel else [cell] for cell in cells if isinstance(cell, str)
     )
-    such = next((word.strip() for word in words if set(word) & set("," if columns.multilabel else ",|;")), None)
-    if such is not None:
+    joined = next((label.strip() for label in labels if set(label) & set("," if columns.multilabel else ",|;")), None)
+    if joined is not None:
         several = (
             "several labels in a cell are separated by | or ;"
             if columns.multilabel
-            else f"several labels in a cell are read from a column called {' or '.join(MANY)}, separated by | or ;"
+            else f"several labels in a cell need a column called {' or '.join(MULTILABEL_COLUMNS)}, separated by | or ;"
         )
-        shown = such if len(such) <= LONG else such[:LONG] + "…"
+        shown = joined if len(joined) <= MAX_LABEL else joined[:MAX_LABEL] + "…"
         yield f"labels such as {shown!r} are one class each; {several}"
 
 
-def _one(name: str, line: int, found: Any) -> str | None:
-    """Numbers are names too. An empty cell is an unlabelled picture."""
-    if found is None or isinstance(found, str):
-        return (found or "").strip() or None
-    if isinstance(found, int):
-        return str(found)
-    raise DataError(f"{name}, line {line}: {found!r} is no label; a word or a whole number is.")
+def _label(name: str, line: int, value: Any) -> str | None:
+    """Return a cell as a class name; integers are names too, and an empty cell means unlabelled."""
+    if value is None or isinstance(value, str):
+        return (value or "").strip() or None
+    if isinstance(value, int):
+        return str(value)
+    raise DataError(f"{name}, line {line}: {value!r} is not a label; expected text or an integer.")
 
 
-def _refuse_missing(name: str, folder: Path, paths: Sequence[tuple[int, str]]) -> None:
+def _check_files_exist(name: str, folder: Path, paths: Sequence[tuple[int, str]]) -> None:
     missing = [(line, path) for line, path in paths if not os.path.isfile(os.path.join(folder, path))]
     if missing:
         tries = "paths are relative to the manifest's folder"
         if any("\\" in path for _, path in missing):
             tries += "; write / instead of \\"
         raise DataError(
-            f"{name}: {len(missing):,} of {counted(len(paths), 'picture')} "
+            f"{name}: {len(missing):,} of {counted(len(paths), 'image')} "
             f"{'is' if len(missing) == 1 else 'are'} not where the manifest says.",
             looked_in=str(folder),
             missing=[f"line {line}: {printable(path)}" for line, path in missing[:5]]

@@ -1,15 +1,15 @@
-"""The usual names of splits, and which of them a verb uses: fitting train, choosing val, scoring test."""
+"""Split names and their spellings, and which split is for training, validation and scoring."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.dataset import Data, DataError
 
 SPLITS = ("train", "trainval", "val", "test", "all")
-WHOLE = "all"  # the one split of a source that has none
-FITTED = ("train", "trainval", WHOLE)  # the first of them that there is
+ALL = "all"  # the only split of a source without splits
+TRAINING_SPLITS = ("train", "trainval", ALL)  # the first that exists
 
 _SPELLINGS = {
     "train": "train",
@@ -24,22 +24,22 @@ _SPELLINGS = {
 }
 
 
-def canonical(name: str) -> str | None:
-    """ "Training" → "train"; None for a name that is no split's."""
+def canonical_split(name: str) -> str | None:
+    """Return "train" for "Training"; None for a name that is not a split's."""
     return _SPELLINGS.get(name.lower())
 
 
-def split_within(name: str) -> str | None:
-    """ "imagenet-train-0001" → "train"; None where no part, or more than one, names a split."""
-    found = {split for part in re.split(r"[^A-Za-z]+", name) if (split := canonical(part))}
-    return found.pop() if len(found) == 1 else None
+def split_in_file_name(name: str) -> str | None:
+    """Return "train" for "imagenet-train-0001"; None where no word, or more than one, names a split."""
+    splits = {split for word in re.split(r"[^A-Za-z]+", name) if (split := canonical_split(word))}
+    return splits.pop() if len(splits) == 1 else None
 
 
-def refuse_two_spellings(source: str, names: Iterable[str]) -> None:
-    """`val/` beside `dev/`: merging them, or taking one, would be a guess."""
+def check_split_spellings(source: str, names: Iterable[str]) -> None:
+    """Refuse two spellings of one split, such as val/ and dev/: merging them, or using one, would be a guess."""
     by_split: dict[str, list[str]] = {}
     for name in sorted(names):
-        by_split.setdefault(canonical(name) or name, []).append(name)
+        by_split.setdefault(canonical_split(name) or name, []).append(name)
     for split, spelled in by_split.items():
         if len(spelled) > 1:
             raise DataError(
@@ -48,33 +48,33 @@ def refuse_two_spellings(source: str, names: Iterable[str]) -> None:
             )
 
 
-def fitting_split(data: Data) -> str:
-    for name in FITTED:
+def training_split(data: Data) -> str:
+    for name in TRAINING_SPLITS:
         if name in data.splits:
             return name
-    raise _lacking(data, "to fit on", "train, trainval, or no splits at all")
+    raise _missing_split(data, "to train on", "train, trainval, or no splits at all")
 
 
-def choosing_split(data: Data) -> str | None:
-    """val, unless fitting uses trainval, which holds it."""
-    return "val" if "val" in data.splits and fitting_split(data) != "trainval" else None
+def validation_split(data: Data) -> str | None:
+    """Return val, unless training uses trainval, which includes it."""
+    return "val" if "val" in data.splits and training_split(data) != "trainval" else None
 
 
 def scoring_split(data: Data) -> str:
-    """test, else val, else everything; a split without labels (a competition's test set) cannot score.
+    """Return test, else val, else everything; a split without labels cannot be scored.
 
-    Where fitting uses trainval, which holds val, val is no test of what was fitted.
+    Where training uses trainval, which includes val, val does not count.
     """
-    fitted = "trainval" in data.splits and "train" not in data.splits
-    for name in ("test", "val", WHOLE):
-        if name in data.splits and data.splits[name].labelled and not (name == "val" and fitted):
+    trained_on_val = "trainval" in data.splits and "train" not in data.splits
+    for name in ("test", "val", ALL):
+        if name in data.splits and data.splits[name].labelled and not (name == "val" and trained_on_val):
             return name
-    raise _lacking(data, "to score on", "test or val with labels, or no splits at all")
+    raise _missing_split(data, "to score on", "test or val with labels, or no splits at all")
 
 
-def _lacking(data: Data, purpose: str, looked_for: str) -> DataError:
-    found = [
-        f"{name}: {len(split):,} pictures{'' if split.labelled else ', unlabelled'}"
+def _missing_split(data: Data, purpose: str, expected: str) -> DataError:
+    splits = [
+        f"{name}: {len(split):,} images{'' if split.labelled else ', unlabelled'}"
         for name, split in data.splits.items()
     ]
-    return DataError(f"{data.name} has no split {purpose}.", looked_for=looked_for, found=found)
+    return DataError(f"{data.name} has no split {purpose}.", expected=expected, found=splits)

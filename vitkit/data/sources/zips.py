@@ -1,4 +1,4 @@
-"""A zip file of pictures, as people send them: folders of classes inside, read in place."""
+"""A zip file of images, with class folders inside, read in place."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.sources.assemble import Part, assemble
-from vitkit.data.sources.base import Data, DataError, Picture
-from vitkit.data.sources.files import by_extension, is_picture, is_rubbish
-from vitkit.data.sources.layout import arrange
+from vitkit.data.sources.class_labels import RawSplit, build_data
+from vitkit.data.sources.dataset import Data, DataError, StoredImage
+from vitkit.data.sources.folder_layout import infer_layout
+from vitkit.data.sources.image_files import count_by_extension, is_image, is_system_file
 
 _ENCRYPTED, _UNICODE = 0x1, 0x800  # bits of a member's flags
-_START, _HEADER = b"PK\3\4", struct.Struct("<26xHH")  # what stands before a member: the lengths of its name and notes
-_READ = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_START, _HEADER = b"PK\3\4", struct.Struct("<26xHH")  # a member's local header: the lengths of its name and extra field
+_SUPPORTED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
-class ZipPictures:
-    """Members of a zip file by their places in it: a process that reads some of a million need not know of all."""
+class ZipImages:
+    """Members of a zip file by their offsets: a worker need not parse the directory of a million members."""
 
     def __init__(self, file: str, members: Sequence[zipfile.ZipInfo]) -> None:
         self.file = os.path.abspath(file)
@@ -32,13 +32,13 @@ class ZipPictures:
             for name in ("header_offset", "compress_size", "compress_type", "CRC")
         )
 
-    def read(self, row: int) -> Picture:
+    def read(self, row: int) -> StoredImage:
         with open(self.file, "rb", buffering=0) as file:
             file.seek(int(self.start[row]))
             header = file.read(_HEADER.size)
             if not header.startswith(_START) or len(header) < _HEADER.size:
                 raise self._damaged()
-            file.seek(sum(_HEADER.unpack(header)), os.SEEK_CUR)  # its name, and whatever else was noted
+            file.seek(sum(_HEADER.unpack(header)), os.SEEK_CUR)  # its name and extra field
             packed = file.read(int(self.size[row]))
         try:
             content = packed if self.method[row] == zipfile.ZIP_STORED else zlib.decompress(packed, -zlib.MAX_WBITS)
@@ -49,48 +49,48 @@ class ZipPictures:
         return content
 
     def _damaged(self) -> DataError:
-        return DataError(f"{os.path.basename(self.file)} is damaged there, or has changed")
+        return DataError(f"{os.path.basename(self.file)} is damaged at this image, or has changed")
 
 
 def open_zip(name: str, file: Path) -> Data:
     try:
         with zipfile.ZipFile(file) as archive:
-            inside = [(path, info) for info in archive.infolist() if not (path := _path(info)).endswith("/")]
+            members = [(path, info) for info in archive.infolist() if not (path := _path(info)).endswith("/")]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise DataError(
-            f"{name} is no zip file, or not a whole one: {error}.", try_="copy or download it again"
+            f"{name} is not a zip file, or is incomplete: {error}.", try_="copy or download it again"
         ) from error
-    inside = [one for one in inside if not any(map(is_rubbish, one[0].split("/")))]
-    pictures = sorted((one for one in inside if is_picture(one[0])), key=lambda one: one[0].split("/"))
-    others = [path for path, _ in inside if not is_picture(path)]
-    if not pictures:
+    members = [member for member in members if not any(map(is_system_file, member[0].split("/")))]
+    images = sorted((member for member in members if is_image(member[0])), key=lambda member: member[0].split("/"))
+    others = [path for path, _ in members if not is_image(path)]
+    if not images:
         raise DataError(
-            f"{name} has no pictures I can use.",
-            looked_for="CLASS/*.jpg, or SPLIT/CLASS/*.jpg",
-            found=by_extension(others) or "nothing",
-            try_="a zip file of pictures, not packed again inside",
+            f"{name} has no usable images.",
+            expected="CLASS/*.jpg, or SPLIT/CLASS/*.jpg",
+            found=count_by_extension(others) or "nothing",
+            try_="a zip file of images, without archives inside",
         )
-    if any(info.flag_bits & _ENCRYPTED for _, info in pictures):
-        raise DataError(f"{name} is locked with a password.", try_="unpack it, and name the folder")
-    if any(info.compress_type not in _READ for _, info in pictures):
-        raise DataError(f"{name} is packed in a way that cannot be read here.", try_="unpack it, and name the folder")
-    layout = arrange(name, [path for path, _ in pictures], packed=True)
-    parts = {
-        split: Part(
-            [f"{file.name}/{pictures[row][0]}" for row in rows],
-            ZipPictures(str(file), [pictures[row][1] for row in rows]),
+    if any(info.flag_bits & _ENCRYPTED for _, info in images):
+        raise DataError(f"{name} is encrypted with a password.", try_="unpack it and use the folder")
+    if any(info.compress_type not in _SUPPORTED for _, info in images):
+        raise DataError(f"{name} uses an unsupported compression method.", try_="unpack it and use the folder")
+    layout = infer_layout(name, [path for path, _ in images], packed=True)
+    splits = {
+        split: RawSplit(
+            [f"{file.name}/{images[row][0]}" for row in rows],
+            ZipImages(str(file), [images[row][1] for row in rows]),
             layout.labels[split],
         )
         for split, rows in layout.rows.items()
     }
-    notes = [f"not pictures, left out: {by_extension(others)}"] if others else []
-    return assemble(name, "zip file", parts, notes=[*notes, *layout.notes])
+    notes = [f"not images, skipped: {count_by_extension(others)}"] if others else []
+    return build_data(name, "zip file", splits, notes=[*notes, *layout.notes])
 
 
 def _path(info: zipfile.ZipInfo) -> str:
-    """Many tools write UTF-8 and do not say so; Python then reads it as IBM's code page 437."""
+    """Return a member's path: many tools write UTF-8 without the flag, and Python then reads it as code page 437."""
     path = info.filename
     if not info.flag_bits & _UNICODE:
         with contextlib.suppress(UnicodeError):
             path = path.encode("cp437").decode("utf-8")
-    return path.replace("\\", "/").removeprefix("./")  # Windows' own packer wrote backslashes for years
+    return path.replace("\\", "/").removeprefix("./")  # Windows wrote backslashes for years

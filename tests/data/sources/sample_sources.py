@@ -1,4 +1,4 @@
-"""Small real pictures, and the same ones in every form that a source can have."""
+"""Small images, and the same images in every kind of source."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitkit.data.sources.base import Split
+from vitkit.data.sources.dataset import Split
 
-Pictures = dict[str, bytes]  # SPLIT/CLASS/NAME.png → file
+ImageFiles = dict[str, bytes]  # SPLIT/CLASS/NAME.png → file
 
 
 def png(seed: int, size: tuple[int, int] = (6, 5)) -> bytes:
-    """(height, width, 3) of noise."""
+    """Return a PNG of noise."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def some() -> Pictures:
-    """Three classes, one of them missing from test."""
+def sample_files() -> ImageFiles:
+    """Return files of three classes, one of them missing from test."""
     return {
-        f"{split}/{name}/{number}.png": png(100 * place + number)
-        for place, (split, name, count) in enumerate(
+        f"{split}/{name}/{number}.png": png(100 * group + number)
+        for group, (split, name, count) in enumerate(
             [
                 ("train", "cat", 4),
                 ("train", "dog", 3),
@@ -42,46 +42,46 @@ def some() -> Pictures:
     }
 
 
-def class_names(pictures: Pictures) -> list[str]:
-    """Not sorted: numbers in a file need not be."""
-    return list(dict.fromkeys(path.split("/")[1] for path in reversed(pictures)))
+def class_names(images: ImageFiles) -> list[str]:
+    """Return class names in an order that is not sorted, as numbers in a file need not be."""
+    return list(dict.fromkeys(path.split("/")[1] for path in reversed(images)))
 
 
-def lay_out(root: Path, pictures: Pictures) -> Path:
-    for path, content in pictures.items():
+def write_files(root: Path, images: ImageFiles) -> Path:
+    for path, content in images.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(content)
     return root
 
 
-def as_csv(root: Path, pictures: Pictures) -> Path:
+def as_csv(root: Path, images: ImageFiles) -> Path:
     with (root / "list.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["path", "label", "split"])
-        rows.writerows([path, path.split("/")[1], path.split("/")[0]] for path in pictures)
+        rows.writerows([path, path.split("/")[1], path.split("/")[0]] for path in images)
     return root / "list.csv"
 
 
-def as_jsonl(root: Path, pictures: Pictures) -> Path:
-    rows = [{"image": path, "class": path.split("/")[1], "split": path.split("/")[0]} for path in pictures]
+def as_jsonl(root: Path, images: ImageFiles) -> Path:
+    rows = [{"image": path, "class": path.split("/")[1], "split": path.split("/")[0]} for path in images]
     (root / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return root / "list.jsonl"
 
 
-def as_npz(path: Path, pictures: Pictures, *, compressed: bool = False) -> Path:
-    """In sorted order, as folders are read."""
-    names = class_names(pictures)
+def as_npz(path: Path, images: ImageFiles, *, compressed: bool = False) -> Path:
+    """Write the images in sorted order, as folders are read."""
+    names = class_names(images)
     arrays: dict[str, np.ndarray] = {"class_names": np.array(names)}
     for split in ("train", "test"):
-        chosen = sorted(key for key in pictures if key.startswith(split))
-        arrays[f"x_{split}"] = np.stack([pixels_of(pictures[key]) for key in chosen])
+        chosen = sorted(key for key in images if key.startswith(split))
+        arrays[f"x_{split}"] = np.stack([pixels_of(images[key]) for key in chosen])
         arrays[f"y_{split}"] = np.array([names.index(key.split("/")[1]) for key in chosen])
     (np.savez_compressed if compressed else np.savez)(path, **arrays)
     return path
 
 
 def misread_by_threads(split: Split, truth: Sequence[bytes]) -> list[int]:
-    """The rows that came out wrong when four threads read all of them again and again."""
+    """Return the rows that were wrong when four threads read all of them repeatedly."""
     wrong: list[int] = []
 
     def read() -> None:
@@ -95,7 +95,7 @@ def misread_by_threads(split: Split, truth: Sequence[bytes]) -> list[int]:
     return wrong
 
 
-def pixels_of(picture: bytes | np.ndarray) -> np.ndarray:
-    if isinstance(picture, np.ndarray):
-        return picture
-    return np.asarray(Image.open(io.BytesIO(picture)))
+def pixels_of(image: bytes | np.ndarray) -> np.ndarray:
+    if isinstance(image, np.ndarray):
+        return image
+    return np.asarray(Image.open(io.BytesIO(image)))

@@ -1,7 +1,7 @@
-"""What can be said of a single picture: how it is stored, whether it is whole, what it looks like. Kept by content.
+"""Facts about a single image: format, size, whether it decodes, a hash and a thumbnail; cached by content.
 
-A picture's facts depend on its bytes alone, so they are remembered under the bytes' hash: a second look at the same
-data, wherever it has been moved, decodes nothing.
+They depend on the image's bytes alone, so the cache is keyed by the bytes' hash: a second check of the same data,
+wherever it was moved, decodes nothing.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from vitkit.data.decode import decode
 from vitkit.data.resize import resize
 from vitkit.errors import DecodeError
 
-VERSION = 1  # of the facts: a change here forgets what was remembered
+VERSION = 1  # of the cached records; a new number starts a new cache
 THUMBNAIL = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ImageInfo:
     error: str | None = None  # why it cannot be decoded
     format: str = ""
     mode: str = ""
-    turned: bool = False  # stored sideways or mirrored, put upright by Exif
+    turned: bool = False  # rotated or mirrored by its Exif orientation
     frames: int = 1
     height: int = 0
     width: int = 0
-    pixels: str = ""  # hash of the decoded pixels: equal for identical pictures in any lossless coat
+    pixels: str = ""  # hash of the decoded pixels: equal for identical images in any lossless format
     thumbnail: str = ""  # 16 x 16 grey levels, as hex
 
 
@@ -51,15 +51,15 @@ def content_hash(content: bytes | np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def find_facts(content: bytes | np.ndarray, channels: int) -> Facts:
-    stored = {"format": "array", "mode": str(content.dtype)} if isinstance(content, np.ndarray) else _storage(content)
+def read_image_info(content: bytes | np.ndarray, channels: int) -> ImageInfo:
+    stored = {"format": "array", "mode": str(content.dtype)} if isinstance(content, np.ndarray) else _header(content)
     try:
         pixels = decode(content, channels=channels)
     except DecodeError as error:
-        return Facts(error=str(error).splitlines()[0], **stored)
+        return ImageInfo(error=str(error).splitlines()[0], **stored)
     grey = torch.from_numpy(pixels).float().mean(dim=2)[None, None]
     small = resize(grey, (THUMBNAIL, THUMBNAIL), "bilinear").round().clamp(0, 255).byte()
-    return Facts(
+    return ImageInfo(
         height=pixels.shape[0],
         width=pixels.shape[1],
         pixels=content_hash(pixels),
@@ -68,65 +68,65 @@ def find_facts(content: bytes | np.ndarray, channels: int) -> Facts:
     )
 
 
-def _storage(content: bytes) -> dict[str, Any]:
+def _header(content: bytes) -> dict[str, Any]:
     try:
-        with Image.open(io.BytesIO(content)) as picture:
+        with Image.open(io.BytesIO(content)) as image:
             return {
-                "format": picture.format or "",
-                "mode": picture.mode,
-                "frames": getattr(picture, "n_frames", 1),
-                "turned": picture.getexif().get(0x0112, 1) not in (0, 1),
+                "format": image.format or "",
+                "mode": image.mode,
+                "frames": getattr(image, "n_frames", 1),
+                "turned": image.getexif().get(0x0112, 1) not in (0, 1),
             }
-    except Exception:  # whatever is wrong, decoding names it
+    except Exception:  # decoding reports the reason
         return {"format": "npy" if content[:6] == b"\x93NUMPY" else ""}
 
 
-class Memory:
-    """Facts by content hash, in a file that any number of runs may share; without a place to keep it, in none."""
+class ImageInfoCache:
+    """A cache of image infos by content hash: a SQLite file that runs can share, or memory if it cannot be written."""
 
     def __init__(self, path: Path | None = None):
-        self.new: dict[str, Facts] = {}
+        self.new: dict[str, ImageInfo] = {}
         self.lock = threading.Lock()
         self.table: sqlite3.Connection | None = None
         try:
-            path = path or default_place()
+            path = path or default_cache_path()
             path.parent.mkdir(parents=True, exist_ok=True)
             self.table = sqlite3.connect(path, timeout=10, check_same_thread=False)
             self.table.execute("CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, record TEXT)")
         except (OSError, sqlite3.Error):
-            self.table = None  # a memory that cannot be kept costs time, not answers
+            self.table = None  # without a cache, a check takes longer but finds the same
 
-    def look_up(self, content: bytes | np.ndarray, channels: int) -> Facts:
+    def lookup(self, content: bytes | np.ndarray, channels: int) -> ImageInfo:
         key = f"{VERSION}:{channels}:{content_hash(content)}"
-        facts = self._recall(key)
-        if facts is None:
-            facts = find_facts(content, channels)
+        info = self._cached(key)
+        if info is None:
+            info = read_image_info(content, channels)
             with self.lock:
-                self.new[key] = facts
-        return facts
+                self.new[key] = info
+        return info
 
     def save(self) -> None:
-        """What is new so far; others may be looking up meanwhile."""
+        """Write what is new so far; other threads may call `lookup` meanwhile."""
         if self.table is None:
             return
         with self.lock:
             new, self.new = self.new, {}
-        # failures are not remembered: a reader that is installed later, or more memory, may mend them
-        rows = [(key, json.dumps(asdict(facts))) for key, facts in new.items() if not facts.error]
+        # failures are not cached: installing a decoder, or more memory, may fix them
+        rows = [(key, json.dumps(asdict(info))) for key, info in new.items() if not info.error]
         with contextlib.suppress(sqlite3.Error), self.lock, self.table:
             self.table.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
 
-    def _recall(self, key: str) -> Facts | None:
-        if (found := self.new.get(key)) is not None or self.table is None:
-            return found
+    def _cached(self, key: str) -> ImageInfo | None:
+        if (info := self.new.get(key)) is not None or self.table is None:
+            return info
         try:
             with self.lock:
                 row = self.table.execute("SELECT record FROM facts WHERE key = ?", (key,)).fetchone()
-            return Facts(**json.loads(row[0])) if row else None
+            return ImageInfo(**json.loads(row[0])) if row else None
         except (sqlite3.Error, ValueError, TypeError):
             return None
 
 
-def default_place() -> Path:
+def default_cache_path() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "vitkit" / f"facts-{VERSION}.sqlite"

@@ -1,4 +1,4 @@
-"""Odd and hostile pictures, made on the spot, each beside the pixels it should become."""
+"""Generated images for tests: unusual formats, Exif orientations and hostile files."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from PIL import Image
 
 
 def scene(height: int = 24, width: int = 40) -> np.ndarray:
-    """A smooth picture without symmetry: a mirrored or turned copy differs everywhere."""
+    """Return a smooth image without symmetry: a mirrored or rotated copy differs everywhere."""
     y, x = np.mgrid[:height, :width].astype(np.float32)
     red, green, blue = 255 * x / width, 255 * y / height, 127 + 120 * np.sin(x / 7 + y / 5)
     return np.stack([red, green, blue], axis=-1).round().astype(np.uint8)
 
 
 def encode(pixels: np.ndarray | Image.Image, format: str, **options: Any) -> bytes:
-    picture = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     file = io.BytesIO()
-    picture.save(file, format, **options)
+    image.save(file, format, **options)
     return file.getvalue()
 
 
 def oriented(format: str, orientation: int, **options: Any) -> bytes:
-    """The scene as a camera stores it when held so that Exif says `orientation`: upright after undoing it."""
-    # where each orientation puts the upright picture's pixels in the file, by Exif's definition
+    """Encode the scene as a camera stores it with this Exif orientation: upright after undoing it."""
+    # where each orientation puts the upright image's pixels in the file, by Exif's definition
     stored = {
         1: lambda p: p,
         2: lambda p: p[:, ::-1],
@@ -44,7 +44,7 @@ def oriented(format: str, orientation: int, **options: Any) -> bytes:
 
 
 def png_with_header(width: int, height: int, body: bytes = b"") -> bytes:
-    """A PNG that claims any size, whatever it holds."""
+    """Return a PNG whose header claims any size."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -54,7 +54,7 @@ def png_with_header(width: int, height: int, body: bytes = b"") -> bytes:
 
 
 def bombs() -> dict[str, bytes]:
-    """60,000 x 60,000 pixels that fit in a few bytes."""
+    """Return decompression bombs: 60,000 x 60,000 pixels in a few bytes."""
     jpeg = bytearray(encode(scene(), "JPEG"))
     frame = jpeg.index(b"\xff\xc0")
     jpeg[frame + 5 : frame + 9] = struct.pack(">HH", 60_000, 60_000)

@@ -1,8 +1,8 @@
-"""Rectangles inside a picture: where to crop, what to erase, what to cut out.
+"""Random boxes inside an image: where to crop and what to erase.
 
-Boxes are drawn on the host, for the whole batch at once; only the masks made of them go to the pictures' device.
+Boxes are drawn on the host, for the whole batch at once; only the masks made from them go to the images' device.
 
-Shapes: B pictures. A box is left, top, right, bottom in pixels, edges, not centres: (0, 0, width, height) is all of it.
+Shapes: B images. A box is (left, top, right, bottom) in pixels, edges not centres: (0, 0, width, height) is the image.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.data.resize import Size
+
 Range = tuple[float, float]
-Size = tuple[int, int]  # height, width
 
 
-def draw_boxes(draws: np.ndarray, size: Size, *, area: Range, aspect: Range) -> np.ndarray:
-    """(B, 4) numbers in [0, 1) → (B, 4) boxes: area uniform, aspect log-uniform, place uniform.
+def random_boxes(draws: np.ndarray, size: Size, *, area: Range, aspect: Range) -> np.ndarray:
+    """Turn (B, 4) numbers in [0, 1) into (B, 4) boxes: area uniform, aspect ratio log-uniform, position uniform.
 
     Inception's crop rejects a box that does not fit and draws again, so large areas come up too seldom. Here the aspect
-    is drawn among those that fit the area, and areas stay uniform.
+    ratio is drawn among those that fit the area, and areas stay uniform.
     """
     height, width = size
     draws = draws.astype(np.float64)
     share = area[0] + (area[1] - area[0]) * draws[:, 0]
-    # A box of this share fits when its width / height lies between these two; for a picture far longer than `aspect`
-    # allows, the clipping makes the box as long as need be.
+    # A box of this share fits when its width / height lies between these two; for an image far longer than `aspect`
+    # allows, the clipping makes the box as long as needed.
     narrowest, widest = share * width / height, width / height / share
     low, high = (np.log(np.clip(bound, narrowest, widest)) for bound in aspect)
     ratio = np.exp(low + (high - low) * draws[:, 1])
@@ -40,8 +41,8 @@ def draw_boxes(draws: np.ndarray, size: Size, *, area: Range, aspect: Range) -> 
     return np.concatenate([corner, corner + extent], axis=1)
 
 
-def draw_box(draws: Sequence[float], size: Size, *, area: Range, aspect: Range) -> tuple[float, float, float, float]:
-    """`draw_boxes` for one picture: 4 µs instead of 45, where decoding and resizing together take about 1,200."""
+def random_box(draws: Sequence[float], size: Size, *, area: Range, aspect: Range) -> tuple[float, float, float, float]:
+    """Do `random_boxes` for one image: 4 µs instead of 45, where decoding and resizing together take about 1,200."""
     height, width = size
     share = area[0] + (area[1] - area[0]) * draws[0]
     narrowest, widest = share * width / height, width / height / share
@@ -52,16 +53,16 @@ def draw_box(draws: Sequence[float], size: Size, *, area: Range, aspect: Range) 
     return left, top, left + wide, top + high
 
 
-def inside(boxes: np.ndarray, size: Size, device: torch.device) -> Tensor:
-    """(B, 4) → (B, 1, height, width), true for the pixels whose centre is in the box."""
+def box_masks(boxes: np.ndarray, size: Size, device: torch.device) -> Tensor:
+    """Return (B, 1, height, width) for (B, 4) boxes: true for the pixels whose centre is in the box."""
     height, width = size
     centres = torch.arange(0.5, max(size), device=device)
-    edges = send(boxes, device)[..., None]  # (B, 4, 1)
+    edges = to_device(boxes, device)[..., None]  # (B, 4, 1)
     between = (centres >= edges[:, :2]) & (centres < edges[:, 2:])  # (B, 2, longer side): x, y
     return between[:, 1, None, :height, None] & between[:, 0, None, None, :width]
 
 
-def send(table: np.ndarray, device: torch.device) -> Tensor:
-    """Host → device without waiting: the driver sets small tables aside at once (up to 64 KB, 1,600 pictures here)."""
-    kept = table.astype(np.float32) if table.dtype.kind == "f" else table
-    return torch.from_numpy(kept).to(device, non_blocking=True)
+def to_device(table: np.ndarray, device: torch.device) -> Tensor:
+    """Copy a small table to the device without waiting: the driver stages up to 64 KB at once (1,600 images here)."""
+    values = table.astype(np.float32) if table.dtype.kind == "f" else table
+    return torch.from_numpy(values).to(device, non_blocking=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitkit.data.draws import scramble, uniform
+from vitkit.data.stateless_rng import splitmix64, uniform
 from vitkit.errors import ConfigError
 
 words = st.integers(-(2**63), 2**64 - 1)
@@ -15,7 +15,7 @@ indices = st.lists(st.integers(0, 2**62), min_size=1, max_size=20)
 
 
 @pytest.mark.parametrize(("seed", "epoch", "stream"), [(0, 0, "flip"), (0, 1, "flip"), (1, 0, "crop"), (2**63, 9, "")])
-def test_numbers_are_uniform_over_pictures_and_over_positions(seed: int, epoch: int, stream: str):
+def test_numbers_are_uniform_over_images_and_over_positions(seed: int, epoch: int, stream: str):
     drawn = uniform(seed, epoch, torch.arange(20_000), stream, 5)
     assert drawn.dtype == np.float32
     assert 0 <= drawn.min() <= drawn.max() < 1
@@ -26,8 +26,8 @@ def test_numbers_are_uniform_over_pictures_and_over_positions(seed: int, epoch: 
 
 
 def test_every_one_of_the_24_bits_is_a_fair_coin():
-    whole = (uniform(3, 4, torch.arange(20_000), "bits", 1)[:, 0].astype(float) * 2**24).astype(int)
-    ones = [int(((whole >> bit) & 1).sum()) for bit in range(24)]
+    integers = (uniform(3, 4, torch.arange(20_000), "bits", 1)[:, 0].astype(float) * 2**24).astype(int)
+    ones = [int(((integers >> bit) & 1).sum()) for bit in range(24)]
     assert min(stats.binomtest(count, 20_000).pvalue for count in ones) > 1e-4
 
 
@@ -36,8 +36,8 @@ def test_every_one_of_the_24_bits_is_a_fair_coin():
     [
         uniform(7, 1, torch.arange(20_000), "flip", 1),  # the next epoch
         uniform(8, 0, torch.arange(20_000), "flip", 1),  # the next seed
-        uniform(7, 0, torch.arange(20_000), "crop", 1),  # another use
-        uniform(7, 0, torch.arange(1, 20_001), "flip", 1),  # the next picture
+        uniform(7, 0, torch.arange(20_000), "crop", 1),  # another stream
+        uniform(7, 0, torch.arange(1, 20_001), "flip", 1),  # the next image
         uniform(7, 0, torch.arange(20_000), "flip", 2)[:, 1:],  # the next number
         uniform(0, 7, torch.arange(20_000), "flip", 1),  # seed and epoch exchanged
     ],
@@ -48,24 +48,22 @@ def test_neighbouring_keys_give_independent_numbers(other: np.ndarray):
     assert stats.chisquare(pairs.ravel()).pvalue > 1e-4
 
 
-@given(seed=words, epoch=st.integers(0, 10**6), pictures=indices, count=st.integers(1, 9), more=st.integers(0, 5))
-def test_a_picture_gets_the_same_numbers_in_any_batch(
-    seed: int, epoch: int, pictures: list[int], count: int, more: int
-):
-    batch = uniform(seed, epoch, torch.tensor(pictures), "x", count)
-    for place, picture in enumerate(pictures):
-        alone = uniform(seed, epoch, torch.tensor([picture]), "x", count + more)
-        assert np.array_equal(alone[0, :count], batch[place])
+@given(seed=words, epoch=st.integers(0, 10**6), images=indices, count=st.integers(1, 9), more=st.integers(0, 5))
+def test_an_image_gets_the_same_numbers_in_any_batch(seed: int, epoch: int, images: list[int], count: int, more: int):
+    batch = uniform(seed, epoch, torch.tensor(images), "x", count)
+    for row, image in enumerate(images):
+        alone = uniform(seed, epoch, torch.tensor([image]), "x", count + more)
+        assert np.array_equal(alone[0, :count], batch[row])
 
 
-def test_a_batch_over_the_end_of_an_epoch_draws_for_each_picture_in_its_own():
+def test_a_batch_across_epochs_draws_for_each_image_in_its_own_epoch():
     drawn = uniform(5, torch.tensor([3, 3, 4]), torch.tensor([8, 9, 0]), "x", 4)
     assert np.array_equal(drawn[:2], uniform(5, 3, torch.tensor([8, 9]), "x", 4))
     assert np.array_equal(drawn[2:], uniform(5, 4, torch.tensor([0]), "x", 4))
 
 
 def test_the_mixing_function_is_splitmix64():
-    """Against whole numbers of any length, the definition by Steele, Lea and Flood."""
+    """The oracle is the definition by Steele, Lea and Flood in Python integers."""
 
     def splitmix(z: int) -> int:
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
@@ -73,11 +71,11 @@ def test_the_mixing_function_is_splitmix64():
         return z ^ (z >> 31)
 
     for z in (0, 1, 0x9E3779B97F4A7C15, 2**63, 2**64 - 1):
-        assert int(scramble(np.array([z], np.uint64))[0]) == splitmix(z)
+        assert int(splitmix64(np.array([z], np.uint64))[0]) == splitmix(z)
     assert splitmix(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # the published first output for seed 0
 
 
-def test_the_numbers_of_a_seed_stay_what_they_are():
+def test_the_numbers_of_a_seed_never_change():
     """A resumed run on another machine or a later version draws what it would have drawn: frozen on 2026-11-15."""
     assert uniform(42, 7, [0, 123_456_789], "flip", 2).tolist() == [
         [0.3190001845359802, 0.6009976267814636],
@@ -85,6 +83,6 @@ def test_the_numbers_of_a_seed_stay_what_they_are():
     ]
 
 
-def test_indices_must_be_whole_numbers():
-    with pytest.raises(ConfigError, match="one whole number per picture"):
+def test_indices_must_be_integers():
+    with pytest.raises(ConfigError, match="one integer index per image"):
         uniform(0, 0, torch.rand(3), "x", 1)

@@ -1,4 +1,4 @@
-"""Picture files: which names count as one, how they are read, and how a message tells what was found."""
+"""Image files: which names count as images, how they are read, and how messages list files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from vitkit.data.sources.base import Names
+from vitkit.data.sources.dataset import PackedStrings
 from vitkit.text import counted, few
 
-# What Pillow reads as pictures (no documents, films or data grids), HEIC, and arrays.
+# What Pillow reads as images (no documents, videos or data grids), HEIC, and arrays.
 EXTENSIONS = frozenset(
     """
     .jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .avif .avifs .heic .heif .hif .ppm
@@ -20,9 +20,9 @@ EXTENSIONS = frozenset(
 HEIC = frozenset((".heic", ".heif", ".hif"))
 
 
-class FilePictures:
-    def __init__(self, root: str, paths: Names) -> None:
-        self.root = os.path.abspath(root)  # a worker may run in another folder
+class FileImages:
+    def __init__(self, root: str, paths: PackedStrings) -> None:
+        self.root = os.path.abspath(root)  # a worker may have another working directory
         self.paths = paths
 
     def read(self, row: int) -> bytes:
@@ -34,23 +34,23 @@ def extension(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def is_picture(name: str) -> bool:
+def is_image(name: str) -> bool:
     return extension(name) in EXTENSIONS
 
 
-def is_rubbish(name: str) -> bool:
-    """What systems leave behind; a `._a.jpg` is no picture, whatever its name says."""
+def is_system_file(name: str) -> bool:
+    """Return whether an operating system left the file behind; `._a.jpg` is not an image, despite its name."""
     return name.startswith(".") or name.lower() in ("__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin")
 
 
-def no_column(words: Sequence[str], others: Sequence[str]) -> str:
-    """A note for a table in which no column is called as labels usually are; `others` may hold them all the same."""
-    choice = f"; --label COLUMN takes another of its columns: {few(others, 8)}" if others else ""
-    return f"no column of labels ({', '.join(words)}): unlabelled{choice}"
+def no_label_column_note(names: Sequence[str], others: Sequence[str]) -> str:
+    """Return a note for a table without a column of a usual label name; one of `others` may hold the labels."""
+    choice = f"; --label COLUMN uses another column: {few(others, 8)}" if others else ""
+    return f"no label column ({', '.join(names)}): unlabelled{choice}"
 
 
-def by_extension(paths: Collection[str], count: int = 5) -> str:
-    """214 .heic files, 3 .txt files in 3 folders"""
+def count_by_extension(paths: Collection[str], count: int = 5) -> str:
+    """Return text such as "214 .heic files, 3 .txt files in 3 folders"."""
     if not paths:
         return "no files"
     kinds = Counter(extension(path) or "extensionless" for path in paths).most_common()

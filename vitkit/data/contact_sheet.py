@@ -1,0 +1,143 @@
+"""A contact sheet: the model's input, class by class, as one image."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
+
+from vitkit.data.decode import decode
+from vitkit.data.preprocessing import Preprocessing, Resize
+from vitkit.data.sources.dataset import Data, DataError, Split
+from vitkit.data.transforms import EvalTransform
+from vitkit.errors import ConfigError, DecodeError
+
+ROWS, COLUMNS = 12, 8
+ENDINGS = (".png", ".jpg", ".jpeg")
+MARK = "vitkit check"  # in the metadata of every sheet, so that no other file is ever overwritten
+TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
+# fonts of many scripts, by their names on Linux, macOS and Windows
+WIDE_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "NotoSansCJKkr-Regular.otf",
+    "NanumGothic.ttf",
+    "AppleSDGothicNeo.ttc",
+    "Arial Unicode.ttf",
+    "malgun.ttf",
+    "msyh.ttc",
+    "DejaVuSans.ttf",
+)
+INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
+
+
+def contact_sheet(data: Data, image: tuple[int, int], resize: Resize, channels: int) -> Image.Image:
+    """Draw images of each class as the model will see them, after the evaluation transform's crop or squash."""
+    transform = EvalTransform(image=image, preprocessing=Preprocessing(resize=resize))
+    split = data.splits[next(iter(data.splits))]
+    rows = []
+    for name, members in _classes(data, split):
+        chosen = members[np.linspace(0, len(members) - 1, min(COLUMNS, len(members))).astype(int)]
+        views = [_view(split, int(index), transform, channels) for index in chosen]
+        rows.append((f"{name}  ({len(members):,})", [view for view in views if view is not None]))
+    shown = f"the first {ROWS} of {len(data.classes)} classes, " if len(data.classes) > ROWS else ""
+    return _draw(f"{data.name}: the model's input", f"{shown}{transform.describe()[0]}", rows)
+
+
+def _classes(data: Data, split: Split) -> list[tuple[str, np.ndarray]]:
+    if not data.classes:
+        everything = np.arange(len(split))
+        return [("unlabelled", members) for members in np.array_split(everything, ROWS) if len(members)]
+    rows = [
+        np.flatnonzero(split.labels[:, index] if split.labels.ndim == 2 else split.labels == index)
+        for index in range(min(len(data.classes), ROWS))
+    ]
+    return [(name, members) for name, members in zip(data.classes, rows, strict=False) if len(members)]
+
+
+def _view(split: Split, index: int, transform: EvalTransform, channels: int) -> np.ndarray | None:
+    try:
+        resized = transform.resize_only(decode(split.read(index), channels=channels))
+    except (DecodeError, DataError):
+        return None
+    return resized.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+
+
+def save_sheet(sheet: Image.Image, path: Path) -> None:
+    """Save the sheet to a new file, or over an earlier sheet."""
+    check_sheet_path(path)
+    metadata = PngInfo()
+    metadata.add_text("Software", MARK)
+    sheet.save(path, pnginfo=metadata, comment=MARK)  # pnginfo for PNG, comment for JPEG
+
+
+def check_sheet_path(path: Path) -> None:
+    if path.suffix.lower() not in ENDINGS:
+        raise ConfigError(f"{path} is no name for a contact sheet.", try_="a name that ends in .png or .jpg")
+    if path.exists() and not _is_sheet(path):
+        raise ConfigError(
+            f"{path} exists and is not a contact sheet of vitkit check; it stays as it is.",
+            try_="--sheet FILE with another name",
+        )
+
+
+def _is_sheet(path: Path) -> bool:
+    try:
+        with Image.open(path) as image:
+            return MARK in (image.info.get("Software"), bytes(image.info.get("comment", b"")).decode("latin-1"))
+    except Exception:  # not an image, or one that Pillow refuses
+        return False
+
+
+def _draw(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> Image.Image:
+    """Draw rows of (class name, images (height, width, C) uint8)."""
+    columns = max((len(views) for _, views in rows), default=1)
+    width = max(2 * MARGIN + columns * (TILE + GAP), 520)
+    height = 2 * MARGIN + 48 + len(rows) * (TILE + LINE + GAP)
+    sheet = Image.new("RGB", (width, height), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    pen.text((MARGIN, MARGIN), title, INK, _font(18, title))
+    pen.text((MARGIN, MARGIN + 26), _shorten(pen, subtitle, width - 2 * MARGIN), FAINT, _font(12, subtitle))
+    top = MARGIN + 52
+    for name, views in rows:
+        pen.text((MARGIN, top), _shorten(pen, name, width - 2 * MARGIN), INK, _font(12, name))
+        for column, pixels in enumerate(views):
+            sheet.paste(_tile(pixels), (MARGIN + column * (TILE + GAP), top + LINE))
+        top += TILE + LINE + GAP
+    return sheet
+
+
+def _tile(pixels: np.ndarray) -> Image.Image:
+    """Return a tile of any number of channels: grey and RGB as they are, otherwise the first three bands."""
+    shown = pixels[:, :, 0] if pixels.shape[2] < 3 else pixels[:, :, :3]
+    image = Image.fromarray(np.ascontiguousarray(shown)).convert("RGB")
+    image.thumbnail((TILE, TILE))
+    scale = min(TILE / image.width, TILE / image.height)
+    size = max(round(image.width * scale), 1), max(round(image.height * scale), 1)
+    tile = Image.new("RGB", (TILE, TILE), (236, 236, 232))
+    tile.paste(
+        image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC),
+        ((TILE - size[0]) // 2, (TILE - size[1]) // 2),
+    )
+    return tile
+
+
+def _font(size: int, text: str) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    """Return Pillow's own font, or for text in another script one of the system's fonts that has it."""
+    if any(ord(letter) > 0x2FF and not letter.isspace() and letter not in "…–—" for letter in text):
+        for name in WIDE_FONTS:
+            with contextlib.suppress(OSError):
+                return ImageFont.truetype(name, size)
+    return ImageFont.load_default(size)
+
+
+def _shorten(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
+    font = _font(12, text)
+    if pen.textlength(text, font) <= width:
+        return text
+    while text and pen.textlength(text + "…", font) > width:
+        text = text[:-1]
+    return text + "…"

@@ -1,0 +1,119 @@
+"""Class names → label indices: one sorted list of classes over all splits, whatever the source."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, nfc
+from vitkit.data.sources.splits import SPLITS, TRAINING_SPLITS
+from vitkit.text import counted, few, printable
+
+
+@dataclass(frozen=True)
+class RawSplit:
+    """One split as a source has it: row i of `store` is the image keys[i] of the class labels[i]."""
+
+    keys: Sequence[str]
+    store: ImageStore
+    labels: Sequence[str | None] | Sequence[Sequence[str]]  # one class, None where unlabelled; or any number of them
+
+
+def build_data(
+    name: str, kind: str, raw_splits: Mapping[str, RawSplit], *, notes: Iterable[str] = (), multilabel: bool = False
+) -> Data:
+    """Build the data from the splits of a source."""
+    empty = [split for split, raw in raw_splits.items() if not len(raw.keys)]
+    if len(empty) == len(raw_splits):
+        raise DataError(f"{name} holds no images: {kind}, all empty.")
+    raw_splits = {split: raw for split, raw in raw_splits.items() if split not in empty}
+    names = {label: nfc(label) for label in _used(raw_splits, multilabel)}
+    classes = sort_classes(names.values())
+    class_index = {name: index for index, name in enumerate(classes)}
+    label_index = {label: class_index[name] for label, name in names.items()}
+    splits = {}
+    for split in sorted(raw_splits, key=SPLITS.index):
+        raw = raw_splits[split]
+        labels = _table(raw.labels, label_index) if multilabel else _indices(raw.labels, label_index)
+        splits[split] = Split(_printable_keys(raw.keys), labels, raw.store, np.arange(len(raw.keys)))
+    shown = tuple(map(printable, classes))
+    skipped = (f"{split} is empty, skipped" for split in empty)
+    return Data(name, kind, shown, splits, (*notes, *skipped, *label_notes(shown, splits, multilabel)), multilabel)
+
+
+def _printable_keys(keys: Sequence[str]) -> PackedStrings:
+    """Return the keys for messages; printable paths are shared, not copied."""
+    return keys if isinstance(keys, PackedStrings) and keys.are_text else PackedStrings(map(printable, keys))
+
+
+def _used(raw_splits: Mapping[str, RawSplit], multilabel: bool) -> set[str]:
+    labels: Iterable[Any] = chain.from_iterable(raw.labels for raw in raw_splits.values())
+    return set(chain.from_iterable(labels)) if multilabel else set(labels) - {None}
+
+
+def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort class names; by value where all are integers, so that class 10 does not come before class 2."""
+    unique = set(names)
+    if all(name.isascii() and name.isdecimal() for name in unique):
+        return tuple(sorted(unique, key=lambda name: (int(name), name)))
+    return tuple(sorted(unique))
+
+
+def _indices(labels: Sequence[Any], index: Mapping[str, int]) -> NDArray[np.int64]:
+    return np.fromiter((-1 if label is None else index[label] for label in labels), np.int64, len(labels))
+
+
+def _table(labels: Sequence[Any], index: Mapping[str, int]) -> NDArray[np.bool_]:
+    table = np.zeros((len(labels), len(index)), dtype=bool)
+    for row, names in enumerate(labels):
+        table[row, [index[name] for name in names]] = True
+    return table
+
+
+def label_notes(classes: tuple[str, ...], splits: Mapping[str, Split], multilabel: bool) -> Iterable[str]:
+    """Yield notes about unusual classes and labels."""
+    if len(classes) == 1:
+        yield f"one class only: {classes[0]}"
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), []).append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            spellings = ", ".join(map(_spelled, names))
+            yield f"classes that look alike but are spelled differently stay separate: {spellings}"
+    if not classes:
+        return
+    training = next((split for split in TRAINING_SPLITS if split in splits), None)
+    for name, split in splits.items():
+        if not split.labelled:
+            continue
+        present = split.labels.any(axis=0) if multilabel else np.isin(np.arange(len(classes)), split.labels)
+        if not present.all():
+            missing = [classes[index] for index in np.flatnonzero(~present)]
+            yield (
+                missing_class_note(name, missing)
+                if name == training
+                else f"{name} has no image of {counted(len(missing), 'class')}: {few(missing)}"
+            )
+        if not multilabel and (count := int((split.labels < 0).sum())):
+            yield f"{name} has {counted(count, 'image')} without a label"
+
+
+def missing_class_note(training: str, classes: Sequence[str]) -> str:
+    return f"{training} has no image of {few(classes)}, which cannot be learned"
+
+
+def _spelled(name: str) -> str:
+    """Quote the name, so that spaces show, and add the code points of characters with a look-alike: 'µm' (U+00B5)."""
+    code_points = [
+        f"U+{ord(character):04X}"
+        for character in dict.fromkeys(name)
+        if character.isprintable() and unicodedata.normalize("NFKC", character) != character
+    ]
+    return repr(name) + (f" ({few(code_points, 3)})" if code_points else "")

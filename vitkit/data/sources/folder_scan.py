@@ -1,0 +1,99 @@
+"""Scan a folder for image files, in the same order on any file system; links are followed, but never in circles."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+
+from vitkit.data.sources.image_files import count_by_extension, is_image, is_system_file
+from vitkit.text import few, printable
+
+# A folder may be linked as a split (val → test) or as a class and is then read again; deeper, once per class is enough,
+# otherwise a few folders that link to each other would be scanned in every possible order.
+_CLASS_DEPTH = 2
+
+
+@dataclass
+class FolderScan:
+    images: list[str] = field(default_factory=list)  # relative paths, with "/"
+    folders: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)  # files without an image's extension
+    unreadable: list[str] = field(default_factory=list)
+    circular: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # links to nothing, pipes, devices
+
+    def notes(self) -> list[str]:
+        rows = []
+        if self.others:
+            rows.append(f"not images, skipped: {count_by_extension(self.others)}")
+        for names, description in (
+            (self.unreadable, "unreadable, skipped"),
+            (self.circular, "circular links, not followed"),
+            (self.broken, "broken links or not regular files, skipped"),
+        ):
+            if names:
+                rows.append(f"{description}: {few([*map(printable, sorted(names))])}")
+        return rows
+
+
+def scan_folder(root: str) -> FolderScan:
+    scan = FolderScan()
+    waiting: list[tuple[str, int, set[tuple[int, int]]]] = [("", 0, {_identity(root)})]
+    while waiting:
+        folder, depth, visited = waiting.pop()
+        for name in reversed(_visit(root, folder, scan)):
+            try:
+                identity = _identity(os.path.join(root, name))
+            except OSError:
+                scan.unreadable.append(name)
+                continue
+            if identity in visited:
+                scan.circular.append(name)
+                continue
+            if depth + 1 > _CLASS_DEPTH:
+                visited.add(identity)
+                waiting.append((name, depth + 1, visited))
+            else:
+                waiting.append((name, depth + 1, visited | {identity}))
+    scan.images.sort(key=lambda path: path.split("/"))
+    scan.folders.sort(key=lambda path: path.split("/"))
+    return scan
+
+
+def _visit(root: str, folder: str, scan: FolderScan) -> list[str]:
+    """Add a folder's files to the scan and return the folders in it, sorted by name."""
+    try:
+        with os.scandir(os.path.join(root, folder)) as entries:
+            inside = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        if not folder:
+            raise
+        scan.unreadable.append(folder)
+        return []
+    if folder:
+        scan.folders.append(folder)
+    folders = []
+    for entry in inside:
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        try:
+            if is_system_file(entry.name):
+                continue
+            if entry.is_dir():
+                folders.append(path)
+            elif not entry.is_file():
+                scan.broken.append(path)
+            elif not is_image(entry.name):
+                scan.others.append(path)
+            elif not os.access(entry.path, os.R_OK):
+                scan.unreadable.append(path)
+            else:
+                scan.images.append(path)
+        except OSError as error:  # a link to itself, or through a folder without permission
+            (scan.circular if error.errno == errno.ELOOP else scan.unreadable).append(path)
+    return folders
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
