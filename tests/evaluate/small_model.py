@@ -1,4 +1,4 @@
-"""A small model that knows a little of `fashion`, and pictures to score it on."""
+"""A small model that is fitted to `fashion`, and images to score it on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 import vitkit
 from tests.model.kinds import randomise
-from vitkit.data.sources.base import Data
+from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
 from vitkit.model.build import Model
@@ -23,7 +23,7 @@ def some_fashion(every: int = 5) -> Data:
 
 
 def small_model(classes: tuple[str, ...] = CLASSES) -> Model:
-    """Its logits stand in the order of `classes`, names of fashion's or others."""
+    """Return the model with logits in the order of `classes`, names of fashion's classes or others."""
     model = copy.deepcopy(_fitted())
     order = [CLASSES.index(name) if name in CLASSES else 0 for name in classes]
     with torch.no_grad():
@@ -37,7 +37,7 @@ def small_model(classes: tuple[str, ...] = CLASSES) -> Model:
 
 @cache
 def _fitted() -> Model:
-    """Random weights below a head that least squares fitted to a few hundred pictures."""
+    """Return random weights with a head that least squares fitted to a few hundred images."""
     torch.manual_seed(0)
     model = randomise(vitkit.create("mu/4", classes=10, image=28, channels=1)).eval()
     split = open_data("fashion").splits["train"]
@@ -45,15 +45,15 @@ def _fitted() -> Model:
     names = [split.keys[index].split("/")[1] for index in chosen]
     with torch.no_grad():
         _, seen = model(torch.stack([as_input(split.read(index)) for index in chosen]), capture=("representation",))
-        known = torch.cat([seen["representation"], torch.ones(len(names), 1)], 1).double()
-        wanted = torch.tensor([[10.0 * (name == other) for other in CLASSES] for name in names]).double()
-        # a ridge: without it, weights are so large that rounding moves answers
-        solved = torch.linalg.solve(known.T @ known + torch.eye(known.shape[1]), known.T @ wanted).float()
+        features = torch.cat([seen["representation"], torch.ones(len(names), 1)], 1).double()
+        targets = torch.tensor([[10.0 * (name == other) for other in CLASSES] for name in names]).double()
+        # a ridge: without it, weights are so large that rounding changes predictions
+        solved = torch.linalg.solve(features.T @ features + torch.eye(features.shape[1]), features.T @ targets).float()
         model.head.logits.weight.copy_(solved[:-1].T)
         model.head.logits.bias.copy_(solved[-1])
     return model
 
 
 def as_input(pixels: np.ndarray) -> torch.Tensor:
-    """(28, 28, 1) bytes → (1, 28, 28) on [-1, 1]: all that preprocessing is for a picture of the right size."""
+    """Convert (28, 28, 1) bytes to (1, 28, 28) on [-1, 1], the preprocessing of an image of the right size."""
     return torch.from_numpy(pixels).permute(2, 0, 1).float() / 127.5 - 1

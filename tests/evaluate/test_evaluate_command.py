@@ -1,4 +1,4 @@
-"""`vitkit evaluate` as a user meets it."""
+"""The command `vitkit evaluate` from arguments to output."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.evaluate.small import as_input, small_model, some_fashion
+from tests.evaluate.small_model import as_input, small_model, some_fashion
 from vitkit.cli.main import main
 from vitkit.config.schema import Fit
 from vitkit.data.partition import fingerprint, partition, stratified
-from vitkit.data.sources.base import Data
+from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.evaluate.show import print_evaluation
+from vitkit.evaluate.printing import print_evaluation
 from vitkit.run_folder import RunFolder
 
 
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def arrays(path: Path, data: Data, split: str = "test", **more: np.ndarray) -> Path:
-    """A few of fashion's pictures in a file of arrays without splits."""
+    """Write a few of fashion's images to an array file without splits."""
     chosen = data.splits[split]
     np.savez(
         path,
@@ -44,55 +44,57 @@ def arrays(path: Path, data: Data, split: str = "test", **more: np.ndarray) -> P
     return path
 
 
-def evaluate(*words: str | Path) -> None:
-    main(["evaluate", *map(str, words), "--device", "cpu", "--workers", "0"])
+def evaluate(*arguments: str | Path) -> None:
+    main(["evaluate", *map(str, arguments), "--device", "cpu", "--workers", "0"])
 
 
-def test_people_get_a_list_of_scores(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_scores_are_printed(run: Path, capsys: pytest.CaptureFixture[str]):
     evaluate(run, "fashion")
     text = capsys.readouterr().out
-    assert "fashion, test: 1,000 pictures, 10 classes" in text
+    assert "fashion, test: 1,000 images, 10 classes" in text
     assert max(map(len, text.splitlines())) <= 100
     model, split = vitkit.load(run), open_data("fashion").splits["test"]
     with torch.no_grad():
-        answers = model(torch.stack([as_input(split.read(index)) for index in range(1000)])).argmax(1)
+        predictions = model(torch.stack([as_input(split.read(index)) for index in range(1000)])).argmax(1)
     truth = [CLASSES.index(key.split("/")[1]) for key in split.keys]
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip() and not line.startswith(" ")}
-    assert f"{100 * sk.accuracy_score(truth, answers):.1f} %" in rows["top-1"]
-    assert f"{100 * sk.f1_score(truth, answers, average='macro'):.1f} %" in rows["macro-F1"]
-    recalls = sk.recall_score(truth, answers, average=None)
+    assert f"{100 * sk.accuracy_score(truth, predictions):.1f} %" in rows["top-1"]
+    assert f"{100 * sk.f1_score(truth, predictions, average='macro'):.1f} %" in rows["macro-F1"]
+    recalls = sk.recall_score(truth, predictions, average=None)
     assert CLASSES[recalls.argmin()] in rows["weakest"]
-    assert f"{100 * recalls.min():.1f} %, 100 pictures" in rows["weakest"]
-    wrong = sk.confusion_matrix(truth, answers) * (1 - np.eye(10, dtype=int))
+    assert f"{100 * recalls.min():.1f} %, 100 images" in rows["weakest"]
+    wrong = sk.confusion_matrix(truth, predictions) * (1 - np.eye(10, dtype=int))
     one, other = np.unravel_index(wrong.argmax(), wrong.shape)
     assert f"{CLASSES[one]} taken for {CLASSES[other]} {wrong.max()} times" in rows["confused"]
 
 
 def test_json_and_the_file_are_the_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     data = arrays(tmp_path / "a.npz", some_fashion(20))
-    evaluate(run, data, "--json", "--out", tmp_path / "found.json")
+    evaluate(run, data, "--json", "--out", tmp_path / "evaluation.json")
     printed = capsys.readouterr().out
-    assert Evaluation.from_json(printed) == Evaluation.from_json((tmp_path / "found.json").read_text())
-    assert json.loads(printed)["pictures"] == 50
+    assert Evaluation.from_json(printed) == Evaluation.from_json((tmp_path / "evaluation.json").read_text())
+    assert json.loads(printed)["images"] == 50
 
 
-def test_what_does_not_fit_together_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_classes_of_one_side_only_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     vitkit.save(small_model((*CLASSES[:8], "hat")), tmp_path / "run")
     evaluate(tmp_path / "run", arrays(tmp_path / "a.npz", some_fashion(20)))
     text = capsys.readouterr().out
-    assert "1 class only the model has: hat" in text
-    assert "2 classes only the data have: ankle boot, bag" in text
-    assert "10 pictures without a class of the model" in text
+    assert "1 class only in the model: hat" in text
+    assert "2 classes only in the data: ankle boot, bag" in text
+    assert "10 images without a class of the model" in text
 
 
-def test_several_labels_and_pictures_left_out_are_shown(capsys: pytest.CaptureFixture[str]):
+def test_multilabel_scores_and_skipped_images_are_printed(capsys: pytest.CaptureFixture[str]):
     from vitkit.evaluate.classify import evaluate as evaluate_model
 
     data = some_fashion(20)
     split = data.splits["test"]
     table = split.labels[:, None] == np.arange(10)
-    found = evaluate_model(small_model(), replace(data, splits={"test": replace(split, labels=table)}, multilabel=True))
-    print_evaluation(replace(found, left_out={f"{number}.jpg": "is empty" for number in range(7)}))
+    evaluation = evaluate_model(
+        small_model(), replace(data, splits={"test": replace(split, labels=table)}, multilabel=True)
+    )
+    print_evaluation(replace(evaluation, left_out={f"{number}.jpg": "is empty" for number in range(7)}))
     text = capsys.readouterr().out
     assert "mean AP" in text
     assert "average precision" in text
@@ -101,7 +103,7 @@ def test_several_labels_and_pictures_left_out_are_shown(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("form", ["google", "timm", "hf"])
-def test_foreign_weights_are_told_their_names(
+def test_labels_names_the_classes_of_foreign_weights(
     form: str, fixtures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     weights = fixtures / "google_token_weights.npz"
@@ -116,10 +118,10 @@ def test_foreign_weights_are_told_their_names(
     for order in (CLASSES, CLASSES[::-1]):
         names.write_text("\n".join(order) + "\n", encoding="utf-8")
         evaluate(weights, data, "--labels", names, "--json")
-        found = Evaluation.from_json(capsys.readouterr().out)
-        assert found.classes == order
-        scores.append(np.array(found.confusion))
-    # the names alone changed: the same answers, counted for the mirrored truths
+        evaluation = Evaluation.from_json(capsys.readouterr().out)
+        assert evaluation.classes == order
+        scores.append(np.array(evaluation.confusion))
+    # only the names changed: the same predictions, counted for the mirrored labels
     assert scores[0].sum(0).tolist() == scores[1].sum(0).tolist()
     assert scores[0][::-1].tolist() == scores[1].tolist()
 
@@ -133,7 +135,7 @@ def test_another_image_size_reaches_the_model(run: Path, tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["RUN", "fashion", "--split", "val"], "fashion has no split val"),
         (["RUN", "fashion", "--batch", "0"], "--batch 0: 1 or more"),
@@ -142,78 +144,81 @@ def test_another_image_size_reaches_the_model(run: Path, tmp_path: Path, capsys:
         (["RUN", "fashion", "--label", "age"], "has no columns"),
         (["RUN", "fashion", "--labels", "nowhere.txt"], "nowhere.txt cannot be read"),
         (["RUN", "fashion", "--labels", "FEW"], "names 2 classes; the model has 10"),
-        (["RUN", "fashion", "--labels", "GAP"], "empty line, number 2"),
+        (["RUN", "fashion", "--labels", "GAP"], "gap.txt: line 2 is empty"),
         (["RUN", "fashion", "--real", "nowhere.json"], "ImageNet's 1000 classes"),
         (["RUN", "nowhere/"], "nowhere/ does not exist"),
         (["nowhere.npz", "fashion"], "nowhere.npz does not exist"),
     ],
 )
-def test_a_mistake_is_a_message_and_exit_code_2(
-    words: list[str], message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_user_error_is_a_message_and_exit_code_2(
+    arguments: list[str], message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "few.txt").write_text("cat\ndog\n")
     (tmp_path / "gap.txt").write_text("cat\n\n" + "\n".join(CLASSES[2:]))
-    places = {"RUN": run, "FEW": tmp_path / "few.txt", "GAP": tmp_path / "gap.txt"}
+    paths = {"RUN": run, "FEW": tmp_path / "few.txt", "GAP": tmp_path / "gap.txt"}
     with pytest.raises(SystemExit) as stopped:
-        evaluate(*(places.get(word, word) for word in words))
+        evaluate(*(paths.get(word, word) for word in arguments))
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 
 
-# Pictures that the run set aside
+# Images that the run held out
 
 
 @pytest.fixture
-def divided(run: Path, tmp_path: Path) -> Path:
-    """Data without splits, and the record of a run that set a fifth of them aside."""
+def partitioned(run: Path, tmp_path: Path) -> Path:
+    """Write data without splits, and the record of a run that held out a fifth of them."""
     path = arrays(tmp_path / "all.npz", some_fashion(10))
     record = {"source": "all", "share": 0.2, "seed": 3, "fingerprint": fingerprint(open_data(path), "all")}
     (run / "run.json").write_text(json.dumps({"split": record}))
     return path
 
 
-def test_only_pictures_that_the_run_set_aside_are_scored(
-    run: Path, divided: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+def test_only_images_that_the_run_held_out_are_scored(
+    run: Path, partitioned: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ):
-    split = open_data(divided).splits["all"]
-    _, aside = stratified(split.labels, 0.2, 3)
+    split = open_data(partitioned).splits["all"]
+    _, held_out = stratified(split.labels, 0.2, 3)
     with torch.no_grad():
-        answers = vitkit.load(run)(torch.stack([as_input(split.read(index)) for index in aside])).argmax(1)
-    names = open_data(divided).classes
-    truth = [CLASSES.index(names[label]) for label in split.labels[aside]]
-    for place in (run, run / "model.safetensors"):
-        evaluate(place, divided, "--json")
-        found = Evaluation.from_json(capsys.readouterr().out)
-        assert found.pictures == len(aside) == 20
-        assert np.array(found.confusion).tolist() == sk.confusion_matrix(truth, answers, labels=range(10)).tolist()
-    assert "scoring the 20 pictures" in caplog.text
+        predictions = vitkit.load(run)(torch.stack([as_input(split.read(index)) for index in held_out])).argmax(1)
+    names = open_data(partitioned).classes
+    truth = [CLASSES.index(names[label]) for label in split.labels[held_out]]
+    for weights in (run, run / "model.safetensors"):
+        evaluate(weights, partitioned, "--json")
+        evaluation = Evaluation.from_json(capsys.readouterr().out)
+        assert evaluation.images == len(held_out) == 20
+        assert (
+            np.array(evaluation.confusion).tolist()
+            == sk.confusion_matrix(truth, predictions, labels=range(10)).tolist()
+        )
+    assert "scoring the 20 images" in caplog.text
 
 
-def test_a_split_asked_for_by_name_is_given_with_a_warning(
-    run: Path, divided: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+def test_a_split_named_by_the_user_is_scored_with_a_warning(
+    run: Path, partitioned: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
-    evaluate(run, divided, "--split", "all", "--json")
-    assert Evaluation.from_json(capsys.readouterr().out).pictures == 100
-    assert "was fitted on most of these pictures" in caplog.text
+    evaluate(run, partitioned, "--split", "all", "--json")
+    assert Evaluation.from_json(capsys.readouterr().out).images == 100
+    assert "was trained on most of these images" in caplog.text
 
 
-def test_other_pictures_are_all_scored(
-    run: Path, divided: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+def test_all_images_of_other_data_are_scored(
+    run: Path, partitioned: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
     evaluate(run, arrays(tmp_path / "other.npz", some_fashion(20)), "--json")
-    assert Evaluation.from_json(capsys.readouterr().out).pictures == 50
-    assert "is not what" in caplog.text
+    assert Evaluation.from_json(capsys.readouterr().out).images == 50
+    assert "has changed since" in caplog.text
 
 
-def test_a_split_for_scoring_is_scored_whatever_was_set_aside(
-    run: Path, divided: Path, caplog: pytest.LogCaptureFixture
+def test_a_test_split_is_scored_regardless_of_held_out_images(
+    run: Path, partitioned: Path, caplog: pytest.LogCaptureFixture
 ):
     evaluate(run, "fashion")
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
-    ("began", "asked", "seen"),
+    ("trained", "arguments", "overlap"),
     [
         ("photos", ["photos/train"], 20),
         ("photos", ["photos/test"], 0),
@@ -223,43 +228,43 @@ def test_a_split_for_scoring_is_scored_whatever_was_set_aside(
         ("photos/train", ["photos"], 0),
     ],
 )
-def test_pictures_that_the_run_knows_are_told_by_another_folder_of_theirs(
-    began: str,
-    asked: list[str],
-    seen: int,
+def test_training_images_are_recognised_through_a_parent_or_child_folder(
+    trained: str,
+    arguments: list[str],
+    overlap: int,
     run: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.chdir(tmp_path)
-    pictures = some_fashion(10).splits["test"]
-    for index, label in enumerate(pictures.labels[:30].tolist()):
+    images = some_fashion(10).splits["test"]
+    for index, label in enumerate(images.labels[:30].tolist()):
         folder = Path("photos") / ("test" if index % 3 == 2 else "train") / CLASSES[label % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.squeeze(pictures.read(index))).save(folder / f"{index}.png")
-    config = Fit(data=str(tmp_path / began), test=0.2)
+        Image.fromarray(np.squeeze(images.read(index))).save(folder / f"{index}.png")
+    config = Fit(data=str(tmp_path / trained), test=0.2)
     RunFolder(run).write_config(config)
-    data = open_data(tmp_path / began)
+    data = open_data(tmp_path / trained)
     (run / "run.json").write_text(json.dumps({"split": partition(data, **config.partition).held_out}))
     Path("link").symlink_to("photos")
-    evaluate(run, asked[0].replace("*", tmp_path.name), *asked[1:])
-    assert ("was fitted on" in caplog.text) == bool(seen)
-    if seen:
-        assert f"was fitted on {seen} of these 20 pictures" in caplog.text
+    evaluate(run, arguments[0].replace("*", tmp_path.name), *arguments[1:])
+    assert ("was trained on" in caplog.text) == bool(overlap)
+    if overlap:
+        assert f"was trained on {overlap} of these 20 images" in caplog.text
 
 
-def test_settings_of_another_version_do_not_keep_a_run_from_being_scored(
+def test_a_run_with_settings_of_another_version_is_scored(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (run / "config.toml").write_text('data = "elsewhere"\nno_such_setting = 3\n')
     (run / "run.json").write_text("{}")
     evaluate(run, "fashion", "--json")
-    assert Evaluation.from_json(capsys.readouterr().out).pictures == 1000
+    assert Evaluation.from_json(capsys.readouterr().out).images == 1000
 
 
-def test_a_damaged_record_is_a_mistake(run: Path, divided: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_damaged_record_is_an_error(run: Path, partitioned: Path, capsys: pytest.CaptureFixture[str]):
     (run / "run.json").write_text('{"split": {"source": "all"}}')
     with pytest.raises(SystemExit, match="2"):
-        evaluate(run, divided)
-    assert "does not tell which pictures" in capsys.readouterr().err
+        evaluate(run, partitioned)
+    assert "does not record which images" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Average precision equals scikit-learn's, ties and classes without positives included."""
+"""Average precision equals scikit-learn's, also for ties and classes without positives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_mean_is_over_classes_that_have_a_positive(case):
         assert ours == pytest.approx(sk.average_precision_score(labels[:, present], scores[:, present]))
 
 
-def test_high_logits_order_pictures_although_their_sigmoids_are_equal():
+def test_high_logits_rank_images_although_their_sigmoids_are_equal():
     scores, labels = np.array([[30.0], [25], [20]], np.float32), np.array([[True], [False], [False]])
     assert multilabel.average_precision(scores, labels).tolist() == [1]
 
@@ -49,20 +49,20 @@ def test_high_logits_order_pictures_although_their_sigmoids_are_equal():
 @given(cases())
 def test_counts_of_labels_equal_scikit_learn(case):
     scores, labels = case
-    counts = multilabel.count(scores > 0, labels)
-    # scikit-learn takes a single column for one label per picture
-    wide = [np.column_stack([table, np.zeros(len(table), bool)]) for table in (labels, scores > 0)]
-    precision, recall, f1, pictures = (
-        column[:-1] for column in sk.precision_recall_fscore_support(*wide, zero_division=np.nan)
+    counts = multilabel.count_labels(scores > 0, labels)
+    # scikit-learn takes a single column for single-label data
+    padded = [np.column_stack([table, np.zeros(len(table), bool)]) for table in (labels, scores > 0)]
+    precision, recall, f1, images = (
+        column[:-1] for column in sk.precision_recall_fscore_support(*padded, zero_division=np.nan)
     )
     np.testing.assert_allclose(counts.precision, precision)
     np.testing.assert_allclose(counts.recall, recall)
     np.testing.assert_allclose(counts.f1, f1)
-    assert counts.pictures.tolist() == pictures.tolist()
+    assert counts.images.tolist() == images.tolist()
 
 
 @given(cases())
-def test_a_spread_is_a_number_wherever_there_is_a_positive(case):
+def test_the_deviation_is_finite_if_there_is_a_positive(case):
     scores, labels = case
     if labels.any():
-        assert np.isfinite(multilabel.spread(scores, labels))
+        assert np.isfinite(multilabel.bootstrap_deviation(scores, labels))

@@ -1,4 +1,4 @@
-"""A local stand-in for the Hugging Face Hub: the two requests that downloading a file takes, answered from a folder."""
+"""A local fake of the Hugging Face Hub: it answers the two requests of a download from a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @contextmanager
 def hub(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serves root/OWNER/NAME/FILE as OWNER/NAME; yields its address and the log of requests."""
+    """Serve root/OWNER/NAME/FILE as OWNER/NAME; yield the address and the log of requests."""
     log: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

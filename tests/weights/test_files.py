@@ -1,4 +1,4 @@
-"""Broken, foreign and hostile files: one clear error, nothing executed, nothing changed."""
+"""Broken, foreign and hostile files give one clear error; nothing is executed or changed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_missing_extra_and_misshapen_tensors_are_all_named_with_their_shapes(ten
     assert "misshapen blocks.0.mlp.fc2.weight, expected (48, 96), found (48, 95)" in message
 
 
-def test_a_tensor_that_tells_the_sizes_is_missed_by_name(tensors: dict, tmp_path: Path):
+def test_a_missing_tensor_that_sizes_are_inferred_from_is_named(tensors: dict, tmp_path: Path):
     del tensors["blocks.0.mlp.fc1.weight"]
     save_file(tensors, tmp_path / "bad.safetensors")
     assert "lacks blocks.0.mlp.fc1.weight" in error_of(tmp_path / "bad.safetensors")
@@ -60,7 +60,7 @@ def test_a_native_file_missing_a_tensor_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth"])
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.999])
 def test_truncated_files_are_refused(suffix: str, share: float, tmp_path: Path):
-    path = whole_file(tmp_path, suffix)
+    path = complete_file(tmp_path, suffix)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     assert str(path) in error_of(path)
@@ -69,15 +69,15 @@ def test_truncated_files_are_refused(suffix: str, share: float, tmp_path: Path):
 @given(data=st.data())
 @settings(max_examples=100)
 def test_damaged_files_load_or_give_a_clear_error(tmp_path_factory, data: st.DataObject):
-    """A flipped byte either falls into a tensor's values or is an error of ours; never another exception."""
+    """A flipped byte changes the values of a tensor or raises a VitkitError, never another exception."""
     folder = tmp_path_factory.getbasetemp()
     suffix = data.draw(st.sampled_from([".safetensors", ".npz", ".pth"]))
-    path = folder / f"whole{suffix}"
+    path = folder / f"complete{suffix}"
     if not path.exists():
-        whole_file(folder, suffix)
+        complete_file(folder, suffix)
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
-        edge = data.draw(st.booleans())  # headers and directories are where damage shows
+        edge = data.draw(st.booleans())  # at the edges: headers and directories
         spread = min(len(content), 3000) if edge else len(content)
         index = data.draw(st.integers(0, spread - 1))
         content[index if data.draw(st.booleans()) else -1 - index] = data.draw(st.integers(0, 255))
@@ -87,7 +87,7 @@ def test_damaged_files_load_or_give_a_clear_error(tmp_path_factory, data: st.Dat
         vitkit.load(damaged, heads=3)
 
 
-def test_positions_without_room_for_a_patch_are_an_error_that_names_the_file(tmp_path: Path):
+def test_positions_for_no_patch_are_an_error_that_names_the_file(tmp_path: Path):
     tensors = dict(open_checkpoint(FIXTURES / "google_hybrid_weights.npz").tensors)
     tensors["Transformer/posembed_input/pos_embedding"] = torch.zeros(1, 1, 1)  # for the class token alone
     save_file(tensors, tmp_path / "changed.safetensors")
@@ -96,7 +96,7 @@ def test_positions_without_room_for_a_patch_are_an_error_that_names_the_file(tmp
 
 @given(data=st.data())
 @settings(max_examples=100)
-def test_any_tensor_lost_or_reshaped_is_an_error_of_ours(tmp_path_factory, data: st.DataObject):
+def test_any_missing_or_reshaped_tensor_is_an_error_that_names_the_file(tmp_path_factory, data: st.DataObject):
     path = data.draw(st.sampled_from(sorted(FIXTURES.glob("*_weights.*"))))
     tensors = dict(open_checkpoint(path).tensors)
     name = data.draw(st.sampled_from(sorted(tensors)))
@@ -109,8 +109,8 @@ def test_any_tensor_lost_or_reshaped_is_an_error_of_ours(tmp_path_factory, data:
     assert str(damaged) in error_of(damaged, heads=3 if "timm" in path.name else None)
 
 
-def whole_file(folder: Path, suffix: str) -> Path:
-    path = folder / f"whole{suffix}"
+def complete_file(folder: Path, suffix: str) -> Path:
+    path = folder / f"complete{suffix}"
     if suffix == ".npz":
         path.write_bytes((FIXTURES / "google_token_weights.npz").read_bytes())
     elif suffix == ".safetensors":
@@ -130,6 +130,7 @@ def whole_file(folder: Path, suffix: str) -> Path:
     ],
     ids=["torch zip", "torch legacy", "plain pickle", "npz object array"],
 )
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_a_pickle_with_code_in_it_is_never_executed(write, tmp_path: Path):
     executed = tmp_path / "executed"
 
@@ -167,7 +168,7 @@ def test_the_content_decides_not_the_name(fixtures: Path, tmp_path: Path):
     assert vitkit.load(path).config.width == 48
 
 
-def test_a_header_as_long_as_the_letters_pk_is_no_archive(tmp_path: Path):
+def test_a_header_length_that_reads_as_pk_is_not_taken_for_an_archive(tmp_path: Path):
     vitkit.save(make("token"), tmp_path / "model.safetensors")
     content = (tmp_path / "model.safetensors").read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -181,13 +182,13 @@ def test_a_header_as_long_as_the_letters_pk_is_no_archive(tmp_path: Path):
     )
 
 
-def test_half_precision_weights_become_single(tensors: dict, tmp_path: Path):
+def test_half_precision_weights_become_float32(tensors: dict, tmp_path: Path):
     save_file({name: value.half() for name, value in tensors.items()}, tmp_path / "half.safetensors")
     model = vitkit.load(tmp_path / "half.safetensors", heads=3)
     assert {value.dtype for value in model.parameters()} == {torch.float32}
 
 
-def test_a_large_model_in_several_files_is_read(tmp_path: Path):
+def test_a_model_in_several_shards_is_read(tmp_path: Path):
     import json
 
     model = make("token")
@@ -196,9 +197,9 @@ def test_a_large_model_in_several_files_is_read(tmp_path: Path):
     names = sorted(tensors)
     (tmp_path / "model.safetensors").unlink()
     shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
-    for file, part in shards.items():
-        save_file({name: tensors[name] for name in part}, tmp_path / file)
-    weight_map = {name: file for file, part in shards.items() for name in part}
+    for file, shard in shards.items():
+        save_file({name: tensors[name] for name in shard}, tmp_path / file)
+    weight_map = {name: file for file, shard in shards.items() for name in shard}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     images = images_for(model)
     assert torch.equal(vitkit.load(tmp_path)(images), model(images))
@@ -209,10 +210,10 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path):
     assert "points outside its folder" in error_of(tmp_path)
 
 
-def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path):
+def test_a_grid_that_is_not_square_has_to_be_passed(tmp_path: Path):
     model = make("non-square, one channel")  # 2 x 5 patches
     vitkit.save(model, tmp_path / "out.npz", format="google")
-    with pytest.raises(SizeError, match=r"10 patches, which is no square grid[\s\S]*\(2, 5\)"):
+    with pytest.raises(SizeError, match=r"10 patches, which is not a square grid[\s\S]*\(2, 5\)"):
         vitkit.load(tmp_path / "out.npz")
     with pytest.raises(SizeError, match="not for 3 x 4 = 12"):
         vitkit.load(tmp_path / "out.npz", grid=(3, 4))
@@ -220,21 +221,21 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path):
     assert torch.equal(vitkit.load(tmp_path / "out.npz", grid=(2, 5))(images), model(images))
 
 
-def test_a_stranger_is_not_taken_for_a_vit(tmp_path: Path):
+def test_an_unknown_architecture_is_refused(tmp_path: Path):
     save_file({"conv1.weight": torch.ones(3), "fc.bias": torch.ones(2)}, tmp_path / "resnet.safetensors")
     message = error_of(tmp_path / "resnet.safetensors")
-    assert "2 tensors of a model that vitkit does not know" in message
+    assert "2 tensors in a format that vitkit does not know" in message
     assert "conv1.weight, fc.bias" in message
 
 
 @pytest.mark.parametrize("content", [b"", b"a text file", b"\x89PNG\r\n\x1a\n" + bytes(9), b"PK\x03\x04rest"])
-def test_a_file_that_is_no_weights_is_refused(content: bytes, tmp_path: Path):
+def test_a_file_without_weights_is_refused(content: bytes, tmp_path: Path):
     path = tmp_path / "weights.npz"
     path.write_bytes(content)
     assert str(path) in error_of(path)
 
 
-def test_a_path_that_does_not_exist_shows_what_is_beside_it(tmp_path: Path):
+def test_a_path_that_does_not_exist_shows_the_other_files_in_its_folder(tmp_path: Path):
     for name in ("vit.npz", *(f"another-{number}" for number in range(20))):
         (tmp_path / name).touch()
     message = error_of(tmp_path / "vot.npz")
@@ -249,13 +250,13 @@ def test_a_models_name_points_to_its_public_weights():
         vitkit.load("B/16")
 
 
-def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path):
+def test_an_empty_folder_is_an_error_that_lists_the_expected_files(tmp_path: Path):
     message = error_of(tmp_path)
     assert "looked for" in message
     assert "model.safetensors" in message
 
 
-def test_a_record_that_does_not_fit_is_refused(tmp_path: Path):
+def test_a_record_that_does_not_match_its_weights_is_refused(tmp_path: Path):
     vitkit.save(make("token"), tmp_path / "run")
     record = (tmp_path / "run" / "model.json").read_text()
     for bad, message in [
@@ -270,7 +271,7 @@ def test_a_record_that_does_not_fit_is_refused(tmp_path: Path):
         assert message in error_of(tmp_path / "run")
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     vitkit.save(make("token"), tmp_path / "w.npz", format="google")
     before = (tmp_path / "w.npz").read_bytes()
 
@@ -288,7 +289,7 @@ def test_a_loaded_model_outlives_its_file(tmp_path: Path):
     model = make("token")
     vitkit.save(model, tmp_path / "a.safetensors")
     loaded, images = vitkit.load(tmp_path / "a.safetensors"), images_for(model)
-    with (tmp_path / "a.safetensors").open("r+b") as file:  # in place: a view of the file would change with it
+    with (tmp_path / "a.safetensors").open("r+b") as file:  # in place: a memory-mapped view would change with the file
         content = file.read()
         file.seek(0)
         file.write(bytes(len(content)))
@@ -303,7 +304,7 @@ def test_a_record_that_belongs_to_other_weights_is_refused(tmp_path: Path):
     assert "model.json describes another model" in error_of(tmp_path / "a", heads=None)
 
 
-def test_weights_written_over_others_leave_none_of_their_records(tmp_path: Path):
+def test_overwriting_weights_removes_the_json_files_of_the_old_ones(tmp_path: Path):
     vitkit.save(make("token"), tmp_path, format="hf")
     vitkit.save(make("gap"), tmp_path)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
@@ -328,7 +329,7 @@ def test_arguments_that_do_not_fit_are_never_ignored(options: dict, message: str
     assert message in error_of(tmp_path / "run", **{"heads": None, **options})
 
 
-def test_a_compiled_model_is_saved_as_what_it_wraps(tmp_path: Path):
+def test_a_compiled_model_is_saved_as_the_model_inside(tmp_path: Path):
     model = make("token")
     vitkit.save(torch.compile(model, backend="eager"), tmp_path / "run")
     assert vitkit.load(tmp_path / "run").config == model.config

@@ -1,4 +1,4 @@
-"""From format to format and back: the same bytes, or a refusal that names what would be lost."""
+"""Conversions from format to format and back give the same bytes, or are refused with the names of the losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitkit.model.config import ViTConfig
 
 @st.composite
 def plain_models(draw: st.DrawFn) -> Model:
-    """Class token, 1-D positions, linear head: what all four formats hold."""
+    """Draw models with a class token, 1-D positions and a linear head, which all four formats hold."""
     heads, patch = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     config = ViTConfig(
         depth=draw(st.integers(1, 12)),
@@ -53,8 +53,8 @@ def test_google_native_timm_hf_google_gives_the_same_bytes(tmp_path_factory, mod
         for name in start.files:
             assert start[name].tobytes() == end[name].tobytes()
     images = images_for(model)
-    for place in ("native", "timm", "hf"):
-        assert torch.equal(vitkit.load(folder / place)(images), model(images))
+    for name in ("native", "timm", "hf"):
+        assert torch.equal(vitkit.load(folder / name)(images), model(images))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,11 +69,11 @@ def test_our_own_format_holds_every_model(kind: str, tmp_path: Path):
     vitkit.save(model, tmp_path / "folder")
     vitkit.save(model, tmp_path / "alone.safetensors")
     images = images_for(model)
-    for place in (tmp_path / "folder", tmp_path / "folder" / "model.safetensors", tmp_path / "alone.safetensors"):
-        again = vitkit.load(place)
-        assert again.config == model.config
-        assert again.metadata == model.metadata
-        assert torch.equal(again(images), model(images))
+    for path in (tmp_path / "folder", tmp_path / "folder" / "model.safetensors", tmp_path / "alone.safetensors"):
+        loaded = vitkit.load(path)
+        assert loaded.config == model.config
+        assert loaded.metadata == model.metadata
+        assert torch.equal(loaded(images), model(images))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_a_format_cannot_hold_is_refused_by_name_and_nothing_is_written(
     assert not out.exists()
 
 
-def test_another_gelu_is_written_when_the_loss_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_lossy_writes_another_gelu_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     model = make("exact GELU")
     vitkit.save(model, tmp_path / "out.npz", format="google", lossy=True)
     assert "GELU" in caplog.text
@@ -124,7 +124,7 @@ def test_another_gelu_is_written_when_the_loss_is_accepted(tmp_path: Path, caplo
 
 def test_a_grid_that_would_be_read_back_as_another_is_refused(tmp_path: Path):
     model = randomise(vitkit.create("mu/8", image=(16, 64), classes=3))  # 2 x 8 patches look like 4 x 4
-    with pytest.raises(WeightsError, match=r"read it back with grid=\(2, 8\), it looks square"):
+    with pytest.raises(WeightsError, match=r"read it back with grid=\(2, 8\), or it is taken for a square"):
         vitkit.save(model, tmp_path / "out.npz", format="google")
 
 
@@ -133,7 +133,7 @@ def test_an_epsilon_that_matters_is_refused(tmp_path: Path):
         vitkit.save(vitkit.create("mu/8", image=32, eps=0.1), tmp_path / "out", format="timm")
 
 
-def test_a_replaced_head_is_said_aloud_and_starts_at_zero(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_replaced_head_is_logged_and_starts_at_zero(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     vitkit.save(make("representation"), tmp_path / "in")
     model = vitkit.load(tmp_path / "in", classes=37, image=(48, 64))
     assert "head replaced: 10 → 37 classes, zero-initialised" in caplog.text
@@ -158,7 +158,7 @@ def test_the_same_number_of_classes_keeps_the_head(tmp_path: Path):
         ("hf", "out.bin", "is a folder"),
     ],
 )
-def test_a_name_that_does_not_fit_its_format_is_refused(format: str, name: str, message: str, tmp_path: Path):
+def test_a_path_whose_suffix_does_not_fit_the_format_is_refused(format: str, name: str, message: str, tmp_path: Path):
     with pytest.raises(WeightsError, match=message):
         vitkit.save(make("token"), tmp_path / name, format=format)
     assert not any(tmp_path.iterdir())

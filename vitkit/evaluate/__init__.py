@@ -1,1 +1,1 @@
-"""How good a model is: answers counted over pictures, with intervals, class by class, and what went wrong."""
+"""Score models on data: accuracy with intervals, per-class scores, calibration, mistakes, and probes of features."""

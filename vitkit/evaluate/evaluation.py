@@ -1,4 +1,4 @@
-"""What an evaluation found, as plain data: evaluation.json of a run folder, and what reports are drawn from."""
+"""The result of an evaluation as plain data: evaluation.json of a run folder, which reports are made from."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Estimate:
 @dataclass(frozen=True, kw_only=True)
 class ClassScore:
     name: str
-    pictures: int
-    recall: float | None  # None: the class has no picture here
-    precision: float | None  # None: it was never answered
+    images: int
+    recall: float | None  # None: the split has no image of the class
+    precision: float | None  # None: the class was never predicted
     f1: float | None
-    average_precision: float | None = None  # of multi-label evaluations
+    average_precision: float | None = None  # multi-label only
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bin:
-    """Of the reliability diagram: answers given with a confidence in [low, high)."""
+class ReliabilityBin:
+    """A bin of the reliability diagram: the predictions with a confidence in [low, high)."""
 
     low: float
     high: float
-    pictures: int
+    images: int
     confidence: float  # mean
-    accuracy: float  # share of them that were right
+    accuracy: float  # share of correct predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +43,20 @@ class Mistake:
     key: str
     index: int  # in the split
     truth: str
-    answer: str
-    confidence: float  # in the answer
-    of_truth: float  # probability given to the truth
+    answer: str  # the prediction
+    confidence: float  # probability of the prediction
+    of_truth: float  # probability of the truth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     data: str
     split: str
-    pictures: int  # scored
+    images: int  # scored
     classes: tuple[str, ...]  # of the model
     multilabel: bool
-    left_out: Mapping[str, str]  # pictures that could not be decoded, and why
-    unlabelled: int  # pictures of the split that have no class of the model
+    left_out: Mapping[str, str]  # skipped images: key → why it could not be decoded
+    unlabelled: int  # images of the split without a class of the model
     missing: tuple[str, ...]  # classes that only the model has
     extra: tuple[str, ...]  # classes that only the data have
     loss: float  # mean cross-entropy
@@ -67,16 +67,16 @@ class Evaluation:
     calibration_error: float | None = None
     mean_average_precision: Estimate | None = None  # multi-label
     real: Estimate | None = None  # ImageNet-ReaL
-    reliability: tuple[Bin, ...] = ()
+    reliability: tuple[ReliabilityBin, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
-    confusion: tuple[tuple[int, ...], ...] = ()  # rows: truth, columns: answer
-    mistakes: tuple[Mistake, ...] = ()  # the most confident ones first
+    confusion: tuple[tuple[int, ...], ...] = ()  # rows: truth, columns: prediction
+    mistakes: tuple[Mistake, ...] = ()  # the most confident first
 
     @property
     def headline(self) -> Estimate:
         chosen = self.mean_average_precision if self.multilabel else self.top1
         if chosen is None:
-            raise ValueError("an evaluation without its main score")
+            raise ValueError("this evaluation lacks its main score")
         return chosen
 
     def to_json(self) -> str:
@@ -85,10 +85,13 @@ class Evaluation:
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
         record: dict[str, Any] = json.loads(text)
+        for row in (record, *record["reliability"], *record["per_class"]):
+            if "pictures" in row:  # as vitkit 0.1.0 wrote it
+                row["images"] = row.pop("pictures")
         for name in ("top1", "top5", "macro_f1", "balanced_accuracy", "mean_average_precision", "real"):
             if record[name] is not None:
                 record[name] = Estimate(**record[name])
-        for name, kind in (("reliability", Bin), ("per_class", ClassScore), ("mistakes", Mistake)):
+        for name, kind in (("reliability", ReliabilityBin), ("per_class", ClassScore), ("mistakes", Mistake)):
             record[name] = tuple(kind(**row) for row in record[name])
         record["confusion"] = tuple(tuple(row) for row in record["confusion"])
         for name in ("classes", "missing", "extra"):

@@ -1,9 +1,9 @@
-"""What a frozen model makes of pictures: the vector before the logits, computed once, then remembered by content.
+"""Extract the features of a frozen model, the vectors before the logits, and cache them by content.
 
-A picture's vector depends on its bytes, the weights and the preprocessing, not on names, places or labels: those are
-the split's as it is now. Data that were moved, renamed or labelled anew cost no second pass.
+An image's features depend on its bytes, the weights and the preprocessing, not on names, folders or labels, which come
+from the split. Data that were moved, renamed or relabelled need no second pass.
 
-Shapes: n pictures, D width of the representation.
+Shapes: n images, D width of the representation.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.atomic import replacing
-from vitkit.compute.inference import Numbers, ready
-from vitkit.data.facts import content_hash, default_place
-from vitkit.data.loader import Reader, evaluation_batches
-from vitkit.data.sources.base import DataError, Names, Split
-from vitkit.data.transforms import Exact
+from vitkit.compute.inference import Precision, for_inference
+from vitkit.data.image_info import content_hash, default_cache_path
+from vitkit.data.loader import SplitDataset, evaluation_batches
+from vitkit.data.sources.dataset import DataError, PackedStrings, Split
+from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
-from vitkit.evaluate.memory import recall, remember
+from vitkit.evaluate.feature_cache import read_cache, write_cache
 from vitkit.model.build import Model
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few
 
-VERSION = 2  # of decoding, the exact chain and the forward pass: a change there forgets what was remembered
+VERSION = 2  # of decoding, EvalTransform and the forward pass: a change of one invalidates the cache
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
     values: NDArray[np.float32]  # (n, D)
     labels: NDArray[np.int64]  # (n,)
-    keys: Names  # (n,)
+    keys: PackedStrings  # (n,)
     failures: Mapping[str, str] = field(default_factory=dict)  # key → why it could not be decoded
 
     def __len__(self) -> int:
@@ -48,93 +48,95 @@ class Features:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What one batch gave."""
-
-    rows: NDArray[np.int64]  # which pictures these are
+class _BatchFeatures:
+    rows: NDArray[np.int64]  # of the images in the split
     values: NDArray[np.float32]  # (n, D)
     failures: Mapping[int, str]  # row → why it could not be decoded
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extractor:
-    """A model that is asked for its representation; where, how, and where the answers are kept."""
+class FeatureExtractor:
+    """A frozen model with its device, precision and batch size, and the folder of the feature cache."""
 
     model: Model
     device: torch.device | str = "cpu"
-    precision: Numbers = "fp32"
+    precision: Precision = "fp32"
     batch: int = 64
     workers: int = 0
     max_failed: float = 0.01
-    place: Path | None = None  # of what is remembered; beside the facts of `vitkit check` unless said
+    cache_folder: Path | None = None  # default: features/ in vitkit's cache folder
     progress: Progress = no_progress
 
     @property
-    def exact(self) -> Exact:
-        return Exact(image=self.model.config.image, preprocessing=self.model.metadata.preprocessing)
+    def transform(self) -> EvalTransform:
+        return EvalTransform(image=self.model.config.image, preprocessing=self.model.metadata.preprocessing)
 
     def __call__(self, split: Split) -> Features:
-        """Of every picture that can be decoded, in the split's order."""
-        path = (self.place or default_place().parent / "features") / f"{self._key(split)}.npz"
-        values, known = recall(path, len(split))
-        lacking = np.flatnonzero(~known)
+        """Return the features of every image that can be decoded, in the split's order."""
+        path = (self.cache_folder or default_cache_path().parent / "features") / f"{self._key(split)}.npz"
+        values, known = read_cache(path, len(split))
+        uncached = np.flatnonzero(~known)
         failures: dict[str, str] = {}
-        if len(lacking):  # failures are tried again each time: a reader that is installed later may mend them
-            asked = split.select(lacking)
+        if len(uncached):  # failures are retried each time: a decoder that is installed later may read them
+            remaining = split.select(uncached)
             try:
-                for part in self._compute(asked, self.max_failed * len(split) / len(lacking)):
-                    failures |= {asked.keys[row]: reason for row, reason in part.failures.items()}
-                    if len(part.rows):
-                        values = np.zeros((len(split), part.values.shape[1]), np.float32) if values is None else values
-                        values[lacking[part.rows]] = part.values
-                        known[lacking[part.rows]] = True
-            finally:  # whoever is stopped half-way goes on from there
-                if values is not None and known[lacking].any():
-                    remember(path, values, known)
+                for batch in self._compute(remaining, self.max_failed * len(split) / len(uncached)):
+                    failures |= {remaining.keys[row]: reason for row, reason in batch.failures.items()}
+                    if len(batch.rows):
+                        values = np.zeros((len(split), batch.values.shape[1]), np.float32) if values is None else values
+                        values[uncached[batch.rows]] = batch.values
+                        known[uncached[batch.rows]] = True
+            finally:  # after an interruption, the next call continues from here
+                if values is not None and known[uncached].any():
+                    write_cache(path, values, known)
         if values is None:
             raise DataError(
-                "no picture could be decoded; there is nothing to look at.",
-                such_as=[f"{key}: {reason}" for key, reason in [*failures.items()][:5]] or "no pictures",
+                "no image could be decoded; there are no features to extract.",
+                such_as=[f"{key}: {reason}" for key, reason in [*failures.items()][:5]] or "no images",
             )
         chosen = split if known.all() else split.select(known)
         return Features(values[known], chosen.labels, chosen.keys, failures)
 
-    def _compute(self, split: Split, max_failed: float) -> Iterator[_Part]:
-        """A batch at a time."""
+    def _compute(self, split: Split, max_failed: float) -> Iterator[_BatchFeatures]:
+        """Yield the features of one batch after another."""
         model, device = self.model.to(self.device), torch.device(self.device)
-        reader = Reader(split=split, transform=self.exact, channels=model.config.channels)
+        dataset = SplitDataset(split=split, transform=self.transform, channels=model.config.channels)
         batches = evaluation_batches(
-            reader, self.batch, workers=self.workers, pin=device.type == "cuda", max_failed=max_failed
+            dataset, self.batch, workers=self.workers, pin_memory=device.type == "cuda", max_failed=max_failed
         )
         training = model.training
         model.eval()
-        represent = ready(model, self.precision).represent
+        represent = for_inference(model, self.precision).represent
         try:
             for loaded in self.progress(batches, -(-len(split) // self.batch), "features"):
                 rows = loaded.indices.numpy()
-                yield _Part(rows, self._ask(represent, loaded.images, split.select(rows)), dict(loaded.failures))
+                yield _BatchFeatures(
+                    rows, self._represent(represent, loaded.images, split.select(rows)), dict(loaded.failures)
+                )
         finally:
             model.train(training)
 
-    def _ask(self, represent: Callable[[Tensor], Tensor], images: Tensor, split: Split) -> NDArray[np.float32]:
-        """(n, C, height, width) → (n, D); `split` has their names."""
+    def _represent(self, represent: Callable[[Tensor], Tensor], images: Tensor, split: Split) -> NDArray[np.float32]:
+        """Return the features (n, D) of images (n, C, height, width); `split` has their names."""
         if not len(images):
             return np.empty((0, 0), np.float32)
         device = torch.device(self.device)
         with torch.no_grad():
-            found = represent(images.to(device, non_blocking=True)).cpu().numpy()
-        wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
+            values = represent(images.to(device, non_blocking=True)).cpu().numpy()
+        wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
         if len(wrong):
             raise WeightsError(
-                f"the model has no finite numbers for {len(wrong):,} of {len(found):,} pictures.",
+                f"the model's features are not finite for {len(wrong):,} of {len(values):,} images.",
                 such_as=few([split.keys[int(row)] for row in wrong[:3]]),
                 try_="--precision fp32" if self.precision != "fp32" else "other weights",
             )
-        return found
+        return values
 
     def _key(self, split: Split) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(f"{VERSION} {self.precision} {weights_hash(self.model)} {self.exact}".encode())
+        # EvalTransform under its first name: caches that were written before its renaming stay valid
+        preprocessing = f"Exact(image={self.transform.image}, preprocessing={self.transform.preprocessing})"
+        digest.update(f"{VERSION} {self.precision} {weights_hash(self.model)} {preprocessing}".encode())
         for index in self.progress(range(len(split)), len(split), "reading"):
             try:
                 digest.update(content_hash(split.read(index)).encode())
@@ -143,16 +145,16 @@ class Extractor:
         return digest.hexdigest()
 
 
-def join(one: Features, other: Features) -> Features:
+def concatenate(one: Features, other: Features) -> Features:
     return Features(
         np.concatenate([one.values, other.values]),
         np.concatenate([one.labels, other.labels]),
-        Names([*one.keys, *other.keys]),
+        PackedStrings([*one.keys, *other.keys]),
     )
 
 
 def weights_hash(model: Model) -> str:
-    """Of everything that the representation depends on: the same for any file format, and for any head on top."""
+    """Return a hash of everything that the features depend on, the same for any file format and any head."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr(replace(model.config, classes=0)).encode())
     for name, tensor in sorted(model.state_dict().items()):
@@ -162,14 +164,14 @@ def weights_hash(model: Model) -> str:
     return digest.hexdigest()
 
 
-def write_features(path: Path, parts: Mapping[str, Features], classes: tuple[str, ...]) -> None:
-    """One file for other tools: the parts one after another, `split` telling which row belongs to which."""
+def write_features(path: Path, splits: Mapping[str, Features], classes: tuple[str, ...]) -> None:
+    """Write the features of all splits to one npz file for other tools; its array `split` names each row's split."""
     with replacing(path, ConfigError) as temporary, temporary.open("wb") as file:
         np.savez(
             file,
-            features=np.concatenate([part.values for part in parts.values()]),
-            labels=np.concatenate([part.labels for part in parts.values()]),
-            keys=np.array([key for part in parts.values() for key in part.keys]),
-            split=np.repeat([*parts], [len(part) for part in parts.values()]),
+            features=np.concatenate([features.values for features in splits.values()]),
+            labels=np.concatenate([features.labels for features in splits.values()]),
+            keys=np.array([key for features in splits.values() for key in features.keys]),
+            split=np.repeat([*splits], [len(features) for features in splits.values()]),
             class_names=np.array(classes),
         )

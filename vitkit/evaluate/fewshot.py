@@ -1,9 +1,9 @@
-"""Few-shot by least squares, in closed form: from frozen features to {-1, 1}^K (section 4.1; details from its code).
+"""Few-shot ridge regression in closed form, from frozen features to {-1, 1}^K (section 4.1; details from its code).
 
 Each feature is standardised by the shots' mean and deviation, a constant feature of 100 is appended for the bias, and
 the squared error is regularised by 2**10, not divided by the number of shots.
 
-Shapes: n shots, m pictures to answer, D features, K classes.
+Shapes: n shots, m test images, D features, K classes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.order import generator
+from vitkit.data.stateless_rng import generator
 from vitkit.evaluate.features import Features
 from vitkit.evaluate.metrics import Floats, Ints
 
 L2 = 2.0**10
 BIAS = 100.0  # so large that its weight is hardly regularised
-DEVIATION = 1e-5  # added to each, so that a feature that never changes is not divided by nothing
+DEVIATION = 1e-5  # added to each: a constant feature is not divided by zero
 SHOTS = (1, 5, 10, 25)
 SEEDS = 3
-CHOOSING = 0x5407  # sets these draws apart from others of the same seed
+CHOOSING = 0x5407  # makes these draws differ from others of the same seed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shots:
+class FewShotScore:
     shots: int  # of each class
-    pictures: int  # that is, of all classes
-    short: int  # classes with fewer pictures than that, which give all they have
+    images: int  # of all classes together
+    short: int  # classes with fewer images than that, of which all are used
     accuracies: tuple[float, ...]  # one for each seed
     mean: float
     spread: float | None  # standard deviation over seeds; None with a single one
@@ -39,20 +39,20 @@ class Shots:
 
 def few_shot(
     fit: Features, test: Features, classes: int, shots: Sequence[int] = SHOTS, seeds: int = SEEDS
-) -> tuple[Shots, ...]:
+) -> tuple[FewShotScore, ...]:
     scores = []
-    there = np.bincount(fit.labels, minlength=classes)
+    available = np.bincount(fit.labels, minlength=classes)
     for number in shots:
         accuracies = []
         for seed in range(seeds):
-            chosen = choose(fit.labels, number, seed)
-            answer = solve(fit.values[chosen], fit.labels[chosen], classes)(test.values).argmax(axis=1)
-            accuracies.append(float((answer == test.labels).mean()))
+            chosen = draw_shots(fit.labels, number, seed)
+            predictions = fit_ridge(fit.values[chosen], fit.labels[chosen], classes)(test.values).argmax(axis=1)
+            accuracies.append(float((predictions == test.labels).mean()))
         scores.append(
-            Shots(
+            FewShotScore(
                 shots=number,
-                pictures=len(chosen),
-                short=int((there < number).sum()),
+                images=len(chosen),
+                short=int((available < number).sum()),
                 accuracies=tuple(accuracies),
                 mean=float(np.mean(accuracies)),
                 spread=float(np.std(accuracies, ddof=1)) if seeds > 1 else None,
@@ -61,9 +61,9 @@ def few_shot(
     return tuple(scores)
 
 
-def choose(labels: Ints, shots: int, seed: int) -> Ints:
-    """Indices of that many pictures of each class, or of all it has; fewer shots are among more of the same seed."""
-    # a generator of its own for each class: another class's size does not change who is chosen here
+def draw_shots(labels: Ints, shots: int, seed: int) -> Ints:
+    """Return the indices of that many images of each class; with the same seed, fewer shots are a subset of more."""
+    # a generator per class: the size of one class does not change the draw from another
     return np.concatenate(
         [
             generator(seed, CHOOSING, int(label)).permutation(np.flatnonzero(labels == label))[:shots]
@@ -73,7 +73,7 @@ def choose(labels: Ints, shots: int, seed: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class Regression:
+class RidgeRegression:
     mean: Floats  # (D,)
     deviation: Floats  # (D,)
     weights: NDArray[Any]  # (D + 1, K)
@@ -82,14 +82,14 @@ class Regression:
         return pad((features - self.mean) / self.deviation) @ self.weights  # (m, K)
 
 
-def solve(features: NDArray[Any], labels: Ints, classes: int, l2: float = L2) -> Regression:
-    """features (n, D), labels (n,); in float64."""
-    wide = features.astype(np.float64)
-    mean, deviation = wide.mean(axis=0), wide.std(axis=0) + DEVIATION
-    padded = pad((wide - mean) / deviation)  # (n, D + 1)
+def fit_ridge(features: NDArray[Any], labels: Ints, classes: int, l2: float = L2) -> RidgeRegression:
+    """Fit features (n, D) and labels (n,) in float64."""
+    double = features.astype(np.float64)
+    mean, deviation = double.mean(axis=0), double.std(axis=0) + DEVIATION
+    padded = pad((double - mean) / deviation)  # (n, D + 1)
     targets = np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)  # (n, K)
     ridge = primal if padded.shape[0] >= padded.shape[1] else dual
-    return Regression(mean, deviation, ridge(padded, targets, l2))
+    return RidgeRegression(mean, deviation, ridge(padded, targets, l2))
 
 
 def pad(features: Floats) -> Floats:
@@ -97,10 +97,10 @@ def pad(features: Floats) -> Floats:
 
 
 def primal(x: Floats, y: Floats, l2: float) -> NDArray[Any]:
-    """(X'X + l2·I)⁻¹ X'y: a system of D + 1 equations, for many shots."""
+    """Solve (X'X + l2·I)⁻¹ X'y, a system of D + 1 equations, for many shots."""
     return np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
 
 
 def dual(x: Floats, y: Floats, l2: float) -> NDArray[Any]:
-    """X' (XX' + l2·I)⁻¹ y, the same weights from n equations, for few."""
+    """Solve X' (XX' + l2·I)⁻¹ y, n equations for the same weights, for few shots."""
     return x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(x.shape[0]), y)

@@ -1,7 +1,6 @@
-"""ImageNet-ReaL (Beyer et al. 2020, "Are we done with ImageNet?"): the validation pictures labelled again, with all the
-classes that people saw in each.
+"""Score against ImageNet-ReaL (Beyer et al. 2020, "Are we done with ImageNet?"): all classes in each validation image.
 
-An answer is right when it is among them; pictures in which nobody saw any of the 1000 classes are left out. The file,
+A prediction is correct when it is among them; images without any of the 1000 classes are not scored. The file,
 real.json, is a list of lists of class indices, in the order of ILSVRC2012_val_00000001 to 00050000.
 """
 
@@ -13,10 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitkit.data.sources.base import DataError
+from vitkit.data.sources.dataset import DataError
 from vitkit.errors import ConfigError
 from vitkit.evaluate.evaluation import Estimate
-from vitkit.evaluate.intervals import share
+from vitkit.evaluate.intervals import proportion
 from vitkit.evaluate.matching import IMAGENET, in_imagenet_order
 from vitkit.model.build import Model
 
@@ -24,15 +23,15 @@ NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 
 log = logging.getLogger("vitkit")
 
-Seen = Sequence[Sequence[int]]  # the classes of each picture, by its number less one
+RealLabels = Sequence[Sequence[int]]  # the classes of image number i + 1
 
 
-def read_real(path: Path, model: Model) -> Seen:
-    """Checked, also that the model's answers mean the same classes."""
+def read_real(path: Path, model: Model) -> RealLabels:
+    """Read real.json and check it, and that the model has ImageNet's classes."""
     if not in_imagenet_order(model):
         raise ConfigError(
             "ReaL's labels are indices of ImageNet's 1000 classes in the order of their synsets; "
-            f"this model has {model.config.classes} classes, or others."
+            f"this model has {model.config.classes} classes, which are not those."
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -43,36 +42,34 @@ def read_real(path: Path, model: Model) -> Seen:
     if not isinstance(content, list) or not all(isinstance(row, list) and all(map(_is_class, row)) for row in content):
         raise DataError(
             f"{path} is not ReaL's file of labels.",
-            expected="real.json: a list, for each validation picture, of class indices from 0 to 999",
+            expected="real.json: for each validation image, a list of class indices from 0 to 999",
         )
     return content
 
 
-def real_accuracy(seen: Seen, keys: Iterable[str], answers: Iterable[int]) -> Estimate:
-    """`keys` are the pictures' names, `answers` the model's best ones."""
-    right = counted = strange = 0
-    for key, answer in zip(keys, answers, strict=True):
+def real_accuracy(labels: RealLabels, keys: Iterable[str], predictions: Iterable[int]) -> Estimate:
+    """Return the ReaL accuracy of one prediction per image; `keys` are the images' file names."""
+    correct = scored = unnumbered = 0
+    for key, prediction in zip(keys, predictions, strict=True):
         number = NUMBER.search(key)
         if number is None:
-            strange += 1
+            unnumbered += 1
             continue
-        place = int(number[1]) - 1
-        if not 0 <= place < len(seen):
-            raise DataError(
-                f"{key} has a number that ReaL's file does not have.", found=f"{len(seen):,} pictures in the file"
-            )
-        right += answer in seen[place]
-        counted += bool(seen[place])
-    if not counted:
+        index = int(number[1]) - 1
+        if not 0 <= index < len(labels):
+            raise DataError(f"ReaL's file has no labels for {key}.", found=f"{len(labels):,} images in the file")
+        correct += prediction in labels[index]
+        scored += bool(labels[index])
+    if not scored:
         raise DataError(
-            "none of these pictures has a label of ReaL's.",
+            "none of these images has a ReaL label.",
             looked_for="ILSVRC2012_val_00000001.JPEG and so on, in any folder",
         )
-    if strange:
+    if unnumbered:
         log.warning(
-            "ReaL: %s pictures are not of ImageNet's validation set by their names, and not counted", f"{strange:,}"
+            "ReaL: %s images do not have names of ImageNet's validation set and are not scored", f"{unnumbered:,}"
         )
-    return share(right, counted)
+    return proportion(correct, scored)
 
 
 def _is_class(value: object) -> bool:

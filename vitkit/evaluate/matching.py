@@ -1,6 +1,6 @@
-"""Whose class 3 is which? A model's classes and the data's, matched by name.
+"""Match the classes of a model with those of the data by name.
 
-By place only where the place is the name: ImageNet's 1000 classes, which everyone trains in the order of their synsets.
+Only ImageNet's 1000 classes are matched by index: every model has them in the order of their synsets.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitkit.data.sources.base import Data, DataError
+from vitkit.data.sources.dataset import Data, DataError
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.text import few
 
 IMAGENET = 1000
-FIRST, LAST = "tench", "toilet tissue"  # in English, of ImageNet's classes in the order of their synsets
+FIRST, LAST = "tench", "toilet tissue"  # English names of ImageNet's classes 0 and 999
 
 log = logging.getLogger("vitkit")
 
 
 @dataclass(frozen=True)
-class Matched:
-    data: Data  # its labels count in the model's classes
+class MatchedData:
+    data: Data  # its labels are indices of the model's classes
     missing: tuple[str, ...]  # classes that only the model has
     extra: tuple[str, ...]  # classes that only the data have
 
 
-def match(model: Model, data: Data) -> Matched:
+def match_classes(model: Model, data: Data) -> MatchedData:
     labels = model.metadata.labels
     if not model.config.classes:
         raise ConfigError(
-            "the model has no classes to answer with: it was pre-trained, or its head was taken off.",
+            "the model has no classes to predict: it was pre-trained without labels, or its head was removed.",
             try_="vitkit fit DATA --weights RUN, then evaluate that run",
         )
     if not data.classes:
@@ -43,24 +43,24 @@ def match(model: Model, data: Data) -> Matched:
             found=data.kind,
             **({"note": data.notes} if data.notes else {}),
         )
-    strangers = labels is None or not set(labels) & set(data.classes)
-    if strangers and _are_synsets(data.classes) and in_imagenet_order(model):
+    no_common_class = labels is None or not set(labels) & set(data.classes)
+    if no_common_class and _are_synsets(data.classes) and in_imagenet_order(model):
         log.warning(
-            "%s: ImageNet's 1000 synsets, matched with the model's classes by place",
-            "the weights carry no class names" if labels is None else "classes in English",
+            "%s: ImageNet's 1000 synsets are matched with the model's classes by index",
+            "the weights have no class names" if labels is None else "the model's classes are in English",
         )
-        return Matched(replace(data, classes=labels or data.classes), (), ())
+        return MatchedData(replace(data, classes=labels or data.classes), (), ())
     if labels is None:
         raise DataError(
-            f"the weights carry no names for their {model.config.classes} classes, so that their answers "
+            f"the weights have no names for their {model.config.classes} classes, which therefore "
             f"cannot be matched with {data.name}.",
             found=f"{len(data.classes)} classes in the data: {few(data.classes)}",
-            try_="--labels FILE, one name on each line, in the order of the logits",
+            try_="--labels FILE, one name per line, in the order of the logits",
         )
     for name, times in Counter(labels).items():
         if times > 1 and name in data.classes:
             log.warning(
-                "%d classes of the model are called %s; pictures of that name count for the last of them", times, name
+                "%d classes of the model are called %s; images of that name count for the last of them", times, name
             )
     matched, missing, extra = data.with_classes(labels)
     if len(extra) == len(data.classes):
@@ -68,13 +68,13 @@ def match(model: Model, data: Data) -> Matched:
             f"the model and {data.name} have no class in common.",
             model=f"{len(labels)} classes: {few(labels)}",
             data=f"{len(data.classes)} classes: {few(data.classes)}",
-            try_="--labels FILE, the data's names in the order of the logits, if they mean the same things",
+            try_="--labels FILE, the data's names in the order of the logits, if the classes are the same",
         )
-    return Matched(matched, missing, extra)
+    return MatchedData(matched, missing, extra)
 
 
 def in_imagenet_order(model: Model) -> bool:
-    """Synsets, the names in English, or no names at all: nobody is known to order 1000 classes in another way."""
+    """Return whether the model has ImageNet's classes, as synsets, in English, or as 1000 without names."""
     labels = model.metadata.labels
     if model.config.classes != IMAGENET:
         return False
@@ -82,7 +82,7 @@ def in_imagenet_order(model: Model) -> bool:
 
 
 def _are_synsets(names: Sequence[str]) -> bool:
-    """n01440764 to n15075141, all of them, in order."""
+    """Return whether these are the 1000 synsets, n01440764 to n15075141, in order."""
     return (
         len(names) == IMAGENET
         and list(names) == sorted(set(names))
@@ -91,19 +91,19 @@ def _are_synsets(names: Sequence[str]) -> bool:
 
 
 def read_labels(path: Path, classes: int) -> tuple[str, ...]:
-    """One name on each line, in the order of the logits."""
+    """Read a file with one class name per line, in the order of the logits."""
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     names = tuple(line.strip() for line in lines)
     if len(names) != classes:
         raise ConfigError(
             f"{path} names {len(names)} classes; the model has {classes}.",
-            expected="one name on each line, in the order of the logits",
+            expected="one name per line, in the order of the logits",
         )
     if "" in names:
-        raise ConfigError(f"{path} has an empty line, number {names.index('') + 1}.")
+        raise ConfigError(f"{path}: line {names.index('') + 1} is empty.")
     return names

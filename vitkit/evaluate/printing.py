@@ -1,76 +1,109 @@
-"""What an evaluation found, for people: one line per score, then the classes and pictures to look at."""
+"""Print an evaluation or the result of a probe, one line per score, weak class, confusion and skipped image."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vitkit.evaluate.evaluation import ClassScore, Estimate, Evaluation
-from vitkit.text import counted, few
+from vitkit.evaluate.probe import ProbeResult
+from vitkit.text import counted, few, percent
 
-SHOWN = 5  # weak classes, confusions and pictures left out; --json has all of them
+SHOWN = 5  # weak classes, confusions and skipped images; --json has all of them
 
 
-def print_evaluation(found: Evaluation) -> None:
-    _line(
+def print_evaluation(evaluation: Evaluation) -> None:
+    _print_row(
         "data",
-        f"{found.data}, {found.split}: {counted(found.pictures, 'picture')}, {counted(len(found.classes), 'class')}",
+        f"{evaluation.data}, {evaluation.split}: {counted(evaluation.images, 'image')}, "
+        f"{counted(len(evaluation.classes), 'class')}",
     )
     for name, estimate in (
-        ("top-1", found.top1),
-        ("top-5", found.top5),
-        ("ReaL", found.real),
-        ("macro-F1", found.macro_f1),
-        ("balanced", found.balanced_accuracy),
-        ("mean AP", found.mean_average_precision),
+        ("top-1", evaluation.top1),
+        ("top-5", evaluation.top5),
+        ("ReaL", evaluation.real),
+        ("macro-F1", evaluation.macro_f1),
+        ("balanced", evaluation.balanced_accuracy),
+        ("mean AP", evaluation.mean_average_precision),
     ):
         if estimate is not None:
-            _line(name, _interval(estimate) + (", the mean recall of classes" if name == "balanced" else ""))
-    if found.calibration_error is not None:
-        _line("calibration", f"{_percent(found.calibration_error):>7}   between confidence and accuracy, on average")
-    _line("loss", f"{found.loss:>7.3f}")
-    _list("weakest", weakest(found))
-    _list("confused", confusions(found))
-    if found.missing:
-        _line("missing", f"{counted(len(found.missing), 'class')} only the model has: {few(found.missing)}")
-    if found.extra:
-        _line("extra", f"{counted(len(found.extra), 'class')} only the data have: {few(found.extra)}")
-    if found.unlabelled:
-        _line("unscored", f"{counted(found.unlabelled, 'picture')} without a class of the model")
-    _list("left out", [f"{key}: {reason}" for key, reason in found.left_out.items()][:SHOWN])
-    if len(found.left_out) > SHOWN:
-        _line("", f"… and {len(found.left_out) - SHOWN:,} more; --json has all of them")
+            note = ", the mean recall of classes" if name == "balanced" else ""
+            _print_row(name, f"{percent(estimate.value):>7}   {_interval(estimate)}{note}")
+    if evaluation.calibration_error is not None:
+        _print_row(
+            "calibration", f"{percent(evaluation.calibration_error):>7}   between confidence and accuracy, on average"
+        )
+    _print_row("loss", f"{evaluation.loss:>7.3f}")
+    _print_list("weakest", weakest_classes(evaluation))
+    _print_list("confused", confusions(evaluation))
+    if evaluation.missing:
+        _print_row(
+            "missing", f"{counted(len(evaluation.missing), 'class')} only in the model: {few(evaluation.missing)}"
+        )
+    if evaluation.extra:
+        _print_row("extra", f"{counted(len(evaluation.extra), 'class')} only in the data: {few(evaluation.extra)}")
+    if evaluation.unlabelled:
+        _print_row("unscored", f"{counted(evaluation.unlabelled, 'image')} without a class of the model")
+    _print_skipped(evaluation.left_out)
 
 
-def weakest(found: Evaluation) -> list[str]:
-    """The classes with the lowest recall, or average precision where pictures have several labels."""
+def weakest_classes(evaluation: Evaluation) -> list[str]:
+    """Describe the classes with the lowest recall, or average precision in multi-label evaluations."""
 
     def strength(score: ClassScore) -> float:
-        value = score.average_precision if found.multilabel else score.recall
+        value = score.average_precision if evaluation.multilabel else score.recall
         return float("inf") if value is None else value
 
-    worst = sorted((score for score in found.per_class if score.pictures), key=strength)[:SHOWN]
-    what = "average precision" if found.multilabel else "recall"
+    worst = sorted((score for score in evaluation.per_class if score.images), key=strength)[:SHOWN]
+    metric = "average precision" if evaluation.multilabel else "recall"
     column = max((len(score.name) for score in worst), default=0)
     return [
-        f"{score.name:<{column}}  {what} {_percent(strength(score)):>7}, {counted(score.pictures, 'picture')}"
+        f"{score.name:<{column}}  {metric} {percent(strength(score)):>7}, {counted(score.images, 'image')}"
         for score in worst
     ]
 
 
-def confusions(found: Evaluation) -> list[str]:
-    """ "shirt taken for coat 18 times": the most frequent first."""
-    if not found.confusion:
+def confusions(evaluation: Evaluation) -> list[str]:
+    """Describe the most frequent confusions: "shirt taken for coat 18 times"."""
+    if not evaluation.confusion:
         return []
-    wrong = np.array(found.confusion)
+    names, wrong = evaluation.classes, np.array(evaluation.confusion)
     np.fill_diagonal(wrong, 0)
-    places = np.argsort(-wrong, axis=None, kind="stable")[:SHOWN]
+    largest = np.argsort(-wrong, axis=None, kind="stable")[:SHOWN]
     return [
-        f"{found.classes[truth]} taken for {found.classes[answer]} {_times(int(wrong[truth, answer]))}"
-        for truth, answer in zip(*np.unravel_index(places, wrong.shape), strict=True)
-        if wrong[truth, answer]
+        f"{names[truth]} taken for {names[prediction]} {_times(int(wrong[truth, prediction]))}"
+        for truth, prediction in zip(*np.unravel_index(largest, wrong.shape), strict=True)
+        if wrong[truth, prediction]
     ]
+
+
+def print_probe(result: ProbeResult) -> None:
+    ((scored, images),) = result.scored.items()
+    fitted = " and ".join(f"{number:,} {name}" for name, number in result.fitted.items())
+    _print_row(
+        "data",
+        f"{result.data}: {fitted} to fit, {images:,} {scored} to score, {counted(len(result.classes), 'class')}",
+    )
+    _print_list("inputs", result.inputs)
+    _print_row("features", f"{counted(result.width, 'feature')} per image, frozen")
+    for score in result.shots:
+        spread = "" if score.spread is None else f" ± {100 * score.spread:.1f}"
+        short = f"; {counted(score.short, 'class has', 'classes have')} fewer" if score.short else ""
+        _print_row(
+            counted(score.shots, "shot"),
+            f"{100 * score.mean:.1f} %{spread}   {counted(len(score.accuracies), 'seed')}, "
+            f"{counted(score.images, 'image')} to fit{short}",
+        )
+    if result.neighbours is not None:
+        _print_row(
+            "knn", f"{counted(result.neighbours, 'neighbour')}, cosine, votes exp(similarity / {result.temperature:g})"
+        )
+    if result.l2 is not None:
+        _print_row("linear", f"logistic regression, l2 = {result.l2:g}, the best of {len(result.tried)} on dev images")
+    if result.top1 is not None:
+        _print_row("top-1", f"{100 * result.top1.value:.2f} %   {_interval(result.top1)}")
+    _print_skipped(result.left_out)
 
 
 def _times(number: int) -> str:
@@ -78,18 +111,19 @@ def _times(number: int) -> str:
 
 
 def _interval(estimate: Estimate) -> str:
-    low, high = (f"{100 * value:.1f}" for value in (estimate.low, estimate.high))
-    return f"{_percent(estimate.value):>7}   95 % interval {low} to {high}"
+    return f"95 % interval {100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def _print_skipped(failures: Mapping[str, str]) -> None:
+    _print_list("skipped", [f"{key}: {reason}" for key, reason in failures.items()][:SHOWN])
+    if len(failures) > SHOWN:
+        _print_row("", f"… and {len(failures) - SHOWN:,} more; --json has all of them")
 
 
-def _line(name: str, text: str) -> None:
+def _print_row(name: str, text: str) -> None:
     print(f"{name:<11} {text}")
 
 
-def _list(name: str, texts: Sequence[str]) -> None:
-    for number, text in enumerate(texts):
-        _line(name if number == 0 else "", text)
+def _print_list(name: str, rows: Sequence[str]) -> None:
+    for index, text in enumerate(rows):
+        _print_row("" if index else name, text)

@@ -1,6 +1,6 @@
-"""Logits and labels → the scores of an Evaluation, for one label per picture and for several.
+"""Compute the scores of an Evaluation from logits and labels, single-label and multi-label.
 
-Shapes: n pictures, K classes of the model.
+Shapes: n images, K classes of the model.
 """
 
 from __future__ import annotations
@@ -14,111 +14,118 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
-from vitkit.data.sources.base import DataError, Names
+from vitkit.data.sources.dataset import DataError, PackedStrings
 from vitkit.evaluate import multilabel
-from vitkit.evaluate.calibration import calibration_error, reliability
+from vitkit.evaluate.calibration import calibration_error, reliability_bins
 from vitkit.evaluate.evaluation import ClassScore, Mistake
-from vitkit.evaluate.intervals import from_spread, share, spreads
+from vitkit.evaluate.intervals import bootstrap_deviations, interval_from_deviation, proportion
 from vitkit.evaluate.metrics import (
     CHUNK,
-    Counts,
+    ClassCounts,
     Floats,
-    Marks,
+    ImageScores,
     balanced_accuracy,
     confusion_matrix,
-    count,
+    count_classes,
     macro_f1,
-    mark,
+    score_images,
 )
 
 MISTAKES = 24
 LARGEST_CONFUSION = 1000  # classes; ImageNet-21k's would have half a billion cells
-NOTHING = "nothing"  # where a picture has none of the labels
+NOTHING = "nothing"  # the name of an empty set of labels
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScoredImages:
+    """The images that are scored, and the names of classes and images."""
+
     classes: tuple[str, ...]  # (K,)
-    keys: Names  # of the whole split
-    indices: NDArray[np.int64]  # (n,) in the split, of those that were answered
+    keys: PackedStrings  # of all images of the split
+    indices: NDArray[np.int64]  # (n,) of the scored images in the split
 
 
-def score_one_label(asked: Asked, logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """logits (n, K), labels (n,)."""
-    marks = mark(logits, labels)
+def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Score logits (n, K) against labels (n,)."""
+    scores = score_images(logits, labels)
     n, classes = logits.shape
-    counts = count(marks.truth, marks.answer, classes)
-    of_f1, of_recall = spreads(marks.truth, marks.answer, classes, (macro_f1, balanced_accuracy))
-    bins = reliability(marks.confidence, marks.rank == 0)
-    confusion = confusion_matrix(marks.truth, marks.answer, classes) if classes <= LARGEST_CONFUSION else np.empty(0)
+    counts = count_classes(scores.labels, scores.predictions, classes)
+    f1_deviation, accuracy_deviation = bootstrap_deviations(
+        scores.labels, scores.predictions, classes, (macro_f1, balanced_accuracy)
+    )
+    bins = reliability_bins(scores.confidence, scores.rank == 0)
+    confusion: list[list[int]] = []
+    if classes <= LARGEST_CONFUSION:
+        confusion = confusion_matrix(scores.labels, scores.predictions, classes).tolist()
     return {
-        "loss": float(marks.loss.mean()),
-        "top1": share(marks.right(1), n),
-        "top5": share(marks.right(5), n) if classes > 5 else None,
-        "macro_f1": from_spread(macro_f1(counts), of_f1, counts.pictures),
-        "balanced_accuracy": from_spread(balanced_accuracy(counts), of_recall, counts.pictures),
+        "loss": float(scores.loss.mean()),
+        "top1": proportion(scores.correct(1), n),
+        "top5": proportion(scores.correct(5), n) if classes > 5 else None,
+        "macro_f1": interval_from_deviation(macro_f1(counts), f1_deviation, counts.images),
+        "balanced_accuracy": interval_from_deviation(balanced_accuracy(counts), accuracy_deviation, counts.images),
         "calibration_error": calibration_error(bins),
         "reliability": bins,
-        "per_class": _per_class(asked.classes, counts),
-        "confusion": tuple(map(tuple, confusion.tolist())),
-        "mistakes": _most_confident_mistakes(asked, marks),
+        "per_class": _per_class(images.classes, counts),
+        "confusion": tuple(map(tuple, confusion)),
+        "mistakes": _most_confident_mistakes(images, scores),
     }
 
 
-def score_several_labels(asked: Asked, logits: Tensor, labels: Tensor, known: NDArray[np.bool_]) -> dict[str, Any]:
-    """logits (n, K); labels (n, K) of 0 and 1, or (n,) where pictures of one label meet a model of several.
+def score_multilabel(images: ScoredImages, logits: Tensor, labels: Tensor, known: NDArray[np.bool_]) -> dict[str, Any]:
+    """Score logits (n, K) against labels (n, K) of 0 and 1, or (n,) where a multi-label model meets single labels.
 
-    Only `known` (K,) classes are scored: what the data do not know, they cannot deny.
+    Only `known` (K,) classes are scored: the data say nothing about classes that they do not have.
     """
     if labels.ndim == 1:
         labels = one_hot(labels, logits.shape[1])
-    there, answered = (labels > 0).numpy(), (logits > 0).numpy() & known  # > 0: rather there than not
-    if not there.any():
-        raise DataError("none of these pictures has a label that the model knows; there is nothing to score.")
-    loss, of_answer = (_set_loss(logits[:, known], chosen[:, known]) for chosen in (there, answered))
-    precisions = multilabel.average_precision(logits.numpy(), there)
-    counts = multilabel.count(answered, there)
-    wrong = np.flatnonzero((answered != there).any(axis=1))
+    present, predicted = (labels > 0).numpy(), (logits > 0).numpy() & known  # > 0: a probability above one half
+    if not present.any():
+        raise DataError("none of these images has a label that the model knows; there is nothing to score.")
+    loss, loss_of_predicted = (_set_loss(logits[:, known], chosen[:, known]) for chosen in (present, predicted))
+    precisions = multilabel.average_precision(logits.numpy(), present)
+    deviation = multilabel.bootstrap_deviation(logits.numpy(), present)
+    counts = multilabel.count_labels(predicted, present)
+    wrong = np.flatnonzero((predicted != present).any(axis=1))
     worst = wrong[np.argsort(-loss[wrong], kind="stable")[:MISTAKES]]
 
-    def called(row: NDArray[np.bool_]) -> str:
-        return ", ".join(asked.classes[place] for place in np.flatnonzero(row)) or NOTHING
+    def names(row: NDArray[np.bool_]) -> str:
+        return ", ".join(images.classes[index] for index in np.flatnonzero(row)) or NOTHING
 
     return {
         "loss": float(loss.mean() / known.sum()),
-        "mean_average_precision": from_spread(
-            multilabel.mean_average_precision(precisions), multilabel.spread(logits.numpy(), there), counts.pictures
+        "mean_average_precision": interval_from_deviation(
+            multilabel.mean_average_precision(precisions), deviation, counts.images
         ),
-        "per_class": _per_class(asked.classes, counts, precisions),
+        "per_class": _per_class(images.classes, counts, precisions),
         "mistakes": tuple(
             _mistake(
-                asked,
-                place,
-                called(there[place]),
-                called(answered[place]),
-                np.exp(-of_answer[place]),
-                np.exp(-loss[place]),
+                images,
+                row,
+                names(present[row]),
+                names(predicted[row]),
+                np.exp(-loss_of_predicted[row]),
+                np.exp(-loss[row]),
             )
-            for place in worst
+            for row in worst
         ),
     }
 
 
-def _set_loss(logits: Tensor, there: NDArray[np.bool_]) -> Floats:
-    """(n,): minus the logarithm of the probability that exactly these labels are there."""
-    parts = [
-        binary_cross_entropy_with_logits(some.double(), truth.double(), reduction="none").sum(1)
-        for some, truth in zip(logits.split(CHUNK), torch.from_numpy(there).split(CHUNK), strict=True)
+def _set_loss(logits: Tensor, present: NDArray[np.bool_]) -> Floats:
+    """Return (n,) negative logarithms of the probability of exactly these labels."""
+    chunks = [
+        binary_cross_entropy_with_logits(chunk.double(), target.double(), reduction="none").sum(1)
+        for chunk, target in zip(logits.split(CHUNK), torch.from_numpy(present).split(CHUNK), strict=True)
     ]
-    return torch.cat(parts).numpy()
+    return torch.cat(chunks).numpy()
 
 
-def _per_class(names: tuple[str, ...], counts: Counts, precisions: Floats | None = None) -> tuple[ClassScore, ...]:
+def _per_class(names: tuple[str, ...], counts: ClassCounts, precisions: Floats | None = None) -> tuple[ClassScore, ...]:
     columns = [_or_none(column) for column in (counts.recall, counts.precision, counts.f1)]
     areas = [None] * len(names) if precisions is None else _or_none(precisions)
     return tuple(
-        ClassScore(name=name, pictures=int(number), recall=recall, precision=precision, f1=f1, average_precision=area)
-        for name, number, recall, precision, f1, area in zip(names, counts.pictures, *columns, areas, strict=True)
+        ClassScore(name=name, images=int(images), recall=recall, precision=precision, f1=f1, average_precision=area)
+        for name, images, recall, precision, f1, area in zip(names, counts.images, *columns, areas, strict=True)
     )
 
 
@@ -126,29 +133,31 @@ def _or_none(values: Floats) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
 
 
-def _most_confident_mistakes(asked: Asked, marks: Marks) -> tuple[Mistake, ...]:
-    wrong = np.flatnonzero(marks.rank > 0)
-    worst = wrong[np.argsort(-marks.confidence[wrong], kind="stable")[:MISTAKES]]
+def _most_confident_mistakes(images: ScoredImages, scores: ImageScores) -> tuple[Mistake, ...]:
+    wrong = np.flatnonzero(scores.rank > 0)
+    worst = wrong[np.argsort(-scores.confidence[wrong], kind="stable")[:MISTAKES]]
     return tuple(
         _mistake(
-            asked,
-            place,
-            asked.classes[marks.truth[place]],
-            asked.classes[marks.answer[place]],
-            marks.confidence[place],
-            marks.of_truth[place],
+            images,
+            row,
+            images.classes[scores.labels[row]],
+            images.classes[scores.predictions[row]],
+            scores.confidence[row],
+            scores.label_probability[row],
         )
-        for place in worst
+        for row in worst
     )
 
 
-def _mistake(asked: Asked, place: int, truth: str, answer: str, confidence: float, of_truth: float) -> Mistake:
-    index = int(asked.indices[place])
+def _mistake(
+    images: ScoredImages, row: int, truth: str, prediction: str, confidence: float, label_probability: float
+) -> Mistake:
+    index = int(images.indices[row])
     return Mistake(
-        key=asked.keys[index],
+        key=images.keys[index],
         index=index,
         truth=truth,
-        answer=answer,
+        answer=prediction,
         confidence=float(confidence),
-        of_truth=float(of_truth),
+        of_truth=float(label_probability),
     )

@@ -1,7 +1,7 @@
-"""VTAB-1k's protocol (Zhai et al. 2020) over any list of datasets: 1,000 pictures of each to learn from, one mean.
+"""VTAB-1k's protocol (Zhai et al. 2020) over any list of datasets: 1,000 training images of each, one mean accuracy.
 
-Of the 1,000, settings are chosen on 200 after fitting on 800; then all of them are fitted, and the whole test split is
-scored. The learner here is the linear probe on frozen features.
+Of the 1,000, settings are chosen on 200 after fitting on 800; then all of them are fitted, and the complete test split
+is scored. The classifier is the linear probe on frozen features.
 """
 
 from __future__ import annotations
@@ -12,69 +12,69 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from vitkit.data.order import generator
 from vitkit.data.partition import partition
-from vitkit.data.sources.base import Data, DataError, Split
+from vitkit.data.sources.dataset import Data, DataError, Split
+from vitkit.data.stateless_rng import generator
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate
 from vitkit.evaluate.features import Features
-from vitkit.evaluate.intervals import share
+from vitkit.evaluate.intervals import proportion
 from vitkit.text import few
 
 EXAMPLES = 1000
-FIT = 0.8  # of them; the others are for choosing
-DRAWING = 0x7AB1  # sets these draws apart from others of the same seed
+FIT = 0.8  # share of them that is fitted; the others are for choosing
+DRAWING = 0x7AB1  # makes these draws differ from others of the same seed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class VtabTask:
     data: str
     classes: int
-    fitted: int  # pictures: 1,000, or all there are
-    pictures: int  # scored
+    fitted: int  # images: 1,000, or all of the split
+    images: int  # scored
     l2: float  # chosen
     top1: Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vtab:
-    tasks: tuple[Task, ...]
-    mean: float  # of their top-1 accuracies, each task counting the same
+class VtabResult:
+    tasks: tuple[VtabTask, ...]
+    mean: float  # of their top-1 accuracies; every task has the same weight
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
 
-def vtab(extract: Callable[[Split], Features], datasets: Iterable[Data], *, seed: int = 0) -> Vtab:
+def vtab(extract: Callable[[Split], Features], datasets: Iterable[Data], *, seed: int = 0) -> VtabResult:
     tasks = tuple(_task(extract, data, seed) for data in datasets)
     if not tasks:
-        raise ConfigError("no dataset named: there is no mean over none")
-    return Vtab(tasks=tasks, mean=float(np.mean([task.top1.value for task in tasks])))
+        raise ConfigError("VTAB needs at least one dataset; none was named")
+    return VtabResult(tasks=tasks, mean=float(np.mean([task.top1.value for task in tasks])))
 
 
-def draw(split: Split, seed: int = 0) -> Split:
-    """1,000 pictures, whatever their classes, as VTAB has it: a rare class may be missing."""
+def draw_examples(split: Split, seed: int = 0) -> Split:
+    """Draw 1,000 images at random, regardless of class as VTAB does: a rare class may be missing."""
     return split.select(generator(seed, DRAWING).permutation(len(split))[:EXAMPLES])
 
 
-def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> Task:
+def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> VtabTask:
     if data.multilabel:
         raise DataError(
-            f"pictures of {data.name} have several labels; each VTAB task has one answer.", found=few(data.classes)
+            f"images of {data.name} have several labels; a VTAB task has one label per image.", found=few(data.classes)
         )
     splits = partition(data)
     if splits.test is None:
-        raise DataError(f"{data.name} has nothing to score on.")
-    learnt, test = extract(draw(splits.train, seed)), extract(splits.test)
-    order, cut = np.arange(len(learnt)), round(FIT * len(learnt))
-    classifier, l2, _ = linear.learn(learnt.select(order[:cut]), learnt.select(order[cut:]))
-    right = int((classifier.classify(test.values) == test.labels).sum())
-    return Task(
+        raise DataError(f"{data.name} has no images to score.")
+    train, test = extract(draw_examples(splits.train, seed)), extract(splits.test)
+    order, cut = np.arange(len(train)), round(FIT * len(train))
+    classifier, l2, _ = linear.fit_linear_probe(train.select(order[:cut]), train.select(order[cut:]))
+    correct = int((classifier.classify(test.values) == test.labels).sum())
+    return VtabTask(
         data=data.name,
         classes=len(data.classes),
-        fitted=len(learnt),
-        pictures=len(test),
+        fitted=len(train),
+        images=len(test),
         l2=l2,
-        top1=share(right, len(test)),
+        top1=proportion(correct, len(test)),
     )

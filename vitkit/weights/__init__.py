@@ -1,1 +1,1 @@
-"""Weights people already have: Google's npz, timm's, Hugging Face's and our own, each read and written."""
+"""Checkpoints in four formats, each read and written: vitkit's own, Google's npz, timm's and Hugging Face's."""

@@ -1,6 +1,6 @@
-"""Opening what a path points to, by content and never by running it: safetensors, npz, torch state dicts, folders.
+"""Open a weights file or folder by its content, without executing it: safetensors, npz, torch state dicts, run folders.
 
-A pickle can hold code. torch reads state dicts with `weights_only`, numpy with `allow_pickle=False`; whatever needs
+A pickle can hold code. torch reads state dicts with `weights_only`, numpy with `allow_pickle=False`; a file that needs
 more than that is refused.
 """
 
@@ -24,11 +24,11 @@ from torch import Tensor
 from vitkit.errors import WeightsError
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
-from vitkit.weights.run_checkpoints import latest, open_unfinished, step_of
+from vitkit.weights.run_checkpoints import latest_checkpoint, load_incomplete_run, step_of
 
 log = logging.getLogger("vitkit")
 
-_WRAPPERS = re.compile(r"^((_orig_mod|module)\.)+")  # of torch.compile and DataParallel, in any order
+_WRAPPERS = re.compile(r"^((_orig_mod|module)\.)+")  # prefixes of torch.compile and DataParallel, in any order
 # In this order: the safe form before the pickled one.
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
@@ -37,9 +37,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir():
         return _open_folder(path)
     tensors, header = _open_file(path)
-    # a file of another name may share its folder with a stranger's records
-    beside = path.parent if path.name in WEIGHT_FILES else None
-    return _with_records(path, tensors, header, beside)
+    # the JSON files in the folder of a file with another name may belong to other weights
+    folder = path.parent if path.name in WEIGHT_FILES else None
+    return _with_records(path, tensors, header, folder)
 
 
 def _open_folder(folder: Path) -> Checkpoint:
@@ -48,16 +48,16 @@ def _open_folder(folder: Path) -> Checkpoint:
         if path.is_file():
             tensors, header = _open_shards(path) if name.endswith(".index.json") else _open_file(path)
             return _with_records(folder, tensors, header, folder)
-    if (checkpoint := latest(folder)) is not None:
+    if (checkpoint := latest_checkpoint(folder)) is not None:
         log.warning(
-            "%s: a run that is not finished; these are its weights after step %s", folder, f"{step_of(checkpoint):,}"
+            "%s is an incomplete run; its latest checkpoint is loaded, step %s", folder, f"{step_of(checkpoint):,}"
         )
-        return open_unfinished(checkpoint)
-    found = sorted(entry.name for entry in folder.iterdir())
+        return load_incomplete_run(checkpoint)
+    entries = sorted(entry.name for entry in folder.iterdir())
     raise WeightsError(
-        f"{folder} holds no weights that I can use.",
+        f"{folder} holds no weights that vitkit can read.",
         looked_for=", ".join(WEIGHT_FILES),
-        found=", ".join(found[:8]) + (" …" if len(found) > 8 else "") or "an empty folder",
+        found=", ".join(entries[:8]) + (" …" if len(entries) > 8 else "") or "an empty folder",
     )
 
 
@@ -65,13 +65,13 @@ def _with_records(
     origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None
 ) -> Checkpoint:
     record = _json(folder / "model.json") if folder else None
-    inside = _parse(header[HEADER], f"the header of {origin}") if HEADER in header else None
-    if record is not None and inside is not None and record.get("model") != inside.get("model"):
+    in_header = _parse(header[HEADER], f"the header of {origin}") if HEADER in header else None
+    if record is not None and in_header is not None and record.get("model") != in_header.get("model"):
         raise WeightsError(
-            f"{origin}: model.json describes another model than the one in model.safetensors.",
-            try_="delete model.json; the weights carry a record of their own",
+            f"{origin}: model.json describes another model than model.safetensors holds.",
+            try_="delete model.json; the header of model.safetensors has the same record",
         )
-    record = record or inside
+    record = record or in_header
     return Checkpoint(
         origin=str(origin),
         tensors=tensors,
@@ -90,12 +90,11 @@ def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if start[8:9] == b"{":  # eight bytes of length, then a JSON header; a length may look like the start of an archive
         return _open_safetensors(path)
     if _is_exported(path, start):
-        here = any((path.parent / name).is_file() for name in WEIGHT_FILES)
+        in_run_folder = any((path.parent / name).is_file() for name in WEIGHT_FILES)
         raise WeightsError(
-            f"{path} is an exported model, a program for other runtimes; vitkit works with the weights "
-            "that it was made from.",
-            try_=f"{path.parent}, the run folder that it lies in"
-            if here
+            f"{path} is an exported model, a program for other runtimes; vitkit loads the weights it was made from.",
+            try_=f"{path.parent}, the run folder that holds it"
+            if in_run_folder
             else "the run folder or the weights file that it was exported from",
         )
     if start[:2] == b"PK":
@@ -104,17 +103,17 @@ def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return _open_torch(path), {}
     size = path.stat().st_size
     raise WeightsError(
-        f"{path} is no weights file, or not a whole one.",
+        f"{path} is not a weights file, or it is truncated.",
         looked_for="safetensors, a numpy .npz or a torch state dict, by content",
         found=f"{size} bytes" + (f" beginning with {start!r}" if size else ""),
     )
 
 
 def _is_exported(path: Path, start: bytes) -> bool:
-    """A .pt2 of torch.export, or ONNX: a protobuf of the format's version, then who made it."""
+    """Return whether the file is a .pt2 of torch.export or an ONNX protobuf, which starts with version and producer."""
     if start[:2] != b"PK":
         return start[:1] == b"\x08" and (start[2:3] == b"\x12" or path.suffix == ".onnx")
-    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:  # a broken archive is told of as one
+    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:  # the caller reports a broken archive
         return any(name.split("/")[1:] == ["archive_format"] for name in archive.namelist())
     return False
 
@@ -125,12 +124,12 @@ def _open_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise WeightsError(
-            f"{path} is not a whole safetensors file: {error}.", try_="copy or download it again"
+            f"{path} is a damaged or truncated safetensors file: {error}.", try_="copy or download it again"
         ) from error
 
 
 def _open_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A large Hugging Face model: an index names the files its tensors are in."""
+    """Read the shards of a large Hugging Face model, which an index file lists."""
     tensors: dict[str, Tensor] = {}
     for name in shard_names(index):
         tensors |= _open_safetensors(index.parent / name)[0]
@@ -164,9 +163,9 @@ def _open_npz(path: Path) -> dict[str, Tensor]:
         with np.load(path, allow_pickle=False) as archive:
             for name in archive.files:
                 tensors[name] = torch.from_numpy(archive[name])
-    except Exception as error:  # damaged bytes raise whatever they hit first: zlib, struct, numpy, the tokeniser
+    except Exception as error:  # damaged bytes raise errors of zlib, struct, numpy or the tokeniser
         raise WeightsError(
-            f"{path} is not a npz file of plain arrays: {error}",
+            f"{path} is not an npz file of plain arrays: {error}",
             try_="copy or download it again; pickled objects are never loaded",
         ) from error
     return tensors
@@ -177,21 +176,21 @@ def _open_torch(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
-            f"{path} holds more than tensors; it would have to run code to open, and was not opened.",
+            f"{path} holds more than tensors: opening it would execute code, so it was not opened.",
             because=_first_line(error),
             try_="save the state dict alone: torch.save(model.state_dict(), …)",
         ) from error
-    except Exception as error:  # as above
+    except Exception as error:  # damaged bytes raise any error
         raise WeightsError(
-            f"{path} is not a whole torch file: {_first_line(error)}", try_="copy or download it again"
+            f"{path} is a damaged or truncated torch file: {_first_line(error)}", try_="copy or download it again"
         ) from error
-    # Trainers wrap state dicts: timm and torchvision as "model" or "state_dict", DataParallel and compile as prefixes.
+    # trainers wrap state dicts: timm and torchvision in "model" or "state_dict", DataParallel and compile in prefixes
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         keys = f" of {', '.join(map(str, list(content)[:8]))}" if isinstance(content, Mapping) else ""
-        raise WeightsError(f"{path} is a torch file, but no state dict: a {type(content).__name__}{keys}.")
+        raise WeightsError(f"{path} is a torch file without a state dict: it holds a {type(content).__name__}{keys}.")
     return {_WRAPPERS.sub("", str(name)): value for name, value in content.items()}
 
 

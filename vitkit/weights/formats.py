@@ -1,4 +1,4 @@
-"""What a format has to say of itself: how its tensors pair with ours, and what it cannot hold."""
+"""What the four weight formats share: an opened checkpoint, the loaded weights, and what a conversion would lose."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from vitkit.errors import WeightsError
+from vitkit.model.allow_list import AllowList
 from vitkit.model.base import Metadata
 from vitkit.model.config import ModelConfig, ViTConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A file or folder as found: tensors, the JSON files beside them, and what the caller knows that they do not."""
+    """An opened file or folder: its tensors and JSON files, and the sizes that the caller passed."""
 
     origin: str
     tensors: Mapping[str, Tensor]
@@ -27,9 +28,9 @@ class Checkpoint:
     image: tuple[int, int] | None = None
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """Of a tensor that the model's sizes are read from."""
+        """Return the shape of a tensor that the model's sizes are inferred from."""
         if name not in self.tensors:
-            raise WeightsError(f"{self.origin} lacks {name}, without which its sizes cannot be told.")
+            raise WeightsError(f"{self.origin} lacks {name}, which its sizes are inferred from.")
         shape = tuple(self.tensors[name].shape)
         if len(shape) != dimensions or 0 in shape:
             raise WeightsError(
@@ -41,11 +42,11 @@ class Checkpoint:
         return name in self.tensors
 
     def length(self, name: str) -> int | None:
-        """Of a vector whose absence means that there is no such layer."""
+        """Return the length of a vector, or None where the model lacks that layer."""
         return self.shape(name, 1)[0] if name in self.tensors else None
 
     def count(self, prefix: str) -> int:
-        """How many of prefix0…, prefix1…, … there are."""
+        """Return how many layers prefix0…, prefix1…, … there are."""
         index = 0
         while any(name.startswith((f"{prefix}{index}.", f"{prefix}{index}/")) for name in self.tensors):
             index += 1
@@ -53,8 +54,8 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
-    """A checkpoint understood: what `build` and `load_state_dict` take."""
+class LoadedWeights:
+    """A checkpoint in vitkit's terms: what `build` and `load_state_dict` take."""
 
     config: ModelConfig
     state: dict[str, Tensor]
@@ -62,23 +63,29 @@ class Content:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Losses:
+class ConversionLosses:
     """What a format would not keep of a model."""
 
-    structure: list[str] = field(default_factory=list)  # no place for it: never written
-    answers: list[str] = field(default_factory=list)  # would be read back otherwise: written with lossy=True only
-    notes: list[str] = field(default_factory=list)  # written without it, and said
+    unsupported: list[str] = field(default_factory=list)  # the format cannot hold it: never written
+    changed: list[str] = field(default_factory=list)  # would change the logits: written with lossy=True only
+    dropped: list[str] = field(default_factory=list)  # written without it, with a warning
 
 
 NEGLIGIBLE_EPS = 1e-5  # LayerNorms of trained models have variances far above this
 
 
-def epsilon_loss(here: float, there: float) -> list[str]:
-    return [] if here == there else [f"LayerNorm epsilon: {here:g} here, {there:g} there"]
+def epsilon_difference(ours: float, theirs: float) -> list[str]:
+    return [] if ours == theirs else [f"LayerNorm epsilon: {ours:g} in the model, {theirs:g} in the format"]
 
 
-def training_losses(config: ModelConfig) -> list[str]:
-    """What only training would miss."""
+def training_settings(config: ModelConfig) -> list[str]:
+    """Return the settings that only training uses and no foreign format keeps."""
     if isinstance(config, ViTConfig) and (config.dropout or config.stochastic_depth):
         return [f"dropout {config.dropout:g} and stochastic depth {config.stochastic_depth:g}: training settings"]
     return []
+
+
+def unknown_options(known: AllowList, config: ModelConfig) -> list[str]:
+    """Return the first option of a config that a format does not know, as a sentence; new options are on no list."""
+    reason = known.reason_to_decline(config)
+    return [] if reason is None else [reason]

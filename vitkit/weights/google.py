@@ -1,6 +1,6 @@
-"""Google's .npz: vision_transformer (ViT and hybrids, both naming schemes) and big_transfer (BiT ResNets).
+"""Google's .npz format: vision_transformer (ViT and hybrids, both naming schemes) and big_transfer (BiT ResNets).
 
-Flax keeps dense kernels as (in, out), convolutions as HWIO and attention by head; torch has all of them transposed.
+Flax stores dense kernels as (in, out), convolutions as HWIO and attention per head; torch transposes all of them.
 """
 
 from __future__ import annotations
@@ -15,39 +15,61 @@ from torch import Tensor
 
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import WeightsError
+from vitkit.model.allow_list import AllowList, anything
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
-from vitkit.weights.formats import NEGLIGIBLE_EPS, Checkpoint, Content, Losses, epsilon_loss, training_losses
-from vitkit.weights.infer_sizes import find_image
-from vitkit.weights.mapping import Rule, batched, read, same, write
+from vitkit.weights.formats import (
+    NEGLIGIBLE_EPS,
+    Checkpoint,
+    ConversionLosses,
+    LoadedWeights,
+    epsilon_difference,
+    training_settings,
+    unknown_options,
+)
+from vitkit.weights.infer_sizes import infer_image
+from vitkit.weights.mapping import Rule, batched, to_foreign_tensors, to_native_state, unchanged
 
-# attention, second LayerNorm, MLP inside an encoder block. The published files carry the older names, of the time
-# before flax.linen; its own code and timm read those, so they are what is written unless a file came with the newer.
+# Names of attention, second LayerNorm and MLP in an encoder block. The published files have the names from before
+# flax.linen, which Google's code and timm read; they are written unless the weights came from a file with newer names.
 NAMING = {
     "published": ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
     "linen": ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
 }
 
 
-INSIDE = ("", "params/", "opt/target/")  # where weights are: a file of them, and states of training of two ages
-FIRST = ("embedding/kernel", "resnet/root_block/standardized_conv2d/kernel")
+PREFIXES = ("", "params/", "opt/target/")  # of bare weights, and of newer and older training states
+FIRST_KERNELS = ("embedding/kernel", "resnet/root_block/standardized_conv2d/kernel")
+
+# The options that `conversion_losses` judges.
+KNOWN = AllowList(
+    "the google format",
+    options={
+        ViTConfig: anything(
+            "depth width mlp heads patch stem image channels classes positions inject pool class_token "
+            "representation norm axial gelu eps dropout stochastic_depth"
+        ),
+        ResNetConfig: anything("body image channels classes"),
+        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
+    },
+)
 
 
 def recognises(names: Collection[str]) -> bool:
-    return _inside(names) is not None
+    return _prefix(names) is not None
 
 
-def _inside(names: Collection[str]) -> str | None:
-    return next((above for above in INSIDE for name in FIRST if above + name in names), None)
+def _prefix(names: Collection[str]) -> str | None:
+    return next((prefix for prefix in PREFIXES for name in FIRST_KERNELS if prefix + name in names), None)
 
 
-def load(checkpoint: Checkpoint) -> Content:
-    above = _inside(checkpoint.tensors.keys()) or ""
+def load(checkpoint: Checkpoint) -> LoadedWeights:
+    prefix = _prefix(checkpoint.tensors.keys()) or ""
     tensors = {
-        name.removeprefix(above): _squeeze_group_norm(name, tensor)
+        name.removeprefix(prefix): _squeeze_group_norm(name, tensor)
         for name, tensor in checkpoint.tensors.items()
-        if name.startswith(above)
+        if name.startswith(prefix)
     }
     checkpoint = replace(checkpoint, tensors=tensors)
     provenance = {"format": "google"}
@@ -60,55 +82,56 @@ def load(checkpoint: Checkpoint) -> Content:
     else:
         config = _infer_resnet(checkpoint)
         rules = list(resnet_rules(config))
-    state = read(tensors, rules, config, checkpoint.origin)
-    return Content(config=config, state=state, metadata=Metadata(provenance=provenance))
+    state = to_native_state(tensors, rules, config, checkpoint.origin)
+    return LoadedWeights(config=config, state=state, metadata=Metadata(provenance=provenance))
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
     if isinstance(model.config, ResNetConfig):
-        return write(model, resnet_rules(model.config))
+        return to_foreign_tensors(model, resnet_rules(model.config))
     naming = model.metadata.provenance.get("naming", "published")
-    return write(model, vit_rules(model.config, naming))
+    return to_foreign_tensors(model, vit_rules(model.config, naming))
 
 
-def losses(model: Model) -> Losses:
+def conversion_losses(model: Model) -> ConversionLosses:
     config = model.config
-    structure: list[str] = []
-    answers: list[str] = []
-    notes: list[str] = []
+    unsupported = unknown_options(KNOWN, config)
+    changed: list[str] = []
+    dropped: list[str] = []
     if isinstance(config, ViTConfig):
         if config.positions != "1d" or config.inject != "stem":
-            structure.append(
+            unsupported.append(
                 f"positions={config.positions!r} injected at {config.inject!r}: an npz has one 1-D table, at the stem"
             )
         if config.norm == "post" or config.axial:
-            structure.append("post-norm or axial blocks")
+            unsupported.append("post-norm or axial blocks")
         if config.pool not in ("token", "gap") or (config.pool == "gap" and config.class_token):
-            structure.append(
+            unsupported.append(
                 f"pool={config.pool!r}"
-                + (" beside a class token" if config.class_token else "")
-                + ": only token and gap exist"
+                + (" with a class token" if config.class_token else "")
+                + ": only token, and gap without a class token, exist"
             )
         if config.gelu != "tanh":
-            answers.append("GELU: exact here, always the tanh approximation there")
-        (answers if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else notes).extend(epsilon_loss(config.eps, 1e-6))
+            changed.append("GELU: exact in the model, always the tanh approximation in the format")
+        (changed if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else dropped).extend(epsilon_difference(config.eps, 1e-6))
         rows, columns = config.grid
         if rows != columns:
             square = math.isqrt(config.patches) ** 2 == config.patches
-            (answers if square else notes).append(
-                f"the grid: read it back with grid=({rows}, {columns})" + (", it looks square" if square else "")
+            (changed if square else dropped).append(
+                f"the grid: read it back with grid=({rows}, {columns})"
+                + (", or it is taken for a square" if square else "")
             )
         if config.stem and config.stem.preactivation:
-            structure.append("a pre-activation stem")
+            unsupported.append("a pre-activation stem")
         elif config.stem and config.stem != ConvConfig(layers=config.stem.layers, width=config.stem.width):
-            notes.append("the stem's epsilons: Google's differ")
+            dropped.append("the stem's epsilons: Google's differ")
     elif config.body != ConvConfig.bit(config.body.layers, config.body.width):
-        notes.append("the ResNet's epsilons: Google's differ")
+        dropped.append("the ResNet's epsilons: Google's differ")
     if model.metadata.labels:
-        notes.append("class names: an npz has no place for them")
+        dropped.append("class names: an npz cannot hold them")
     if model.metadata.preprocessing != Preprocessing():
-        notes.append("preprocessing: an npz has no place for it, and is read with the default")
-    return Losses(structure=structure, answers=answers, notes=notes + training_losses(config))
+        dropped.append("preprocessing: an npz cannot hold it, and is read with the default")
+    return ConversionLosses(unsupported=unsupported, changed=changed, dropped=dropped + training_settings(config))
 
 
 def vit_rules(config: ViTConfig, naming: str) -> Iterator[Rule]:
@@ -116,7 +139,7 @@ def vit_rules(config: ViTConfig, naming: str) -> Iterator[Rule]:
     if config.stem:
         yield from _stem_rules(config.stem)
     yield _patch_kernel(config)
-    yield same("patches.project.bias", "embedding/bias")
+    yield unchanged("patches.project.bias", "embedding/bias")
     if config.class_token:
         yield batched("class_token", "cls")
     yield batched("encoder.positions.0.table", "Transformer/posembed_input/pos_embedding")
@@ -142,12 +165,12 @@ def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
             ours, theirs = f"body.stages.{stage}.{unit}", f"{root}/block{stage + 1}/unit{unit + 1:02d}"
             for number, letter in enumerate("abc", start=1):
                 yield _kernel(f"{ours}.conv{number}.weight", f"{theirs}/{letter}/standardized_conv2d/kernel")
-                yield same(f"{ours}.norm{number}.weight", f"{theirs}/{letter}/group_norm/gamma")
-                yield same(f"{ours}.norm{number}.bias", f"{theirs}/{letter}/group_norm/beta")
+                yield unchanged(f"{ours}.norm{number}.weight", f"{theirs}/{letter}/group_norm/gamma")
+                yield unchanged(f"{ours}.norm{number}.bias", f"{theirs}/{letter}/group_norm/beta")
             if unit == 0:
                 yield _kernel(f"{ours}.project.weight", f"{theirs}/a/proj/standardized_conv2d/kernel")
-    yield same("body.norm.weight", f"{root}/group_norm/gamma")
-    yield same("body.norm.bias", f"{root}/group_norm/beta")
+    yield unchanged("body.norm.weight", f"{root}/group_norm/gamma")
+    yield unchanged("body.norm.bias", f"{root}/group_norm/beta")
     if config.classes:
         yield Rule(
             "head.logits.weight",
@@ -155,7 +178,7 @@ def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
             lambda kernel: kernel.flatten(0, 2).T,
             lambda weight: (weight.T[None, None],),
         )
-        yield same("head.logits.bias", f"{root}/head/conv2d/bias")
+        yield unchanged("head.logits.bias", f"{root}/head/conv2d/bias")
 
 
 def _stem_rules(stem: ConvConfig) -> Iterator[Rule]:
@@ -173,20 +196,22 @@ def _stem_rules(stem: ConvConfig) -> Iterator[Rule]:
 
 
 def _attention(ours: str, theirs: str, heads: int) -> Iterator[Rule]:
-    parts = ("query", "key", "value")
+    projections = ("query", "key", "value")
 
     def split_kernel(weight: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part.T.unflatten(1, (heads, -1)) for part in weight.chunk(3))  # (D, H, d) each
+        return tuple(kernel.T.unflatten(1, (heads, -1)) for kernel in weight.chunk(3))  # (D, H, d) each
 
     def join_kernels(*kernels: Tensor) -> Tensor:
         return torch.cat([kernel.flatten(1).T for kernel in kernels])  # (3·D, D)
 
-    yield Rule(f"{ours}.qkv.weight", tuple(f"{theirs}/{part}/kernel" for part in parts), join_kernels, split_kernel)
+    yield Rule(
+        f"{ours}.qkv.weight", tuple(f"{theirs}/{name}/kernel" for name in projections), join_kernels, split_kernel
+    )
     yield Rule(
         f"{ours}.qkv.bias",
-        tuple(f"{theirs}/{part}/bias" for part in parts),
+        tuple(f"{theirs}/{name}/bias" for name in projections),
         lambda *biases: torch.cat([bias.flatten() for bias in biases]),
-        lambda bias: tuple(part.unflatten(0, (heads, -1)) for part in bias.chunk(3)),
+        lambda bias: tuple(vector.unflatten(0, (heads, -1)) for vector in bias.chunk(3)),
     )
     yield Rule(
         f"{ours}.out.weight",
@@ -194,21 +219,21 @@ def _attention(ours: str, theirs: str, heads: int) -> Iterator[Rule]:
         lambda kernel: kernel.flatten(0, 1).T,
         lambda weight: (weight.T.unflatten(0, (heads, -1)),),
     )
-    yield same(f"{ours}.out.bias", f"{theirs}/out/bias")
+    yield unchanged(f"{ours}.out.bias", f"{theirs}/out/bias")
 
 
 def _dense(ours: str, theirs: str) -> Iterator[Rule]:
     yield Rule(f"{ours}.weight", (f"{theirs}/kernel",), lambda kernel: kernel.T, lambda weight: (weight.T,))
-    yield same(f"{ours}.bias", f"{theirs}/bias")
+    yield unchanged(f"{ours}.bias", f"{theirs}/bias")
 
 
 def _norm(ours: str, theirs: str) -> Iterator[Rule]:
-    yield same(f"{ours}.weight", f"{theirs}/scale")
-    yield same(f"{ours}.bias", f"{theirs}/bias")
+    yield unchanged(f"{ours}.weight", f"{theirs}/scale")
+    yield unchanged(f"{ours}.bias", f"{theirs}/bias")
 
 
 def _kernel(ours: str, theirs: str) -> Rule:
-    """A convolution: HWIO there, OIHW here."""
+    """Return the rule of a convolution, OIHW here and HWIO in Flax."""
     return Rule(
         ours, (theirs,), lambda kernel: kernel.permute(3, 2, 0, 1), lambda weight: (weight.permute(2, 3, 1, 0),)
     )
@@ -240,7 +265,9 @@ def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
     patch, _, channels, width = checkpoint.shape("embedding/kernel", 4)
     _, heads, _ = checkpoint.shape(f"{block}/{attention}/query/kernel", 3)
     if checkpoint.heads not in (None, heads):
-        raise WeightsError(f"{checkpoint.origin} has {heads} heads by its tensors' shapes, not {checkpoint.heads}.")
+        raise WeightsError(
+            f"{checkpoint.origin} has {heads} heads according to its tensors' shapes, not {checkpoint.heads}."
+        )
     stem = _infer_stem(checkpoint)
     class_token = checkpoint.has("cls")
     patches = checkpoint.shape("Transformer/posembed_input/pos_embedding", 3)[1] - class_token
@@ -251,7 +278,7 @@ def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
         patch=patch,
         stem=stem,
         mlp=checkpoint.shape(f"{block}/{mlp}/Dense_0/kernel", 2)[1],
-        image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
+        image=infer_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
         channels=checkpoint.shape("conv_root/kernel", 4)[2] if stem else channels,
         classes=checkpoint.length("head/bias") or 0,
         representation=checkpoint.length("pre_logits/bias"),
@@ -282,7 +309,7 @@ def _infer_resnet(checkpoint: Checkpoint) -> ResNetConfig:
 
 
 def _units(tensors: Mapping[str, Tensor], pattern: str) -> tuple[int, ...]:
-    """Units per stage, from names that count both from 1."""
+    """Return the number of units in each stage; the names count both from 1."""
     units: dict[int, int] = {}
     for name in tensors:
         if match := re.match(pattern, name):
@@ -292,7 +319,7 @@ def _units(tensors: Mapping[str, Tensor], pattern: str) -> tuple[int, ...]:
 
 
 def _squeeze_group_norm(name: str, tensor: Tensor) -> Tensor:
-    """Group-norm scales of files written before flax 0.3.6 are (1, 1, 1, C): google/flax issue 1721."""
+    """Flatten the group-norm parameters, which flax before 0.3.6 wrote as (1, 1, 1, C) (google/flax issue 1721)."""
     if re.search(r"(gn(\d+|_root|_proj)/(bias|scale)|group_norm/(gamma|beta))$", name):
         return tensor.flatten()
     return tensor

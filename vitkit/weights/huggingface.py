@@ -1,7 +1,7 @@
-"""Hugging Face transformers' ViT: a folder of config.json, preprocessor_config.json and model.safetensors.
+"""The ViT of Hugging Face transformers: a folder of config.json, preprocessor_config.json and model.safetensors.
 
 ViTForImageClassification keeps its encoder under "vit."; a bare ViTModel does not, and may have a tanh pooler, which is
-the paper's pre-training layer without its logits.
+the paper's pre-training layer without the logits.
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ from torch import Tensor
 
 from vitkit.data.preprocessing import Interpolation, Preprocessing
 from vitkit.errors import WeightsError
+from vitkit.model.allow_list import AllowList, anything
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
-from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
-from vitkit.weights.formats import Checkpoint, Content, Losses, training_losses
-from vitkit.weights.infer_sizes import find_heads, find_image
-from vitkit.weights.mapping import Rule, batched, fused, parameters, patch_convolution, read, write, zero_biases
+from vitkit.model.config import ConvConfig, Gelu, ResNetConfig, ViTConfig
+from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
+from vitkit.weights.infer_sizes import infer_heads, infer_image
+from vitkit.weights.mapping import (
+    Rule,
+    batched,
+    concatenated,
+    patch_convolution,
+    same_layer,
+    to_foreign_tensors,
+    to_native_state,
+    zero_biases,
+)
 
 _GELU: dict[str, Gelu] = {
     "gelu": "exact",
@@ -28,17 +38,31 @@ _GELU: dict[str, Gelu] = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
 }
-_RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's codes
+
+# The options that `conversion_losses` judges and `config_of` writes.
+KNOWN = AllowList(
+    "the hf format",
+    options={
+        ViTConfig: anything(
+            "depth width mlp heads patch stem image channels classes positions inject pool class_token "
+            "representation norm axial gelu eps dropout stochastic_depth"
+        ),
+        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
+    },
+)
 
 
 def recognises(names: Collection[str]) -> bool:
     return any(f"{prefix}embeddings.patch_embeddings.projection.weight" in names for prefix in ("vit.", ""))
 
 
-def load(checkpoint: Checkpoint) -> Content:
+def load(checkpoint: Checkpoint) -> LoadedWeights:
     kind = checkpoint.config.get("model_type", "vit")
     if kind != "vit":
-        raise WeightsError(f"{checkpoint.origin} is a {kind} model of transformers; vitkit reads its vit.")
+        raise WeightsError(
+            f"{checkpoint.origin} is a model of the type {kind}; of transformers' models, vitkit reads vit."
+        )
     checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors))
     config = _infer(checkpoint)
     metadata = Metadata(
@@ -46,13 +70,13 @@ def load(checkpoint: Checkpoint) -> Content:
         preprocessing=_preprocessing(checkpoint),
         provenance=checkpoint.config.get("vitkit", {"format": "hf"}),
     )
-    state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
-    return Content(config=config, state=state, metadata=metadata)
+    state = to_native_state(checkpoint.tensors, rules(config), config, checkpoint.origin)
+    return LoadedWeights(config=config, state=state, metadata=metadata)
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
     assert isinstance(model.config, ViTConfig)
-    return write(model, rules(model.config))
+    return to_foreign_tensors(model, rules(model.config))
 
 
 def config_of(model: Model) -> dict[str, Any]:
@@ -99,7 +123,7 @@ def preprocessor_of(model: Model) -> dict[str, Any]:
     }
     if preprocessing.resize == "squash":
         return record | {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
-    # transformers' ViT processor has no crop; CLIP's does the same with one
+    # transformers' ViT processor cannot crop; CLIP's is the same with a crop
     short = round(min(height, width) / preprocessing.crop)
     return record | {
         "image_processor_type": "CLIPImageProcessor",
@@ -110,26 +134,27 @@ def preprocessor_of(model: Model) -> dict[str, Any]:
     }
 
 
-def losses(model: Model) -> Losses:
-    config, structure, notes = model.config, [], training_losses(model.config)
+def conversion_losses(model: Model) -> ConversionLosses:
+    config, dropped = model.config, training_settings(model.config)
     if isinstance(config, ResNetConfig):
-        return Losses(structure=["a ResNet: transformers' ViT format holds pure ViTs"])
+        return ConversionLosses(unsupported=["a ResNet: the hf format holds pure ViTs"])
+    unsupported = unknown_options(KNOWN, config)
     if config.stem:
-        structure.append("the hybrid's convolutional stem")
+        unsupported.append("the hybrid's convolutional stem")
     if config.positions != "1d" or config.inject != "stem":
-        structure.append(
+        unsupported.append(
             f"positions={config.positions!r} injected at {config.inject!r}: "
             "transformers' ViT has one 1-D table, at the stem"
         )
     if config.pool != "token":
-        structure.append(f"pool={config.pool!r}: transformers' ViT reads its class token")
+        unsupported.append(f"pool={config.pool!r}: transformers' ViT reads its class token")
     if config.norm == "post" or config.axial:
-        structure.append("post-norm or axial blocks")
+        unsupported.append("post-norm or axial blocks")
     if config.representation and config.classes:
-        structure.append("pre_logits, the tanh layer of the pre-training head, in front of logits")
+        unsupported.append("pre_logits, the tanh layer of the pre-training head, in front of logits")
     if model.metadata.preprocessing.resize == "letterbox":
-        notes.append("letterbox preprocessing: written as a crop")
-    return Losses(structure=structure, notes=notes)
+        dropped.append("letterbox preprocessing: written as a crop")
+    return ConversionLosses(unsupported=unsupported, dropped=dropped)
 
 
 def rules(config: ViTConfig) -> Iterator[Rule]:
@@ -137,41 +162,41 @@ def rules(config: ViTConfig) -> Iterator[Rule]:
     yield patch_convolution(
         "patches.project.weight", f"{root}embeddings.patch_embeddings.projection.weight", config.channels, config.patch
     )
-    yield from parameters("patches.project", f"{root}embeddings.patch_embeddings.projection", ["bias"])
+    yield from same_layer("patches.project", f"{root}embeddings.patch_embeddings.projection", ["bias"])
     yield batched("class_token", f"{root}embeddings.cls_token")
     yield batched("encoder.positions.0.table", f"{root}embeddings.position_embeddings")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"{root}encoder.layer.{layer}"
         for name in ("weight", "bias"):
-            yield fused(
+            yield concatenated(
                 f"{ours}.attention.qkv.{name}",
-                [f"{theirs}.attention.attention.{part}.{name}" for part in ("query", "key", "value")],
+                [f"{theirs}.attention.attention.{projection}.{name}" for projection in ("query", "key", "value")],
             )
-        yield from parameters(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
-        yield from parameters(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        yield from parameters(f"{ours}.mlp_norm", f"{theirs}.layernorm_after")
-        yield from parameters(f"{ours}.mlp.up", f"{theirs}.intermediate.dense")
-        yield from parameters(f"{ours}.mlp.down", f"{theirs}.output.dense")
-    yield from parameters("encoder.norm", f"{root}layernorm")
+        yield from same_layer(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
+        yield from same_layer(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
+        yield from same_layer(f"{ours}.mlp_norm", f"{theirs}.layernorm_after")
+        yield from same_layer(f"{ours}.mlp.up", f"{theirs}.intermediate.dense")
+        yield from same_layer(f"{ours}.mlp.down", f"{theirs}.output.dense")
+    yield from same_layer("encoder.norm", f"{root}layernorm")
     if config.representation:
-        yield from parameters("head.representation", "pooler.dense")
+        yield from same_layer("head.representation", "pooler.dense")
     if config.classes:
-        yield from parameters("head.logits", "classifier")
+        yield from same_layer("head.logits", "classifier")
 
 
 def _infer(checkpoint: Checkpoint) -> ViTConfig:
-    said = checkpoint.config
+    settings = checkpoint.config
     root = "vit." if checkpoint.has("vit.embeddings.patch_embeddings.projection.weight") else ""
     width, channels, patch, patch_width = checkpoint.shape(f"{root}embeddings.patch_embeddings.projection.weight", 4)
     positions = checkpoint.shape(f"{root}embeddings.position_embeddings", 3)[1]
     if patch != patch_width:
-        raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's are square.")
-    activation = said.get("hidden_act", "gelu")
+        raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's patches are square.")
+    activation = settings.get("hidden_act", "gelu")
     if activation not in _GELU:
         raise WeightsError(
-            f"{checkpoint.origin} uses the activation {activation!r}; vitkit's MLP is a GELU.", known=", ".join(_GELU)
+            f"{checkpoint.origin} uses the activation {activation!r}; vitkit's MLP uses GELU.", known=", ".join(_GELU)
         )
-    size = said.get("image_size")
+    size = settings.get("image_size")
     if size is not None:
         checkpoint = replace(checkpoint, image=(size, size) if isinstance(size, int) else tuple(size))
     return ViTConfig(
@@ -180,43 +205,43 @@ def _infer(checkpoint: Checkpoint) -> ViTConfig:
         patch=patch,
         channels=channels,
         mlp=checkpoint.shape(f"{root}encoder.layer.0.intermediate.dense.weight", 2)[0],
-        heads=find_heads(checkpoint, width, said.get("num_attention_heads")),
-        image=find_image(checkpoint, positions - 1, patch),
+        heads=infer_heads(checkpoint, width, settings.get("num_attention_heads")),
+        image=infer_image(checkpoint, positions - 1, patch),
         classes=checkpoint.length("classifier.bias") or 0,
         representation=checkpoint.length("pooler.dense.bias"),
         gelu=_GELU[activation],
-        eps=said.get("layer_norm_eps", 1e-12),
+        eps=settings.get("layer_norm_eps", 1e-12),
     )
 
 
 def _labels(checkpoint: Checkpoint, classes: int) -> tuple[str, ...] | None:
-    named = checkpoint.config.get("id2label") or {}
-    labels = tuple(named.get(str(index), "") for index in range(classes))
+    names = checkpoint.config.get("id2label") or {}
+    labels = tuple(names.get(str(index), "") for index in range(classes))
     placeholders = all(label in ("", f"LABEL_{index}") for index, label in enumerate(labels))
     return None if placeholders else labels
 
 
 def _preprocessing(checkpoint: Checkpoint) -> Preprocessing:
-    said = checkpoint.preprocessor
-    if said is None:
+    settings = checkpoint.preprocessor
+    if settings is None:
         return Preprocessing()
-    size, default = said.get("size", {}), Preprocessing()
+    size, default = settings.get("size", {}), Preprocessing()
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
-    cut = said.get("crop_size", {})
-    target = min(cut.values(), default=shortest) if isinstance(cut, Mapping) else cut
-    if "vitkit" in said:  # written here: exact where transformers' whole pixels are not
-        return Preprocessing.from_record(said["vitkit"])
-    scaled = said.get("do_normalize", True)
+    crop_size = settings.get("crop_size", {})
+    target = min(crop_size.values(), default=shortest) if isinstance(crop_size, Mapping) else crop_size
+    if "vitkit" in settings:  # written by vitkit: exact where transformers' whole pixels are not
+        return Preprocessing.from_record(settings["vitkit"])
+    scaled = settings.get("do_normalize", True)
     return Preprocessing(
         resize="squash" if shortest is None else "crop",
         crop=target / shortest if shortest else 1.0,
-        interpolation=_RESAMPLE.get(said.get("resample", 3), "bicubic"),
-        mean=tuple(said.get("image_mean", default.mean)) if scaled else (0.0,),
-        std=tuple(said.get("image_std", default.std)) if scaled else (1.0,),
+        interpolation=_RESAMPLE.get(settings.get("resample", 3), "bicubic"),
+        mean=tuple(settings.get("image_mean", default.mean)) if scaled else (0.0,),
+        std=tuple(settings.get("image_std", default.std)) if scaled else (1.0,),
     )
 
 
 def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     fixed = zero_biases(tensors, r"(?:vit\.)?encoder\.layer\.\d+\.attention\.attention\.(?:query|key|value)")
-    # a classifier never uses the pooler that older files still carry
+    # older files of classifiers still hold a pooler, which a classifier never uses
     return {name: tensor for name, tensor in fixed.items() if not name.startswith("vit.pooler.")}

@@ -1,9 +1,10 @@
-"""Any weights → a model: the format by content, the sizes from the tensors, then the image and classes asked for."""
+"""Load a model from weights of any format: detect the format, infer the sizes, adapt the image size and the classes."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -16,13 +17,21 @@ from vitkit.model.config import ViTConfig, check_count, parse_size
 from vitkit.model.positions import Interpolation
 from vitkit.model.variants import configure
 from vitkit.text import few
+from vitkit.weights import google, huggingface, native, timm
 from vitkit.weights.files import open_checkpoint
-from vitkit.weights.formats import Checkpoint, Content
+from vitkit.weights.formats import Checkpoint, LoadedWeights
 from vitkit.weights.hub import PREFIX, download
 from vitkit.weights.public import DEFAULTS
-from vitkit.weights.registry import FORMATS, Format
 
 log = logging.getLogger("vitkit")
+
+# of each format: whether tensors of these names are its own, and its loader
+FORMATS: tuple[tuple[Callable[[Collection[str]], bool], Callable[[Checkpoint], LoadedWeights]], ...] = (
+    (native.recognises, native.load),
+    (google.recognises, google.load),
+    (timm.recognises, timm.load),
+    (huggingface.recognises, huggingface.load),
+)
 
 
 def load(
@@ -34,13 +43,13 @@ def load(
     heads: int | None = None,
     interpolation: Interpolation = "paper",
 ) -> Model:
-    """A model with its weights, in evaluation mode, from a file, a folder or hf:OWNER/NAME.
+    """Return a model with its weights, in evaluation mode, from a file, a folder or hf:OWNER/NAME.
 
     image           resize learned positions to this image size (section 3.2)
-    interpolation   how: "paper" (Google's) or "bicubic" (timm's)
-    classes         replace the head by a zero-initialised linear one when its number of classes is another
+    interpolation   of those positions: "paper" (Google's) or "bicubic" (timm's)
+    classes         replace the head with a zero-initialised linear layer if its number of classes differs
     grid            (rows, columns) of a checkpoint whose position table is not square
-    heads           attention heads, where neither tensors nor configuration tell
+    heads           attention heads, where neither tensors nor configuration give them
     """
     if interpolation not in get_args(Interpolation):
         raise ConfigError(
@@ -48,18 +57,18 @@ def load(
         )
     if classes is not None:
         check_count("classes", classes, least=0)
-    content = read(source, grid=grid, heads=heads)
+    weights = read_weights(source, grid=grid, heads=heads)
     with torch.device("meta"):
-        model = build(content.config)
-    model.load_state_dict(content.state, assign=True)
-    model.metadata = content.metadata
+        model = build(weights.config)
+    model.load_state_dict(weights.state, assign=True)
+    model.metadata = weights.metadata
     if image is not None:
-        before = content.config.image
+        before = weights.config.image
         model.resize(image, interpolation)
         if isinstance(model.config, ViTConfig) and model.config.image != before:
-            _say(source, f"{_size(before)} → {_size(model.config.image)} px, positions resized ({interpolation})")
+            _log(source, f"{_size(before)} → {_size(model.config.image)} px, positions resized ({interpolation})")
     if classes is not None and classes != model.config.classes:
-        _say(
+        _log(
             source,
             f"head replaced: {model.config.classes} → {classes} classes, zero-initialised"
             if classes
@@ -69,8 +78,10 @@ def load(
     return model.eval()
 
 
-def read(source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None, heads: int | None = None) -> Content:
-    """The checkpoint, understood but not yet built."""
+def read_weights(
+    source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None, heads: int | None = None
+) -> LoadedWeights:
+    """Read a checkpoint of any format without building its model."""
     if heads is not None:
         check_count("heads", heads, least=1)
     if grid is not None:
@@ -78,28 +89,28 @@ def read(source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None,
     path = _locate(os.fspath(source))
     checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads)
     try:
-        content = recognise(checkpoint).load(checkpoint)
+        weights = _load_format(checkpoint)
     except ConfigError as error:
         raise WeightsError(f"{checkpoint.origin} describes a model that cannot be built: {error}") from error
-    for name, given in (("heads", heads), ("grid", grid)):
-        known = getattr(content.config, name, None)
-        if given not in (None, known):
+    for name, requested in (("heads", heads), ("grid", grid)):
+        actual = getattr(weights.config, name, None)
+        if requested not in (None, actual):
             raise WeightsError(
-                f"{checkpoint.origin} has {name} {known}, not {given}."
-                if known
+                f"{checkpoint.origin} has {name} {actual}, not {requested}."
+                if actual
                 else f"{checkpoint.origin} is a ResNet, which has no {name}."
             )
-    return content
+    return weights
 
 
-def recognise(checkpoint: Checkpoint) -> Format:
+def _load_format(checkpoint: Checkpoint) -> LoadedWeights:
     names = checkpoint.tensors.keys()
-    for known in FORMATS.values():
-        if known.recognises(names):
-            return known
+    for recognises, load_format in FORMATS:
+        if recognises(names):
+            return load_format(checkpoint)
     shown = sorted(names)[:6]
     raise WeightsError(
-        f"{checkpoint.origin} holds {len(names)} tensors of a model that vitkit does not know.",
+        f"{checkpoint.origin} holds {len(names)} tensors in a format that vitkit does not know.",
         known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViT",
         found=", ".join(shown) + (" …" if len(names) > len(shown) else "") or "no tensors",
     )
@@ -114,22 +125,22 @@ def _locate(source: str) -> Path:
     try:
         configure(source)
     except ConfigError:
-        beside = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+        siblings = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
         raise WeightsError(
-            f"{source} does not exist{did_you_mean(path.name, beside) or '.'}",
-            **({"beside_it": few(beside, 8)} if beside else {}),
+            f"{source} does not exist{did_you_mean(path.name, siblings) or '.'}",
+            **({"in_the_folder": few(siblings, 8)} if siblings else {}),
             try_="a weights file, a run folder, or hf:OWNER/NAME",
         ) from None
     public = DEFAULTS.get(source)
     raise WeightsError(
-        f"{source} is a model's name, not a file.",
+        f"{source} is the name of a model, not of a file.",
         untrained=f"vitkit.create({source!r})",
         trained=f"vitkit.load({public.source!r})" if public else "no public weights are known",
     )
 
 
-def _say(source: str | os.PathLike[str], what: str) -> None:
-    log.warning("%s: %s", os.fspath(source), what)
+def _log(source: str | os.PathLike[str], change: str) -> None:
+    log.warning("%s: %s", os.fspath(source), change)
 
 
 def _size(image: tuple[int, int]) -> str:

@@ -1,7 +1,7 @@
-"""One description per format serves reading and writing: rules that pair our tensors with the other library's.
+"""Rules that map our tensors to another library's and back: one list per format serves reading and writing.
 
-Each rule can go both ways, so a file's expected shapes follow from the model's, and every missing, extra or misshapen
-tensor is named under the name it has in the file.
+Each rule goes both ways, so a file's expected shapes follow from the model's, and errors name every missing, extra or
+misshapen tensor as the file does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from vitkit.errors import WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig
+from vitkit.text import few
 
 Tensors = Mapping[str, Tensor]
 
@@ -23,28 +24,28 @@ Tensors = Mapping[str, Tensor]
 @dataclass(frozen=True)
 class Rule:
     native: str
-    foreign: tuple[str, ...]  # several where the other library keeps apart what is fused here
+    foreign: tuple[str, ...]  # several where the other library splits our tensor
     to_native: Callable[..., Tensor]
     to_foreign: Callable[[Tensor], tuple[Tensor, ...]]
 
 
-def same(native: str, foreign: str) -> Rule:
+def unchanged(native: str, foreign: str) -> Rule:
     return Rule(native, (foreign,), lambda tensor: tensor, lambda tensor: (tensor,))
 
 
-def parameters(native: str, foreign: str, names: Iterable[str] = ("weight", "bias")) -> Iterator[Rule]:
-    """A layer whose tensors are named and shaped alike on both sides."""
+def same_layer(native: str, foreign: str, names: Iterable[str] = ("weight", "bias")) -> Iterator[Rule]:
+    """Yield the rules of a layer whose tensors have the same names and shapes on both sides."""
     for name in names:
-        yield same(f"{native}.{name}", f"{foreign}.{name}")
+        yield unchanged(f"{native}.{name}", f"{foreign}.{name}")
 
 
 def batched(native: str, foreign: str) -> Rule:
-    """A table that the other library keeps with a batch dimension of 1."""
+    """Return the rule of a table that has a batch dimension of 1 in the other library."""
     return Rule(native, (foreign,), lambda tensor: tensor[0], lambda tensor: (tensor[None],))
 
 
 def patch_convolution(native: str, foreign: str, channels: int, patch: int) -> Rule:
-    """A linear layer over flattened patches ↔ a convolution kernel (D, C, P, P)."""
+    """Return the rule from a linear layer over flattened patches to a convolution kernel (D, C, P, P)."""
     return Rule(
         native,
         (foreign,),
@@ -53,16 +54,16 @@ def patch_convolution(native: str, foreign: str, channels: int, patch: int) -> R
     )
 
 
-def fused(native: str, foreign: Iterable[str]) -> Rule:
-    """query, key and value in one tensor here, apart there."""
+def concatenated(native: str, foreign: Iterable[str]) -> Rule:
+    """Return the rule of query, key and value, one tensor here and three in the other library."""
     names = tuple(foreign)
-    return Rule(native, names, lambda *parts: torch.cat(parts), lambda tensor: tensor.chunk(len(names)))
+    return Rule(native, names, lambda *tensors: torch.cat(tensors), lambda tensor: tensor.chunk(len(names)))
 
 
 def zero_biases(tensors: Tensors, layers: str) -> dict[str, Tensor]:
-    """Models with qkv_bias=False: a layer without a bias is one with a bias of zero.
+    """Add zero biases to the layers of models with qkv_bias=False.
 
-    Only where no layer of that pattern has one; a single missing bias is damage, and stays missing.
+    This applies only where no layer of that pattern has a bias; a single missing bias is damage and stays missing.
     """
     weights = {match[1]: tensors[name] for name in tensors if (match := re.fullmatch(rf"({layers})\.weight", name))}
     if any(f"{layer}.bias" in tensors for layer in weights):
@@ -70,46 +71,52 @@ def zero_biases(tensors: Tensors, layers: str) -> dict[str, Tensor]:
     return {**tensors, **{f"{layer}.bias": torch.zeros(weight.shape[:1]) for layer, weight in weights.items()}}
 
 
-def skeleton(config: ModelConfig) -> dict[str, Tensor]:
-    """The names and shapes of a model's tensors, without memory for their values."""
+def meta_state_dict(config: ModelConfig) -> dict[str, Tensor]:
+    """Return the names and shapes of a model's tensors on the meta device, without memory for their values."""
     with torch.device("meta"):
         return build(config).state_dict()
 
 
-def read(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig, origin: str) -> dict[str, Tensor]:
-    """The file's tensors as this model's state, or one error that names all that does not fit."""
-    shapes = skeleton(config)
+def to_native_state(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig, origin: str) -> dict[str, Tensor]:
+    """Return the file's tensors as this model's state dict; one error names every tensor that does not fit."""
+    shapes = meta_state_dict(config)
     state, problems, left = {}, [], dict(tensors)
     for rule in rules:
         expected = {
-            name: tuple(part.shape)
-            for name, part in zip(rule.foreign, rule.to_foreign(shapes[rule.native]), strict=True)
+            name: tuple(tensor.shape)
+            for name, tensor in zip(rule.foreign, rule.to_foreign(shapes[rule.native]), strict=True)
         }
-        found = {name: left.pop(name, None) for name in expected}
-        problems += list(_problems(expected, found))
+        stored = {name: left.pop(name, None) for name in expected}
+        problems += list(_problems(expected, stored))
         if not problems:
-            # a copy: safetensors hands out views of the file, which would change, or crash, when the file does
-            state[rule.native] = rule.to_native(*found.values()).to(torch.float32, copy=True).contiguous()
+            # a copy: safetensors returns views of the mapped file, which would change or crash with the file
+            state[rule.native] = rule.to_native(*stored.values()).to(torch.float32, copy=True).contiguous()
     problems += [f"extra     {name}, found {tuple(tensor.shape)}" for name, tensor in left.items()]
     if problems:
         shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
-        raise WeightsError(f"{origin} does not hold the model that its tensors describe.", tensors=shown)
+        raise WeightsError(f"the tensors in {origin} do not match the model that they describe.", tensors=shown)
     return state
 
 
-def write(model: Model, rules: Iterable[Rule]) -> dict[str, Tensor]:
-    """The model's state under the other library's names, contiguous and on the CPU."""
+def to_foreign_tensors(model: Model, rules: Iterable[Rule]) -> dict[str, Tensor]:
+    """Return the model's state dict under the other library's names, contiguous and on the CPU."""
     state = model.state_dict()
-    return {
-        name: part.detach().cpu().contiguous()
+    tensors = {
+        name: tensor.detach().cpu().contiguous()
         for rule in rules
-        for name, part in zip(rule.foreign, rule.to_foreign(state[rule.native]), strict=True)
+        for name, tensor in zip(rule.foreign, rule.to_foreign(state.pop(rule.native)), strict=True)
     }
+    if state:
+        raise WeightsError(
+            f"the format has no names for {len(state)} of the model's tensors; nothing was written.",
+            tensors=few([*state]),
+        )
+    return tensors
 
 
-def _problems(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor | None]) -> Iterator[str]:
+def _problems(expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, Tensor | None]) -> Iterator[str]:
     for name, shape in expected.items():
-        tensor = found[name]
+        tensor = stored[name]
         if tensor is None:
             yield f"missing   {name}, expected {shape}"
         elif tuple(tensor.shape) != shape:

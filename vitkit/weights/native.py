@@ -1,7 +1,6 @@
-"""vitkit's own form: model.safetensors, with model.json beside it for people and programs.
+"""vitkit's own format: model.safetensors and model.json in one folder.
 
-The safetensors header carries the same record, so that a file copied on its own still knows its classes and its
-preprocessing.
+The safetensors header holds the same record, so a file copied on its own keeps its classes and its preprocessing.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ModelConfig, from_dict, to_dict
 from vitkit.model.variants import name_of
-from vitkit.weights.formats import Checkpoint, Content, Losses
-from vitkit.weights.mapping import Rule, read, same, skeleton, write
+from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights
+from vitkit.weights.mapping import Rule, meta_state_dict, to_foreign_tensors, to_native_state, unchanged
 
 VERSION = 1
 HEADER = "vitkit"  # key of the record in a safetensors header
@@ -31,24 +30,24 @@ def recognises(names: Collection[str]) -> bool:
     return "patches.project.weight" in names or "body.root.weight" in names
 
 
-def load(checkpoint: Checkpoint) -> Content:
+def load(checkpoint: Checkpoint) -> LoadedWeights:
     record = checkpoint.record
     if record is None:
         raise WeightsError(
-            f"{checkpoint.origin} holds vitkit's tensors without their record.",
-            looked_for="the record in its header, or model.json beside model.safetensors",
+            f"{checkpoint.origin} holds vitkit's tensors without the record that describes the model.",
+            looked_for="the record in its header, or model.json in the same folder",
         )
-    config, metadata = understand(record, checkpoint.origin)
-    state = read(checkpoint.tensors, rules(config), config, checkpoint.origin)
-    return Content(config=config, state=state, metadata=metadata)
+    config, metadata = parse_record(record, checkpoint.origin)
+    state = to_native_state(checkpoint.tensors, rules(config), config, checkpoint.origin)
+    return LoadedWeights(config=config, state=state, metadata=metadata)
 
 
-def understand(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, Metadata]:
-    """The inverse of `record_of`, after a trip through JSON."""
+def parse_record(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, Metadata]:
+    """Return the config and metadata of a JSON record, the inverse of `record_of`."""
     if record.get("version") != VERSION:
         raise WeightsError(
-            f"{origin} was written in version {record.get('version')!r} of the format; "
-            f"this vitkit, {vitkit.__version__}, reads version {VERSION}."
+            f"{origin} has version {record.get('version')!r} of vitkit's format; "
+            f"vitkit {vitkit.__version__} reads version {VERSION}."
         )
     try:
         config = from_dict(record["model"])
@@ -62,13 +61,13 @@ def understand(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, Met
         raise WeightsError(f"the record of {origin} cannot be used: {error}") from error
     if metadata.labels is not None and len(metadata.labels) != config.classes:
         raise WeightsError(
-            f"the record of {origin} names {len(metadata.labels)} classes, the model has {config.classes}."
+            f"the record of {origin} names {len(metadata.labels)} classes, but the model has {config.classes}."
         )
     return config, metadata
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
-    return write(model, rules(model.config))
+    return to_foreign_tensors(model, rules(model.config))
 
 
 def record_of(model: Model) -> dict[str, Any]:
@@ -88,9 +87,9 @@ def header_of(model: Model) -> dict[str, str]:
     return {"format": "pt", HEADER: json.dumps(record_of(model))}
 
 
-def losses(model: Model) -> Losses:
-    return Losses()
+def conversion_losses(model: Model) -> ConversionLosses:
+    return ConversionLosses()
 
 
 def rules(config: ModelConfig) -> Iterator[Rule]:
-    return (same(name, name) for name in skeleton(config))
+    return (unchanged(name, name) for name in meta_state_dict(config))

@@ -1,7 +1,7 @@
-"""The public weights of each variant: where they are, what they were trained on, under which licence.
+"""The public checkpoints of each variant: repository, training data, licence and preprocessing.
 
-All of them are Google's own training runs (the paper, AugReg, BiT), on the Hugging Face Hub in timm's form or Google's,
-and take inputs in [-1, 1]. No torch here: names and facts only.
+All of them come from Google's own training runs (the paper, AugReg, BiT), are on the Hugging Face Hub in timm's or
+Google's format, and take inputs in [-1, 1]. This file does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PublicCheckpoint:
 
     @property
     def source(self) -> str:
-        """What `vitkit.load` takes."""
+        """Return the name that `vitkit.load` takes."""
         return f"hf:{self.repository}"
 
 
@@ -38,7 +38,7 @@ def _google(name: str) -> PublicCheckpoint:
     return PublicCheckpoint(repository=f"google/{name}", trained_on="ImageNet-21k", preprocessing=_SQUASH)
 
 
-# The first of each is what fine-tuning starts from. Variants that are missing have no public weights.
+# Fine-tuning starts from the first of each. Variants that are missing have no public weights.
 PUBLIC = {
     "Ti/16": (_timm("vit_tiny_patch16_224.augreg_in21k"),),
     "S/32": (_timm("vit_small_patch32_224.augreg_in21k"),),

@@ -1,6 +1,6 @@
-"""timm's names: ViT, the hybrids that timm has, BiT ResNets. A folder holds config.json and model.safetensors.
+"""timm's format for ViTs, the hybrids that timm has, and BiT ResNets: config.json and model.safetensors in a folder.
 
-A bare file means timm's defaults: exact GELU, LayerNorm epsilon 1e-6, pooling as the norms in it tell.
+A file alone means timm's defaults: exact GELU, LayerNorm epsilon 1e-6; the norms in it tell how it pools.
 """
 
 from __future__ import annotations
@@ -16,13 +16,30 @@ from torch import Tensor
 
 from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.errors import WeightsError
+from vitkit.model.allow_list import AllowList, anything
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitkit.model.variants import name_of
-from vitkit.weights.formats import NEGLIGIBLE_EPS, Checkpoint, Content, Losses, epsilon_loss, training_losses
-from vitkit.weights.infer_sizes import find_heads, find_image
-from vitkit.weights.mapping import Rule, batched, parameters, patch_convolution, read, write, zero_biases
+from vitkit.weights.formats import (
+    NEGLIGIBLE_EPS,
+    Checkpoint,
+    ConversionLosses,
+    LoadedWeights,
+    epsilon_difference,
+    training_settings,
+    unknown_options,
+)
+from vitkit.weights.infer_sizes import infer_heads, infer_image
+from vitkit.weights.mapping import (
+    Rule,
+    batched,
+    patch_convolution,
+    same_layer,
+    to_foreign_tensors,
+    to_native_state,
+    zero_biases,
+)
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
@@ -31,7 +48,7 @@ _GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "t
 _POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "attention": "map"}
 _CROP: dict[str, Resize] = {"center": "crop", "squash": "squash", "border": "letterbox"}
 
-# What exists in timm; a pure ViT of any size is spelled out in model_args on top of a base architecture.
+# timm's names for hybrids and ResNets; for a pure ViT, model_args give every size on top of a base architecture.
 _HYBRIDS = {
     "R+Ti/16": "vit_tiny_r_s16_p8_224",
     "R26+S/32": "vit_small_r26_s32_224",
@@ -49,17 +66,30 @@ _RESNETS = {
 }
 
 
-# Architectures whose MLPs are known to be timm's default, an exact GELU.
+# Architectures whose MLPs use timm's default, an exact GELU.
 _PLAIN = re.compile(r"(?!.*siglip)(vit_(tiny|small|base|large|huge|giant|gigantic)_(patch\d|r)|resnetv2_|deit)")
 
 log = logging.getLogger("vitkit")
+
+# The options that `conversion_losses` judges and `config_of` writes.
+KNOWN = AllowList(
+    "the timm format",
+    options={
+        ViTConfig: anything(
+            "depth width mlp heads patch stem image channels classes positions inject pool class_token "
+            "representation norm axial gelu eps dropout stochastic_depth"
+        ),
+        ResNetConfig: anything("body image channels classes"),
+        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
+    },
+)
 
 
 def recognises(names: Collection[str]) -> bool:
     return "patch_embed.proj.weight" in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= set(names)
 
 
-def load(checkpoint: Checkpoint) -> Content:
+def load(checkpoint: Checkpoint) -> LoadedWeights:
     arguments = {
         **(checkpoint.config.get("pretrained_cfg") or {}),
         **checkpoint.config,
@@ -67,7 +97,7 @@ def load(checkpoint: Checkpoint) -> Content:
     }
     architecture = str(arguments.get("architecture", ""))
     if architecture and "act_layer" not in arguments and not _PLAIN.match(architecture):
-        log.warning("%s: nothing says which GELU %s uses; exact is assumed", checkpoint.origin, architecture)
+        log.warning("%s: the config does not name the GELU of %s; exact is assumed", checkpoint.origin, architecture)
     config: ModelConfig
     if checkpoint.has("patch_embed.proj.weight"):
         checkpoint = replace(
@@ -84,16 +114,18 @@ def load(checkpoint: Checkpoint) -> Content:
         preprocessing=_preprocessing(arguments),
         provenance=checkpoint.config.get("vitkit", {"format": "timm"}),
     )
-    return Content(config=config, state=read(checkpoint.tensors, rules, config, checkpoint.origin), metadata=metadata)
+    return LoadedWeights(
+        config=config, state=to_native_state(checkpoint.tensors, rules, config, checkpoint.origin), metadata=metadata
+    )
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
     rules = vit_rules(model.config) if isinstance(model.config, ViTConfig) else resnet_rules(model.config)
-    return write(model, rules)
+    return to_foreign_tensors(model, rules)
 
 
 def config_of(model: Model) -> dict[str, Any]:
-    """timm's config.json: `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the model from it."""
+    """Return the config.json for `timm.create_model("local-dir:FOLDER", pretrained=True)`."""
     config, preprocessing = model.config, model.metadata.preprocessing
     name = name_of(config) or ""
     architecture, arguments = "vit_base_patch16_224", {}
@@ -147,51 +179,52 @@ def config_of(model: Model) -> dict[str, Any]:
     return record
 
 
-def losses(model: Model) -> Losses:
-    config, structure, notes = model.config, [], training_losses(model.config)
+def conversion_losses(model: Model) -> ConversionLosses:
+    config, dropped = model.config, training_settings(model.config)
+    unsupported = unknown_options(KNOWN, config)
     conv = config.body if isinstance(config, ResNetConfig) else config.stem
     if conv and conv != replace(conv, **_EPSILONS):
-        notes.append("the convolutions' epsilons: timm's differ")
+        dropped.append("the convolutions' epsilons: timm's differ")
     if isinstance(config, ResNetConfig):
         if name_of(config) not in _RESNETS:
-            structure.append(f"this ResNet: timm has {', '.join(_RESNETS)}")
-        return Losses(structure=structure, notes=notes)
+            unsupported.append(f"this ResNet: timm has {', '.join(_RESNETS)}")
+        return ConversionLosses(unsupported=unsupported, dropped=dropped)
     if config.positions not in ("1d", "none") or config.inject != "stem":
-        structure.append(
+        unsupported.append(
             f"positions={config.positions!r} injected at {config.inject!r}: timm's ViT has one 1-D table, at the stem"
         )
     if config.norm == "post" or config.axial:
-        structure.append("post-norm or axial blocks")
+        unsupported.append("post-norm or axial blocks")
     if config.representation:
-        structure.append("pre_logits, the tanh layer of the pre-training head: timm dropped it")
+        unsupported.append("pre_logits, the tanh layer of the pre-training head: timm dropped it")
     if config.stem and name_of(config) not in _HYBRIDS:
-        structure.append(f"this hybrid: timm has {', '.join(_HYBRIDS)}")
-    answers: list[str] = []
-    (answers if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else notes).extend(epsilon_loss(config.eps, 1e-6))
-    return Losses(structure=structure, answers=answers, notes=notes)
+        unsupported.append(f"this hybrid: timm has {', '.join(_HYBRIDS)}")
+    changed: list[str] = []
+    (changed if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else dropped).extend(epsilon_difference(config.eps, 1e-6))
+    return ConversionLosses(unsupported=unsupported, changed=changed, dropped=dropped)
 
 
 def vit_rules(config: ViTConfig) -> Iterator[Rule]:
     if config.stem:
         yield from _stem_rules(config.stem)
     yield patch_convolution("patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch)
-    yield from parameters("patches.project", "patch_embed.proj", ["bias"])
+    yield from same_layer("patches.project", "patch_embed.proj", ["bias"])
     if config.class_token:
         yield batched("class_token", "cls_token")
     if config.positions != "none":
         yield batched("encoder.positions.0.table", "pos_embed")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"blocks.{layer}"
-        yield from parameters(f"{ours}.attention_norm", f"{theirs}.norm1")
-        yield from parameters(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
-        yield from parameters(f"{ours}.attention.out", f"{theirs}.attn.proj")
-        yield from parameters(f"{ours}.mlp_norm", f"{theirs}.norm2")
-        yield from parameters(f"{ours}.mlp.up", f"{theirs}.mlp.fc1")
-        yield from parameters(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
+        yield from same_layer(f"{ours}.attention_norm", f"{theirs}.norm1")
+        yield from same_layer(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
+        yield from same_layer(f"{ours}.attention.out", f"{theirs}.attn.proj")
+        yield from same_layer(f"{ours}.mlp_norm", f"{theirs}.norm2")
+        yield from same_layer(f"{ours}.mlp.up", f"{theirs}.mlp.fc1")
+        yield from same_layer(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
     if config.pool == "gap-norm":
-        yield from parameters("pool.norm", "fc_norm")
+        yield from same_layer("pool.norm", "fc_norm")
     else:
-        yield from parameters("encoder.norm", "norm")
+        yield from same_layer("encoder.norm", "norm")
     if config.pool == "attention":
         yield batched("pool.probe", "attn_pool.latent")
         for ours, theirs in (
@@ -202,15 +235,15 @@ def vit_rules(config: ViTConfig) -> Iterator[Rule]:
             ("mlp.up", "mlp.fc1"),
             ("mlp.down", "mlp.fc2"),
         ):
-            yield from parameters(f"pool.{ours}", f"attn_pool.{theirs}")
+            yield from same_layer(f"pool.{ours}", f"attn_pool.{theirs}")
     if config.classes:
-        yield from parameters("head.logits", "head")
+        yield from same_layer("head.logits", "head")
 
 
 def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
-    yield from parameters("body.root", "stem.conv", ["weight"])
+    yield from same_layer("body.root", "stem.conv", ["weight"])
     yield from _unit_rules("body", "", config.body)
-    yield from parameters("body.norm", "norm")
+    yield from same_layer("body.norm", "norm")
     if config.classes:
         yield Rule(
             "head.logits.weight",
@@ -218,34 +251,34 @@ def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
             lambda kernel: kernel.flatten(1),
             lambda weight: (weight[:, :, None, None],),
         )  # timm's head is a 1x1 convolution
-        yield from parameters("head.logits", "head.fc", ["bias"])
+        yield from same_layer("head.logits", "head.fc", ["bias"])
 
 
 def _stem_rules(stem: ConvConfig) -> Iterator[Rule]:
     # Without stages, timm's stem is a bare Sequential, one level up.
     root = "patch_embed.backbone" + (".stem" if stem.layers else "")
-    yield from parameters("stem.root", f"{root}.conv", ["weight"])
-    yield from parameters("stem.root_norm", f"{root}.norm")
+    yield from same_layer("stem.root", f"{root}.conv", ["weight"])
+    yield from same_layer("stem.root_norm", f"{root}.norm")
     yield from _unit_rules("stem", "patch_embed.backbone.", stem)
 
 
 def _unit_rules(ours: str, theirs: str, conv: ConvConfig) -> Iterator[Rule]:
     for stage, units in enumerate(conv.layers):
         for unit in range(units):
-            here, there = f"{ours}.stages.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
+            native, foreign = f"{ours}.stages.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
             for number in (1, 2, 3):
-                yield from parameters(f"{here}.conv{number}", f"{there}.conv{number}", ["weight"])
-                yield from parameters(f"{here}.norm{number}", f"{there}.norm{number}")
+                yield from same_layer(f"{native}.conv{number}", f"{foreign}.conv{number}", ["weight"])
+                yield from same_layer(f"{native}.norm{number}", f"{foreign}.norm{number}")
             if unit == 0:
-                yield from parameters(f"{here}.project", f"{there}.downsample.conv", ["weight"])
+                yield from same_layer(f"{native}.project", f"{foreign}.downsample.conv", ["weight"])
                 if not conv.preactivation:
-                    yield from parameters(f"{here}.project_norm", f"{there}.downsample.norm")
+                    yield from same_layer(f"{native}.project_norm", f"{foreign}.downsample.norm")
 
 
 def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
     width, embedded, patch, patch_width = checkpoint.shape("patch_embed.proj.weight", 4)
     if patch != patch_width:
-        raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's are square.")
+        raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's patches are square.")
     stem = _infer_stem(checkpoint)
     class_token = checkpoint.has("cls_token")
     pool: Pool
@@ -254,28 +287,28 @@ def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfi
     elif checkpoint.has("attn_pool.latent"):
         pool = "attention"
     else:
-        named = arguments.get("global_pool", "token" if class_token else "avg")
-        if named not in ("token", "avg") or arguments.get("pool_include_prefix"):
+        pooling = arguments.get("global_pool", "token" if class_token else "avg")
+        if pooling not in ("token", "avg") or arguments.get("pool_include_prefix"):
             raise WeightsError(
-                f"{checkpoint.origin} pools by {named!r}"
+                f"{checkpoint.origin} pools by {pooling!r}"
                 + (" with its class token" if arguments.get("pool_include_prefix") else "")
                 + "; vitkit reads token, avg and map."
             )
-        pool = "gap" if named == "avg" or not class_token else "token"
-    # A missing table means a model without positions only where the configuration says so, else a damaged file.
-    without = arguments.get("pos_embed") in ("", "none")
-    patches = None if without else checkpoint.shape("pos_embed", 3)[1] - class_token
+        pool = "gap" if pooling == "avg" or not class_token else "token"
+    # a missing table means a model without positions only where the configuration says so, otherwise a damaged file
+    no_positions = arguments.get("pos_embed") in ("", "none")
+    patches = None if no_positions else checkpoint.shape("pos_embed", 3)[1] - class_token
     return ViTConfig(
         depth=checkpoint.count("blocks."),
         width=width,
         mlp=checkpoint.shape("blocks.0.mlp.fc1.weight", 2)[0],
-        heads=find_heads(checkpoint, width, arguments.get("num_heads")),
+        heads=infer_heads(checkpoint, width, arguments.get("num_heads")),
         patch=patch,
         stem=stem,
-        image=find_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
+        image=infer_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
         channels=_root_shape(checkpoint)[1] if stem else embedded,
         classes=checkpoint.length("head.bias") or 0,
-        positions="none" if without else "1d",
+        positions="none" if no_positions else "1d",
         pool=pool,
         class_token=class_token,
         gelu=_gelu(checkpoint, arguments.get("act_layer")),
@@ -315,7 +348,7 @@ def _units(checkpoint: Checkpoint, prefix: str) -> tuple[int, ...]:
 
 
 def _mlp_ratio(config: ViTConfig) -> float:
-    """timm computes int(width · ratio), which a rounded-down quotient would make one too small."""
+    """Return the ratio for which timm's int(width · ratio) is the MLP width; a quotient rounded down gives one less."""
     ratio = config.mlp / config.width
     return ratio if int(config.width * ratio) == config.mlp else (config.mlp + 0.5) / config.width
 
@@ -323,7 +356,7 @@ def _mlp_ratio(config: ViTConfig) -> float:
 def _gelu(checkpoint: Checkpoint, name: str | None) -> Gelu:
     if name not in _GELU:
         raise WeightsError(
-            f"{checkpoint.origin} uses the activation {name!r}; vitkit's MLP is a GELU.",
+            f"{checkpoint.origin} uses the activation {name!r}; vitkit's MLP uses GELU.",
             known=", ".join(name for name in _GELU if name),
         )
     return _GELU[name]
@@ -340,7 +373,7 @@ def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
     default = Preprocessing()
     mode = arguments.get("crop_mode", "center")
     if mode not in _CROP:
-        log.warning("timm's crop mode %r is not known here; pictures will be cropped from the centre", mode)
+        log.warning("vitkit does not know timm's crop mode %r; images will be cropped at the centre", mode)
     return Preprocessing(
         resize=_CROP.get(mode, default.resize),
         crop=arguments.get("crop_pct") or default.crop,
@@ -351,10 +384,10 @@ def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
 
 
 def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Two of timm's options that are special values of what every ViT has."""
+    """Add the zeros that timm's options qkv_bias=False and no_embed_class leave out."""
     fixed = zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
     if arguments.get("no_embed_class") and "cls_token" in tensors and "pos_embed" in tensors:
-        # positions for patches only: the class token's is zero
+        # the table has positions for patches only: the class token's is zero
         table = tensors["pos_embed"]
         fixed["pos_embed"] = torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)
     return fixed
