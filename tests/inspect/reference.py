@@ -1,8 +1,10 @@
-"""The analyses once more, as plainly as they can be written in NumPy. Shares no code with vitkit.inspect."""
+"""The analyses in plain NumPy, without any code of vitkit.inspect."""
 
 from __future__ import annotations
 
 import numpy as np
+
+EPS = float(np.finfo(np.float32).eps)  # tolerances are multiples of float32 rounding
 
 
 def rollout(layers: list[np.ndarray], identity: bool) -> np.ndarray:
@@ -17,14 +19,14 @@ def rollout(layers: list[np.ndarray], identity: bool) -> np.ndarray:
 
 
 def distance(weights: np.ndarray, grid: tuple[int, int], stride: int, first: int) -> float:
-    """Attention (T, T) of one head, its first tokens in no place of the picture."""
-    places = [(row * stride, column * stride) for row in range(grid[0]) for column in range(grid[1])]
+    """Attention (T, T) of one head → its mean distance; the `first` tokens have no position in the image."""
+    positions = [(row * stride, column * stride) for row in range(grid[0]) for column in range(grid[1])]
     total = 0.0
-    for query, (y, x) in enumerate(places, start=first):
-        given = [weights[query, key] for key in range(first, first + len(places))]
-        away = [np.sqrt((y - other_y) ** 2 + (x - other_x) ** 2) for other_y, other_x in places]
-        total += sum(w * d for w, d in zip(given, away, strict=True)) / sum(given)
-    return total / len(places)
+    for query, (y, x) in enumerate(positions, start=first):
+        row = [weights[query, key] for key in range(first, first + len(positions))]
+        distances = [np.sqrt((y - other_y) ** 2 + (x - other_x) ** 2) for other_y, other_x in positions]
+        total += sum(w * d for w, d in zip(row, distances, strict=True)) / sum(row)
+    return total / len(positions)
 
 
 def cosine(table: np.ndarray) -> np.ndarray:
@@ -32,7 +34,7 @@ def cosine(table: np.ndarray) -> np.ndarray:
 
 
 def mean_distance_of_uniform_attention(grid: tuple[int, int], stride: int) -> float:
-    """Each offset as often as it occurs: (h - |dy|) (w - |dx|) of (h w)² pairs."""
+    """Weight each offset by how often it occurs: (h - |dy|) (w - |dx|) of (h w)² pairs."""
     h, w = grid
     return (
         stride

@@ -1,4 +1,4 @@
-"""Attention by layer, head and token, held to transformers' eager attention; rollout to plain NumPy."""
+"""Attention by layer, head and token, compared with transformers' eager attention, and rollout with plain NumPy."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tests.inspect import reference
 from tests.model.kinds import KINDS, images_for, make, randomise
 from tests.weights.test_huggingface import configurations
 from vitkit.errors import ConfigError, SizeError
-from vitkit.inspect import applies
-from vitkit.inspect.applies import DoesNotApply
-from vitkit.inspect.attention import attention_maps, each_view, views
+from vitkit.inspect import inference
+from vitkit.inspect.attention import attention_layers, attention_maps, visit_attention
 from vitkit.inspect.dense import dense_features
 from vitkit.inspect.distance import attention_distance
+from vitkit.inspect.inference import DoesNotApply
 from vitkit.inspect.relevance import relevance
 from vitkit.inspect.rollout import rollout
 
 TRANSFORMERS = [kind for kind in KINDS if kind not in ("ResNet", "hybrid")]  # a longer stem changes nothing here
 
 
-def whole(model, images: torch.Tensor) -> list[np.ndarray]:
-    """All weights at once, through the plain captures: (B, H, T, T) for each view; axial ones patch by patch."""
-    _, seen = model(images, capture=("block*attention",))
+def all_attention(model, images: torch.Tensor) -> list[np.ndarray]:
+    """Return all attention weights through plain captures: (B, H, T, T) for each layer; axial ones patch by patch."""
+    _, captured = model(images, capture=("block*attention",))
     h, w = model.config.grid
-    found = []
-    for name, weights in seen.items():
+    layers = []
+    for name, weights in captured.items():
         weights = weights.detach().double().numpy()
         if model.config.axial:
             full = np.zeros((len(images), model.config.heads, h * w, h * w))
@@ -41,8 +41,8 @@ def whole(model, images: torch.Tensor) -> list[np.ndarray]:
                     if "columns" in name and column == to_column:
                         full[:, :, query, key] = weights[:, column, :, row, to_row]
             weights = full
-        found.append(weights)
-    return found
+        layers.append(weights)
+    return layers
 
 
 @given(configurations())
@@ -54,28 +54,30 @@ def test_maps_of_the_class_token_are_those_of_transformers(tmp_path_factory, con
     ours = vitkit.load(folder)
     images = images_for(ours)
     maps = attention_maps(ours, images)
-    eager = torch.stack(theirs(images, output_attentions=True).attentions, dim=1).detach()  # (B, V, H, T, T)
-    np.testing.assert_allclose(maps, eager[:, :, :, 0, 1:].unflatten(-1, ours.config.grid), atol=1e-6, rtol=0)
+    eager = torch.stack(theirs(images, output_attentions=True).attentions, dim=1).detach()  # (B, L, H, T, T)
+    np.testing.assert_allclose(
+        maps, eager[:, :, :, 0, 1:].unflatten(-1, ours.config.grid), atol=16 * reference.EPS, rtol=0
+    )
     row, column = ours.config.grid[0] - 1, 0
     maps = attention_maps(ours, images, token=(row, column), layers=[0], heads=[config.num_attention_heads - 1])
     expected = eager[:, :1, -1:, 1 + row * ours.config.grid[1] + column, 1:].unflatten(-1, ours.config.grid)
-    np.testing.assert_allclose(maps, expected, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(maps, expected, atol=16 * reference.EPS, rtol=0)
 
 
 @pytest.mark.parametrize("kind", TRANSFORMERS)
-def test_maps_are_rows_of_what_is_captured(kind: str):
+def test_maps_are_rows_of_the_captured_attention(kind: str):
     model = make(kind)
     images = images_for(model, 3)
     first = int(model.config.class_token)
-    captured = np.stack(whole(model, images), axis=1)  # (B, V, H, T, T)
+    captured = np.stack(all_attention(model, images), axis=1)  # (B, L, H, T, T)
     h, w = model.config.grid
     for token, expected in (
         ((h - 1, 0), captured[..., first + (h - 1) * w, first:]),
         ("mean", captured[..., first:, first:].mean(axis=-2)),
     ):
         maps = attention_maps(model, images, token=token)
-        assert maps.shape == (3, len(views(model)), model.config.heads, h, w)
-        np.testing.assert_allclose(maps, expected.reshape(maps.shape), atol=1e-6)
+        assert maps.shape == (3, len(attention_layers(model)), model.config.heads, h, w)
+        np.testing.assert_allclose(maps, expected.reshape(maps.shape), atol=16 * reference.EPS)
 
 
 @pytest.mark.parametrize("identity", [True, False])
@@ -83,30 +85,30 @@ def test_maps_are_rows_of_what_is_captured(kind: str):
 def test_rollout_equals_plain_numpy(kind: str, identity: bool, monkeypatch: pytest.MonkeyPatch):
     model = make(kind)
     images = images_for(model, 3)
-    monkeypatch.setattr(applies, "MOST", 2)  # in two parts
+    monkeypatch.setattr(inference, "MAX_BATCH", 2)  # two batches
     first = int(model.config.class_token)
-    layers = whole(model, images)
+    layers = all_attention(model, images)
     for index, rolled in enumerate(rollout(model, images, identity=identity)):
         expected = reference.rollout([weights[index] for weights in layers], identity)
         row = expected[0] if model.config.pool == "token" else expected[first:].mean(axis=0)
-        np.testing.assert_allclose(rolled, row[first:].reshape(model.config.grid), atol=1e-6)
+        np.testing.assert_allclose(rolled, row[first:].reshape(model.config.grid), atol=16 * reference.EPS)
 
 
-def test_one_pass_serves_all_layers_and_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch):
+def test_one_forward_pass_serves_all_layers_and_holds_the_weights_of_one_at_a_time(monkeypatch: pytest.MonkeyPatch):
     model = vitkit.create("mu/8", image=32, depth=6, classes=0).eval()
     passes, held = [], []
     embed = model.embed
     monkeypatch.setattr(model, "embed", lambda images, seen: (passes.append(seen), embed(images, seen))[1])
 
-    def look(view: int, weights: torch.Tensor) -> None:
+    def visit(index: int, weights: torch.Tensor) -> None:
         held.append([name for name, value in passes[-1].items() if value is not None])
 
-    each_view(model, torch.randn(2, 3, 32, 32), look)
+    visit_attention(model, torch.randn(2, 3, 32, 32), visit)
     assert len(passes) == 1
     assert held == [[f"block{layer}/attention"] for layer in range(6)]
 
 
-def test_looking_leaves_the_answers_as_they_are():
+def test_analyses_leave_the_logits_unchanged():
     model = make("token")
     images = images_for(model)
     before = model(images)
@@ -116,37 +118,37 @@ def test_looking_leaves_the_answers_as_they_are():
 
 
 @pytest.mark.parametrize("analysis", [attention_maps, rollout])
-def test_a_model_in_float64_is_looked_into_as_well(analysis):
+def test_a_float64_model_can_be_analysed(analysis):
     model = make("token")
     images = images_for(model)
-    found = analysis(model.double(), images.double())
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, analysis(model.float(), images), atol=1e-6)
+    result = analysis(model.double(), images.double())
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, analysis(model.float(), images), atol=16 * reference.EPS)
 
 
 @pytest.mark.parametrize(
-    "analysis", [attention_maps, rollout, lambda *asked: attention_distance(*asked).pictures, dense_features]
+    "analysis", [attention_maps, rollout, lambda *args: attention_distance(*args).per_image, dense_features]
 )
-def test_a_model_that_is_being_trained_looks_without_dropout_and_goes_on(analysis):
+def test_a_model_in_training_is_analysed_without_dropout_and_stays_in_training(analysis):
     model = randomise(vitkit.create("mu/8", image=32, classes=10, dropout=0.5, stochastic_depth=0.5))
-    model.encoder.eval()  # a part that somebody has frozen
+    model.encoder.eval()  # a frozen module
     model.encoder.blocks[0].train()
     images = images_for(model)
-    before = {name: part.training for name, part in model.named_modules()}
-    found = analysis(model, images)
-    assert {name: part.training for name, part in model.named_modules()} == before
-    np.testing.assert_allclose(found, analysis(model.eval(), images), atol=1e-6)
+    before = {name: module.training for name, module in model.named_modules()}
+    result = analysis(model, images)
+    assert {name: module.training for name, module in model.named_modules()} == before
+    np.testing.assert_allclose(result, analysis(model.eval(), images), atol=16 * reference.EPS)
 
 
 @pytest.mark.parametrize("analysis", [attention_maps, rollout, attention_distance, relevance, dense_features])
 @pytest.mark.parametrize("shape", [(2, 1, 40, 16), (2, 1, 16, 48), (2, 3, 16, 40), (1, 16, 40)])
-def test_pictures_of_another_size_are_refused_not_laid_out_wrong(analysis, shape: tuple[int, ...]):
-    """A picture that lies on its side has as many patches: only the check can tell."""
+def test_images_of_another_size_are_refused(analysis, shape: tuple[int, ...]):
+    """An image turned on its side has as many patches, so that its map would be silently wrong."""
     with pytest.raises(SizeError, match="images"):
         analysis(make("non-square, one channel"), torch.randn(shape))
 
 
-def test_a_token_that_has_another_name_is_told_the_names():
+def test_an_unknown_token_is_an_error_that_lists_the_known_ones():
     with pytest.raises(ConfigError, match="no token 'cls'\n  try  class, mean"):
         attention_maps(make("token"), torch.randn(1, 3, 32, 32), token="cls")
 
@@ -159,15 +161,15 @@ def test_a_token_that_has_another_name_is_told_the_names():
         ({"token": (4, 0)}, "no patch at row 4, column 0\n  grid  4 rows, 4 columns"),
     ],
 )
-def test_what_does_not_exist_is_an_error_that_says_what_does(options: dict, message: str):
+def test_unknown_layers_heads_and_patches_are_errors_that_give_the_range(options: dict, message: str):
     with pytest.raises(ConfigError, match=message):
         attention_maps(make("token"), torch.randn(1, 3, 32, 32), **options)
 
 
-def test_no_class_token_and_no_attention_are_told():
+def test_models_without_a_class_token_or_attention_are_declined():
     with pytest.raises(ConfigError, match="no class token"):
         attention_maps(make("gap"), torch.randn(1, 3, 32, 32), token="class")
-    with torch.device("meta"):  # its weights would take seconds to draw
+    with torch.device("meta"):  # its weights would take seconds to initialise
         resnet = vitkit.create("R50x1")
     with pytest.raises(DoesNotApply, match="attention rollout: a ResNet has no tokens"):
         rollout(resnet, torch.randn(1, 3, 64, 64))

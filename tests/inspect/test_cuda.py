@@ -1,4 +1,4 @@
-"""Looking into a model and extracting its features on a CUDA device, beside the same on the CPU."""
+"""Analyses and features on a CUDA device, compared with the CPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.evaluate.small import small_model, some_fashion
+from tests.evaluate.small_model import small_model, some_fashion
+from tests.inspect import reference
 from tests.inspect.test_attention import TRANSFORMERS
 from tests.model.kinds import images_for, make
-from vitkit.evaluate.features import Extractor
-from vitkit.evaluate.linear import regress
+from vitkit.evaluate.features import FeatureExtractor
+from vitkit.evaluate.linear import fit_logistic_regression
 from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.dense import dense_features
 from vitkit.inspect.distance import attention_distance
@@ -26,7 +27,7 @@ DEVICE = "cuda"
 
 
 @pytest.fixture(autouse=True)
-def exactly() -> Iterator[None]:
+def full_float32_precision() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield
@@ -34,37 +35,40 @@ def exactly() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", TRANSFORMERS)
-def test_every_analysis_is_that_of_the_cpu(kind: str):
+def test_every_analysis_equals_the_cpu(kind: str):
     model = make(kind)
     images = images_for(model, 3)
 
-    def look() -> dict[str, np.ndarray]:
-        found = {
+    def analyse() -> dict[str, np.ndarray]:
+        results = {
             "attention": attention_maps(model, images),
             "rollout": rollout(model, images),
-            "literal": rollout(model, images, identity=False),
+            "rollout without identity": rollout(model, images, identity=False),
             "dense": dense_features(model, images),
-            "distance": attention_distance(model, images).pictures,
+            "distance": attention_distance(model, images).per_image,
             "filters": filter_components(model).components,
         }
         if model.config.classes:
-            found["relevance"] = relevance(model, images, classes=3).maps
+            results["relevance"] = relevance(model, images, classes=3).maps
         if model.config.positions not in ("none", "relative"):
-            found["positions"] = position_similarity(model)
-        return found
+            results["positions"] = position_similarity(model)
+        return results
 
-    here = look()
+    on_cpu = analyse()
     model.to(DEVICE)
-    for name, there in look().items():
-        np.testing.assert_allclose(there, here[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    for name, result in analyse().items():
+        np.testing.assert_allclose(
+            result, on_cpu[name], rtol=8192 * reference.EPS, atol=1024 * reference.EPS, err_msg=name
+        )
 
 
-def test_features_and_a_linear_probe_are_those_of_the_cpu(tmp_path: Path):
+def test_features_and_a_linear_probe_equal_the_cpu(tmp_path: Path):
     split = some_fashion().splits["test"]
-    here, there = (
-        Extractor(model=small_model(), device=device, place=tmp_path / device)(split) for device in ("cpu", DEVICE)
+    cpu, cuda = (
+        FeatureExtractor(model=small_model(), device=device, cache_folder=tmp_path / device)(split)
+        for device in ("cpu", DEVICE)
     )
-    np.testing.assert_allclose(there.values, here.values, rtol=1e-3, atol=1e-4)
-    one, other = (regress(here.values, here.labels, 0.01, device=device) for device in ("cpu", DEVICE))
-    np.testing.assert_allclose(other.weights.cpu(), one.weights, atol=1e-4)
-    assert other.classify(here.values).tolist() == one.classify(here.values).tolist()
+    np.testing.assert_allclose(cuda.values, cpu.values, rtol=8192 * reference.EPS, atol=1024 * reference.EPS)
+    one, other = (fit_logistic_regression(cpu.values, cpu.labels, 0.01, device=device) for device in ("cpu", DEVICE))
+    np.testing.assert_allclose(other.weights.cpu(), one.weights, atol=1024 * reference.EPS)
+    assert other.classify(cpu.values).tolist() == one.classify(cpu.values).tolist()

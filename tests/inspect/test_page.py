@@ -1,4 +1,4 @@
-"""The page and the verb, for every kind of model."""
+"""inspect.html and the command, for every kind of model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from PIL import Image
 
 import vitkit
 from tests.model.kinds import KINDS, make
-from tests.report.test_browser import QUIET
+from tests.pages.browser import check_on_a_phone
 from vitkit.cli.main import main
-from vitkit.inspect.findings import look_inside
+from vitkit.inspect.image_set import open_images
+from vitkit.inspect.inspection import inspect_model
 from vitkit.inspect.page import write_page
-from vitkit.inspect.pictures import open_gallery
-from vitkit.inspect.summary import print_findings
+from vitkit.inspect.summary import print_summary
 
 
 @pytest.fixture
@@ -43,31 +43,33 @@ def weights(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "five channels"])
 def test_every_kind_of_model_gets_a_page(kind: str, photos: Path, tmp_path: Path):
     model = make(kind)
-    found = look_inside(model, open_gallery(model, [photos]))
-    files = write_page(found, tmp_path / "out", "weights.npz")
+    inspection = inspect_model(model, open_images(model, [photos]))
+    files = write_page(inspection, tmp_path / "out", "weights.npz")
     page = files[0].read_text(encoding="utf-8")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in files}
     for path in files[1:]:
-        with Image.open(path) as picture:
-            assert min(picture.size) > 1
+        with Image.open(path) as image:
+            assert min(image.size) > 1
     assert "&lt;b&gt;&amp;amp;.png" in page
     assert "고양이.png" in page
     assert 'src="http' not in page
     attends, classifies = kind != "ResNet", kind not in ("ResNet", "no head")
-    assert ("How far it looks" in page) == attends
+    assert ("<h2>Attention distance</h2>" in page) == attends
     assert ("although weights sum to 1" in page) == attends
-    assert ("speaks for the model’s answer" in page) == classifies
-    placed = kind != "ResNet" and model.config.positions not in ("none", "relative")
-    assert ("Where things are" in page) == placed
-    assert ("What is not here" in page) == (not (classifies and placed))
+    assert ("Relevance for the predicted class" in page) == classifies
+    positioned = kind != "ResNet" and model.config.positions not in ("none", "relative")
+    assert ("<h2>Position embeddings</h2>" in page) == positioned
+    assert ("<h2>Omitted</h2>" in page) == (not (classifies and positioned))
     assert len(re.findall(r"<figcaption>", page)) >= 4
 
 
-def test_the_verb_writes_beside_the_run_and_says_so(photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_writes_into_the_run_folder_and_prints_a_summary(
+    photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+):
     (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff no more")
     main(["inspect", str(weights), str(photos), "--token", "1", "2", "3", "0", "--layer", "1", "--head", "0"])
     printed = capsys.readouterr().out
-    assert "pictures   3\n" in printed
+    assert "images     3\n" in printed
     assert "broken.jpg (" in printed
     assert f"written    {weights / 'inspect' / 'inspect.html'}" in printed
     names = {path.name for path in (weights / "inspect").iterdir()}
@@ -83,38 +85,38 @@ def test_json_holds_the_numbers(photos: Path, weights: Path, tmp_path: Path, cap
     assert content["grid"] == [4, 8]
     assert np.shape(content["attention_distance"]["heads"]) == (2, 2)
     assert len(content["position_similarity_by_steps"]) == 4 + 8 - 1
-    assert content["answers"][0]["picture"] == "a.png"
+    assert content["answers"][0]["image"] == "a.png"
     assert all(Path(name).is_file() for name in [content["page"], *content["figures"]])
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
-        (["RUN"], "no pictures named"),
+        (["RUN"], "no images named"),
         (["RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
-        (["RUN", "https://example.org/cat.jpg"], "https://example.org/cat.jpg is a URL, and those are not read"),
+        (["RUN", "https://example.org/cat.jpg"], "https://example.org/cat.jpg is a URL"),
         (["RUN", "PHOTOS", "--token", "1"], "class, mean, or the row and column"),
         (["RUN", "PHOTOS", "--token", "9", "9"], "no patch at row 9"),
         (["RUN", "PHOTOS", "--layer", "7"], "no layer 7"),
         (["RUN", "PHOTOS", "--head", "7"], "no head 7"),
-        (["RUN", "BROKEN"], "no picture could be used"),
+        (["RUN", "BROKEN"], "no image could be read"),
     ],
 )
-def test_mistakes_are_messages(
-    words: list[str], message: str, photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+def test_user_mistakes_are_plain_messages(
+    arguments: list[str], message: str, photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ):
     (photos.parent / "broken.jpg").write_bytes(b"\xff\xd8\xff no more")
-    places = {"RUN": str(weights), "PHOTOS": str(photos), "BROKEN": str(photos.parent / "broken.jpg")}
+    paths = {"RUN": str(weights), "PHOTOS": str(photos), "BROKEN": str(photos.parent / "broken.jpg")}
     with pytest.raises(SystemExit) as stopped:
-        main(["inspect", *(places.get(word, word) for word in words)])
+        main(["inspect", *(paths.get(argument, argument) for argument in arguments)])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
     assert not (weights / "inspect").exists()
 
 
-def refused(words: list[str | Path], capsys: pytest.CaptureFixture[str]) -> str:
+def error_message(arguments: list[str | Path], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as stopped:
-        main(["inspect", *map(str, words)])
+        main(["inspect", *map(str, arguments)])
     assert stopped.value.code == 2
     return capsys.readouterr().err
 
@@ -126,9 +128,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     "name",
     [
-        "picture-1.png",
+        "image-1.png",
         "inspect.html",
-        "Picture-2.PNG",
+        "Image-2.PNG",
         "attention-3-class.png",
         "attention-1-10-2.png",
         "distance-far.png",
@@ -136,59 +138,59 @@ def contents(folder: Path) -> dict[Path, bytes]:
         "positions.png",
     ],
 )
-def test_what_inspect_has_not_made_is_never_replaced(
+def test_files_that_inspect_has_not_made_are_never_replaced(
     name: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    album = tmp_path / "album"
-    album.mkdir()
-    shutil.copy(photos / "a.png", album / name)
-    (album / "notes.txt").write_text("mine")
-    before = contents(album)
-    told = refused(["nowhere.npz", photos, "--out", album], capsys)  # said before the weights are looked for
-    assert f"{album} holds files that inspect has not made" in told
-    assert name in told
-    assert "--out DIR" in told
-    assert contents(album) == before
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(photos / "a.png", folder / name)
+    (folder / "notes.txt").write_text("mine")
+    before = contents(folder)
+    message = error_message(["nowhere.npz", photos, "--out", folder], capsys)  # before the weights are loaded
+    assert f"{folder} holds files that inspect has not made" in message
+    assert name in message
+    assert "--out DIR" in message
+    assert contents(folder) == before
 
 
-def test_folders_links_and_pipes_in_the_place_of_a_figure_are_left_alone(
+def test_folders_links_and_pipes_with_the_name_of_a_figure_are_not_replaced(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for number, make_one in enumerate((Path.mkdir, lambda path: path.symlink_to("nowhere"), os.mkfifo)):
-        album = tmp_path / str(number)
-        album.mkdir()
-        make_one(album / "picture-1.png")
-        assert "has not made" in refused(["nowhere.npz", photos, "--out", album], capsys)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        make_one(folder / "image-1.png")
+        assert "has not made" in error_message(["nowhere.npz", photos, "--out", folder], capsys)
     (tmp_path / "file").touch()
-    assert "Not a directory" in refused(["nowhere.npz", photos, "--out", tmp_path / "file"], capsys)
+    assert "Not a directory" in error_message(["nowhere.npz", photos, "--out", tmp_path / "file"], capsys)
 
 
-def test_an_earlier_look_is_replaced_but_not_what_came_between(
+def test_earlier_figures_are_replaced_but_not_files_of_others(
     photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    album = tmp_path / "album"
-    album.mkdir()
-    shutil.copy(photos / "a.png", album / "picture-of-mine.png")  # in nobody's way
-    words = [weights, photos / "a.png", "--out", album]
-    main(["inspect", *map(str, words)])
-    first = contents(album)
-    main(["inspect", str(weights), str(photos), "--out", str(album)])
-    second = contents(album)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(photos / "a.png", folder / "image-of-mine.png")  # not the name of a figure
+    arguments = [weights, photos / "a.png", "--out", folder]
+    main(["inspect", *map(str, arguments)])
+    first = contents(folder)
+    main(["inspect", str(weights), str(photos), "--out", str(folder)])
+    second = contents(folder)
     replaced = {path.name for path in first if first[path] != second[path]}
-    assert replaced >= {"inspect.html", "picture-1.png", "distance.png"}
-    assert second[album / "picture-of-mine.png"] == (photos / "a.png").read_bytes()
-    shutil.copy(photos / "a.png", album / "filters.png")
-    before = contents(album)
-    assert "filters.png" in refused(words, capsys)
-    assert contents(album) == before
+    assert replaced >= {"inspect.html", "image-1.png", "distance.png"}
+    assert second[folder / "image-of-mine.png"] == (photos / "a.png").read_bytes()
+    shutil.copy(photos / "a.png", folder / "filters.png")
+    before = contents(folder)
+    assert "filters.png" in error_message(arguments, capsys)
+    assert contents(folder) == before
 
 
-def test_python_is_refused_as_the_verb_is(photos: Path, tmp_path: Path):
+def test_the_python_function_refuses_to_replace_files_too(photos: Path, tmp_path: Path):
     shutil.copy(photos / "a.png", tmp_path / "distance.png")
     model = make("token")
-    found = look_inside(model, open_gallery(model, [photos]))
+    inspection = inspect_model(model, open_images(model, [photos]))
     with pytest.raises(vitkit.VitkitError, match=r"has not made(.|\n)*distance\.png"):
-        write_page(found, tmp_path, "run")
+        write_page(inspection, tmp_path, "run")
     assert (tmp_path / "distance.png").read_bytes() == (photos / "a.png").read_bytes()
     assert not (tmp_path / "inspect.html").exists()
 
@@ -205,16 +207,17 @@ def test_python_is_refused_as_the_verb_is(photos: Path, tmp_path: Path):
         ("sub/*.png", "sub"),
         ("**/*.png", "new"),
         ("../photos", "."),
-        ("../album", "../photos"),
+        ("../folder", "../photos"),
     ],
 )
-def test_figures_are_not_put_among_the_pictures(
+def test_figures_are_not_written_among_the_images(
     source: str, out: str, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    (photos.parent / "album").symlink_to(photos)
+    (photos.parent / "folder").symlink_to(photos)
     monkeypatch.chdir(photos)
     before = contents(photos)
-    assert "the next look would take the figures for some" in refused(["nowhere.npz", source, "--out", out], capsys)
+    message = error_message(["nowhere.npz", source, "--out", out], capsys)
+    assert "the next inspection would read the figures as images" in message
     assert contents(photos) == before
     assert not (photos / "new").exists()
 
@@ -222,7 +225,7 @@ def test_figures_are_not_put_among_the_pictures(
 @pytest.mark.parametrize(
     ("source", "out"), [("a.png", "new"), ("*.png", "new"), ("sub", "new"), ("sub", "."), ("sub/**/*.png", "new")]
 )
-def test_figures_may_lie_beside_the_pictures(
+def test_figures_may_be_next_to_the_images(
     source: str, out: str, photos: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(photos)
@@ -231,79 +234,58 @@ def test_figures_may_lie_beside_the_pictures(
 
 
 def test_the_page_fits_a_phone_and_fetches_nothing(photos: Path, tmp_path: Path):
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dev extra")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("needs a browser: apt-get install chromium")
     model = make("non-square, one channel")
-    address = write_page(look_inside(model, open_gallery(model, [photos])), tmp_path, "x" * 200)[0].as_uri()
-    with playwright.sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=chromium, args=QUIET)
-        page = browser.new_page(viewport={"width": 360, "height": 700}, color_scheme="dark")
-        asked: list[str] = []
-        complaints: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.goto(address)
-        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        assert [url for url in asked if not url.startswith("data:")] == [address]
-        assert not complaints
-        assert page.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
-        browser.close()
+    check_on_a_phone(write_page(inspect_model(model, open_images(model, [photos])), tmp_path, "x" * 200)[0], "dark")
 
 
 @pytest.mark.parametrize("kind", ["non-square, one channel", "ResNet", "no head"])
-def test_the_code_on_the_page_runs_as_it_stands(
-    kind: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_code_on_the_page_runs(kind: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # where photos/ is
     model = make(kind)
     vitkit.save(model, "it's a run")
-    page = write_page(look_inside(model, open_gallery(model, [photos])), tmp_path / "out", "it's a run")[0]
+    page = write_page(inspect_model(model, open_images(model, [photos])), tmp_path / "out", "it's a run")[0]
     code = re.search(r"<code>(.*?)</code>", page.read_text(encoding="utf-8"), re.DOTALL)
-    there: dict = {}
-    exec(html.unescape(code[1]), there)
-    assert there["images"].shape == (3, model.config.channels, *model.config.image)
+    namespace: dict = {}
+    exec(html.unescape(code[1]), namespace)
+    assert namespace["images"].shape == (3, model.config.channels, *model.config.image)
 
 
-@pytest.mark.parametrize("part", ["patches.project.weight", "head.logits.bias"])
-def test_weights_that_give_no_numbers_are_said(
-    part: str, photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]
-):
+@pytest.mark.parametrize("name", ["patches.project.weight", "head.logits.bias"])
+def test_non_finite_outputs_are_an_error(name: str, photos: Path, weights: Path, capsys: pytest.CaptureFixture[str]):
     model = make("token")
     with torch.no_grad():
-        model.get_parameter(part).view(-1)[0] = float("nan")
+        model.get_parameter(name).view(-1)[0] = float("nan")
     vitkit.save(model, weights)
     with pytest.raises(SystemExit) as stopped:
         main(["inspect", str(weights), str(photos), "--json"])
     assert stopped.value.code == 2
-    assert "no finite numbers" in capsys.readouterr().err
+    assert "are not finite" in capsys.readouterr().err
     assert not (weights / "inspect").exists()
 
 
 def test_an_axial_model_is_compared_layer_by_layer(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Not the rows of the first layer with the columns of the last, which are as far as the picture is wide or high."""
+    """Rows of the first layer are not compared with columns of the last, which depend on the image's shape."""
     model = make("axial")
-    found = look_inside(model, open_gallery(model, [photos]))
-    files = write_page(found, tmp_path, "run")
-    print_findings(found, files)
-    first, last = (found.distance.heads[2 * layer : 2 * layer + 2].mean() for layer in (0, model.config.depth - 1))
+    inspection = inspect_model(model, open_images(model, [photos]))
+    files = write_page(inspection, tmp_path, "run")
+    print_summary(inspection, files)
+    per_head = inspection.distance.per_head
+    first, last = (per_head[2 * layer : 2 * layer + 2].mean() for layer in (0, model.config.depth - 1))
     assert f"{first:.0f} px in the first layer, {last:.0f} px in the last" in capsys.readouterr().out
     page = files[0].read_text(encoding="utf-8")
     assert f"{first:.0f} → {last:.0f} px" in page
     assert "one line of patches only" in page
 
 
-def test_a_new_head_has_nothing_to_say(photos: Path):
+def test_a_new_head_has_no_relevance(photos: Path):
     model = make("token")
     model.replace_head(5)
-    found = look_inside(model.eval(), open_gallery(model, [photos]))
-    assert found.relevance is None
-    assert "a head that is new, all zeros" in found.not_here[0]
+    inspection = inspect_model(model.eval(), open_images(model, [photos]))
+    assert inspection.relevance is None
+    assert "a new head, whose weights are zero" in inspection.not_applicable[0]
 
 
 def test_a_large_folder_is_sampled_from_end_to_end(photos: Path):
-    gallery = open_gallery(make("token"), [photos], most=2)
-    assert [picture.name for picture in gallery.pictures] == ["<b>&amp;.png", "고양이.png"]
-    assert gallery.found == 3
+    image_set = open_images(make("token"), [photos], most=2)
+    assert [image.name for image in image_set.images] == ["<b>&amp;.png", "고양이.png"]
+    assert image_set.total == 3

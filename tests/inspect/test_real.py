@@ -1,4 +1,4 @@
-"""The trained Ti/16 shows what the paper's figures show."""
+"""The trained Ti/16 reproduces the paper's figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 
 import vitkit
 from vitkit.data.decode import decode
-from vitkit.data.transforms import Exact
+from vitkit.data.transforms import EvalTransform
 from vitkit.inspect.distance import attention_distance
 from vitkit.inspect.embeddings import position_similarity, similarity_by_offset, similarity_by_steps
 from vitkit.model.vit import VisionTransformer
 
-PICTURES = 16
+IMAGES = 16
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,12 @@ def model(shared_folder: Path) -> VisionTransformer:
 
 @pytest.fixture(scope="module")
 def photos(shared_folder: Path, model: VisionTransformer) -> torch.Tensor:
-    exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     with tarfile.open(shared_folder / "data" / "pets160.tar") as archive:
         members = [member for member in archive.getmembers() if member.name.endswith(".jpg")]
-        chosen = members[:: len(members) // PICTURES][:PICTURES]
+        chosen = members[:: len(members) // IMAGES][:IMAGES]
         files = [archive.extractfile(member) or io.BytesIO() for member in chosen]
-        return torch.stack([exact(decode(file.read())) for file in files])
+        return torch.stack([transform(decode(file.read())) for file in files])
 
 
 def test_similarity_falls_with_distance_and_rows_and_columns_show(model: VisionTransformer):
@@ -55,9 +55,9 @@ def test_similarity_falls_with_distance_and_rows_and_columns_show(model: VisionT
 
 
 def test_attention_distance_grows_with_depth(model: VisionTransformer, photos: torch.Tensor):
-    found = attention_distance(model, photos)
-    assert found.layers[:4].mean() < 60
-    assert found.layers[-4:].mean() > 120
-    assert np.corrcoef(np.arange(12), found.layers)[0, 1] > 0.9
-    assert found.heads[:3].min() < 30  # some heads of the lowest layers look next to themselves
-    assert found.heads[:3].max() > 70  # while others look far already
+    distance = attention_distance(model, photos)
+    assert distance.per_layer[:4].mean() < 60
+    assert distance.per_layer[-4:].mean() > 120
+    assert np.corrcoef(np.arange(12), distance.per_layer)[0, 1] > 0.9
+    assert distance.per_head[:3].min() < 30  # some heads of the lowest layers attend locally
+    assert distance.per_head[:3].max() > 70  # while others attend globally

@@ -1,4 +1,4 @@
-"""Run folders made on the spot, as training leaves them, and a reader of the page that comes out."""
+"""Run folders as training leaves them, and a parser of the page that is written from them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from vitkit.config import toml
 from vitkit.config.schema import Fit
-from vitkit.data.sources.base import Names, Split
-from vitkit.evaluate.evaluation import Bin, ClassScore, Estimate, Evaluation, Mistake
+from vitkit.data.sources.dataset import PackedStrings, Split
+from vitkit.evaluate.evaluation import ClassScore, Estimate, Evaluation, Mistake, ReliabilityBin
 from vitkit.model.base import Metadata
 from vitkit.model.build import create
 from vitkit.weights.native import record_of
@@ -33,8 +33,8 @@ PLAIN = ("bird", "cat", "dog")
 SIDE = 16
 
 
-class Memory:
-    """Pictures of 24 x 32 pixels, all different."""
+class RandomImages:
+    """Images of 24 x 32 pixels, all different."""
 
     def read(self, row: int) -> np.ndarray:
         return np.random.default_rng(row).integers(0, 256, (24, 32, 3), dtype=np.uint8)
@@ -42,23 +42,23 @@ class Memory:
 
 def make_split(classes: tuple[str, ...], count: int = 40) -> Split:
     labels = np.arange(count) % len(classes)
-    keys = Names(f"test/{classes[label]}/{row}.jpg" for row, label in enumerate(labels))
-    return Split(keys, labels, Memory(), np.arange(count))
+    keys = PackedStrings(f"test/{classes[label]}/{row}.jpg" for row, label in enumerate(labels))
+    return Split(keys, labels, RandomImages(), np.arange(count))
 
 
 def make_evaluation(classes: tuple[str, ...], split: Split, **changes: Any) -> Evaluation:
-    """Every eleventh answer is the next class; the numbers are counted from that."""
+    """Return an evaluation in which every eleventh prediction is the next class."""
     truths = split.labels
-    answers = np.where(np.arange(len(split)) % 11 == 0, (truths + 1) % len(classes), truths)
+    predictions = np.where(np.arange(len(split)) % 11 == 0, (truths + 1) % len(classes), truths)
     counts = np.zeros((len(classes), len(classes)), dtype=int)
-    np.add.at(counts, (truths, answers), 1)
+    np.add.at(counts, (truths, predictions), 1)
     recall, precision = counts.diagonal() / counts.sum(axis=1), counts.diagonal() / counts.sum(axis=0)
-    accuracy = float((answers == truths).mean())
-    wrong = np.flatnonzero(answers != truths)
-    found: dict[str, Any] = {
+    accuracy = float((predictions == truths).mean())
+    wrong = np.flatnonzero(predictions != truths)
+    fields: dict[str, Any] = {
         "data": "photos",
         "split": "test",
-        "pictures": len(split),
+        "images": len(split),
         "classes": classes,
         "multilabel": False,
         "left_out": {},
@@ -71,14 +71,14 @@ def make_evaluation(classes: tuple[str, ...], split: Split, **changes: Any) -> E
         "balanced_accuracy": Estimate(value=0.6234, low=0.56, high=0.68),
         "calibration_error": 0.0456,
         "reliability": (
-            Bin(low=0.0, high=0.5, pictures=10, confidence=0.4, accuracy=0.5),
-            Bin(low=0.5, high=0.75, pictures=0, confidence=0.0, accuracy=0.0),
-            Bin(low=0.75, high=1.0, pictures=30, confidence=0.9, accuracy=0.7),
+            ReliabilityBin(low=0.0, high=0.5, images=10, confidence=0.4, accuracy=0.5),
+            ReliabilityBin(low=0.5, high=0.75, images=0, confidence=0.0, accuracy=0.0),
+            ReliabilityBin(low=0.75, high=1.0, images=30, confidence=0.9, accuracy=0.7),
         ),
         "per_class": tuple(
             ClassScore(
                 name=name,
-                pictures=int(counts[row].sum()),
+                images=int(counts[row].sum()),
                 recall=float(recall[row]),
                 precision=float(precision[row]),
                 f1=0.5,
@@ -91,14 +91,14 @@ def make_evaluation(classes: tuple[str, ...], split: Split, **changes: Any) -> E
                 key=split.keys[int(index)],
                 index=int(index),
                 truth=classes[truths[index]],
-                answer=classes[answers[index]],
+                answer=classes[predictions[index]],
                 confidence=0.93,
                 of_truth=0.04,
             )
             for index in wrong
         ),
     }
-    return Evaluation(**found | changes)
+    return Evaluation(**fields | changes)
 
 
 def make_metrics(steps: int = 60) -> list[dict[str, Any]]:
@@ -129,10 +129,10 @@ def make_run(folder: Path, classes: tuple[str, ...] = PLAIN, **changes: Any) -> 
             "pictures": {"train": 4800, "test": 40},
             "fingerprint": "0123abcd",
             "notes": ["two empty folders"],
-            "counts": {"train": {name: 100 + place for place, name in enumerate(classes)}},
+            "counts": {"train": {name: 100 + index for index, name in enumerate(classes)}},
         },
         "plan": {"steps": 60, "epochs": 60 * 512 / 4320, "batch": 512, "micro": 256, "accumulate": 2, "processes": 1},
-        "recipe_reason": "few pictures",
+        "recipe_reason": "few images",
         "decisions": [["data", "photos: 4,800 train"], ["recipe", "small: 60 steps"]],
         "split": None,
         "learning_rates": [{"lr": 0.003, "top1": 0.87}, {"lr": 0.01, "top1": 0.91}],
@@ -170,8 +170,8 @@ VOID = {"meta", "link", "img", "br", "wbr", "hr", "input"}
 
 
 @dataclass
-class Page(HTMLParser):
-    """What a browser would find: elements with their attributes, the text of each kind of element, wrong nesting."""
+class ParsedPage(HTMLParser):
+    """Elements with their attributes, the text of each kind of element, and wrong nesting."""
 
     elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
     texts: dict[str, list[str]] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
 
     @classmethod
-    def read(cls, path: Path) -> Page:
+    def read(cls, path: Path) -> ParsedPage:
         page = cls()
         page.feed(path.read_text(encoding="utf-8"))
         page.close()
@@ -210,5 +210,5 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """As it is read, spaces made one."""
+        """The text of the body with single spaces."""
         return " ".join(" ".join(self.texts["body"]).split())

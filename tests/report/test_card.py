@@ -12,25 +12,25 @@ from huggingface_hub import ModelCard
 from PIL import Image
 
 import vitkit
-from tests.report.made import HOSTILE, PLAIN, SIDE, make_evaluation, make_split, write_run
+from tests.report.run_folders import HOSTILE, PLAIN, SIDE, make_evaluation, make_split, write_run
 from vitkit.cli.main import main
 from vitkit.config.schema import Fit
-from vitkit.report.card import plain, write_card
+from vitkit.report.card import escape, write_card
 
 
 def test_the_front_matter_carries_the_score(tmp_path: Path) -> None:
-    found = make_evaluation(PLAIN, make_split(PLAIN))
-    write_run(tmp_path, evaluation=found)
+    evaluation = make_evaluation(PLAIN, make_split(PLAIN))
+    write_run(tmp_path, evaluation=evaluation)
     card = ModelCard.load(write_card(tmp_path))
     assert card.data.library_name == "vitkit"
     assert card.data.license == "unknown"
     assert card.data.pipeline_tag == "image-classification"
     assert "accuracy" in card.data.metrics
     scores = {result.metric_type: result for result in card.data.eval_results}
-    assert scores["accuracy"].metric_value == pytest.approx(found.headline.value)
+    assert scores["accuracy"].metric_value == pytest.approx(evaluation.headline.value)
     assert scores["f1"].metric_value == pytest.approx(0.6123)
     assert (scores["accuracy"].dataset_name, scores["accuracy"].dataset_split) == ("photos", "test")
-    assert "90.0 % top-1 (84.9 – 95.0), 40 test pictures, 3 classes" in card.text
+    assert "90.0 % top-1 (84.9 – 95.0), 40 test images, 3 classes" in card.text
     assert "3 classes: bird, cat, dog." in card.text
 
 
@@ -74,19 +74,21 @@ def test_the_code_on_the_card_runs(tmp_path: Path, capsys: pytest.CaptureFixture
     vitkit.save(model, folder)
     Image.new("RGB", (SIDE, SIDE), "red").save(tmp_path / "photo.jpg")
     text = write_card(folder).read_text(encoding="utf-8").split("## How to use it")[1].split("##")[0]
-    for place, here in (
+    for text_on_card, replacement in (
         ("hf:OWNER/NAME", folder),
         ("photo.jpg", tmp_path / "photo.jpg"),
         ("photos/", tmp_path),
-        ("answers.csv", tmp_path / "answers.csv"),
+        ("predictions.csv", tmp_path / "predictions.csv"),
     ):
-        text = text.replace(place, str(here))
+        text = text.replace(text_on_card, str(replacement))
     python, shell = re.findall(r"```(?:python)?\n(.*?)```", text, re.DOTALL)
     exec(python, {})
     assert capsys.readouterr().out.split()[0] in PLAIN
     command = next(line for line in shell.splitlines() if line.startswith("vitkit predict "))
     main(shlex.split(command)[1:])
-    assert "1 pictures; 0 could not be read" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert ": 1 image" in printed
+    assert "; 0 could not be read" in printed
 
 
 def test_pre_training_has_a_card_without_scores(tmp_path: Path) -> None:
@@ -109,11 +111,11 @@ def test_a_card_can_be_written_from_any_one_file(tmp_path: Path, left: str) -> N
 
 
 def test_hostile_names_have_no_meaning_in_markdown(tmp_path: Path) -> None:
-    found = make_evaluation(HOSTILE, make_split(HOSTILE))
-    write_run(tmp_path, HOSTILE, evaluation=found, data={"name": "a: b\n---\n# not a heading | x"})
+    evaluation = make_evaluation(HOSTILE, make_split(HOSTILE))
+    write_run(tmp_path, HOSTILE, evaluation=evaluation, data={"name": "a: b\n---\n# not a heading | x"})
     path = write_card(tmp_path)
     card = ModelCard.load(path)
     assert "<script>" not in card.text.replace("\\<script\\>", "")
     assert card.data.eval_results[0].dataset_name.startswith("a: b")
     assert "\n# not a heading" not in card.text
-    assert plain("a|b\n<i>*x*_y_ `z`") == "a\\|b \\<i\\>\\*x\\*\\_y\\_ \\`z\\`"
+    assert escape("a|b\n<i>*x*_y_ `z`") == "a\\|b \\<i\\>\\*x\\*\\_y\\_ \\`z\\`"

@@ -1,6 +1,7 @@
-"""What each head of each layer attends to, through the model's own captures, one layer in memory at a time.
+"""Attention maps of every layer and head, taken from the model's own captures, one layer in memory at a time.
 
-Shapes: B pictures, V views (one per layer; two, rows and columns, in an axial model), H heads, T tokens, h x w grid.
+Shapes: B images, L attention layers (one per block; two, rows and columns, in an axial model), H heads, T tokens,
+h x w patch grid.
 """
 
 from __future__ import annotations
@@ -14,40 +15,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import ConfigError
-from vitkit.inspect.applies import looking, placed, together, transformer, widened
-from vitkit.inspect.tokens import Token, over_patches, query
+from vitkit.inspect.inference import as_model_input, at_least_float32, batch_size, eval_mode, require_vit
+from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 
 
 @dataclass(frozen=True)
-class View:
-    """One attention of the model, by the name under which it is captured."""
+class AttentionLayer:
+    """One attention layer of the model."""
 
-    layer: int
-    along: str = ""  # "rows" or "columns" in an axial model
+    block: int
+    axis: str = ""  # "rows" or "columns" in an axial model
 
     @property
-    def name(self) -> str:
-        return f"block{self.layer}/{self.along}/attention" if self.along else f"block{self.layer}/attention"
+    def capture_name(self) -> str:
+        return f"block{self.block}/{self.axis}/attention" if self.axis else f"block{self.block}/attention"
 
     @property
     def label(self) -> str:
-        return f"{self.layer} {self.along}".strip()
+        return f"{self.block} {self.axis}".strip()
 
 
-def views(model: VisionTransformer, layers: Iterable[int] | None = None) -> list[View]:
-    """Those of all layers, or of some, counted from 0 as in block0/attention."""
+def attention_layers(model: VisionTransformer, layers: Iterable[int] | None = None) -> list[AttentionLayer]:
+    """Return the attention layers of all blocks, or of some, counted from 0 as in block0/attention."""
     depth = model.config.depth
+    axes = ("rows", "columns") if model.config.axial else ("",)
     chosen = list(range(depth)) if layers is None else list(dict.fromkeys(layers))
     for layer in chosen:
         if not 0 <= layer < depth:
             raise ConfigError(f"there is no layer {layer}", layers=f"0 to {depth - 1}, {depth} in all")
-    return [View(layer, along) for layer in chosen for along in (("rows", "columns") if model.config.axial else ("",))]
+    return [AttentionLayer(layer, axis) for layer in chosen for axis in axes]
 
 
-def pick_heads(model: VisionTransformer, heads: Sequence[int] | None) -> list[int]:
-    """All heads, or some, counted from 0."""
+def select_heads(model: VisionTransformer, heads: Sequence[int] | None) -> list[int]:
+    """Return all heads, or check and return some, counted from 0."""
     chosen = list(range(model.config.heads)) if heads is None else list(dict.fromkeys(heads))
     for head in chosen:
         if not 0 <= head < model.config.heads:
@@ -63,70 +65,70 @@ def attention_maps(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> NDArray[np.float32]:
-    """(B, V, H, h, w): the weights that a token gives to the patches; without one, the token that the head reads.
+    """Return a token's attention weights over the patches: (B, L, H, h, w); default: the token that the head reads.
 
-    What it gives to the class token is left out, so a map sums to 1 at most.
+    Its weight for the class token is left out, so a map sums to 1 at most.
     """
-    vit = transformer(model, "attention")
-    chosen = pick_heads(vit, heads)
-    asked = query(vit, token)
-    maps: list[list[Tensor]] = [[] for _ in views(vit, layers)]
+    vit = require_vit(model, "attention")
+    chosen = select_heads(vit, heads)
+    query = query_weights(vit, token)
+    maps: list[list[Tensor]] = [[] for _ in attention_layers(vit, layers)]
 
-    def look(index: int, weights: Tensor) -> None:
-        rows = torch.einsum("t,bhts->bhs", asked.to(weights), weights[:, chosen])
-        maps[index].append(over_patches(vit, rows).float().cpu())
+    def collect(index: int, weights: Tensor) -> None:
+        attention = torch.einsum("t,bhts->bhs", query.to(weights), weights[:, chosen])
+        maps[index].append(on_patch_grid(vit, attention).float().cpu())
 
-    each_view(vit, images, look, layers)
-    return torch.stack([torch.cat(parts) for parts in maps], dim=1).numpy()
+    visit_attention(vit, images, collect, layers)
+    return torch.stack([torch.cat(batches) for batches in maps], dim=1).numpy()
 
 
-def each_view(
-    model: VisionTransformer, images: Tensor, look: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
+def visit_attention(
+    model: VisionTransformer, images: Tensor, visit: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
 ) -> None:
-    """Calls look(place among the views, weights (b, H, T, T)) as the forward pass goes by, for a few pictures a time.
+    """Call visit(index of the attention layer, weights (b, H, T, T)) for each layer during the forward pass.
 
-    One pass through the model for all layers; the weights of a layer are gone before the next are formed.
+    One forward pass serves all layers, for b images at a time; each layer's weights are freed before the next's.
     """
-    wanted = views(model, layers)
-    place = {view: index for index, view in enumerate(wanted)}
+    chosen = attention_layers(model, layers)
+    indices = {layer: index for index, layer in enumerate(chosen)}
 
-    def whole(view: View, weights: Tensor) -> None:
-        weights = widened(weights)
-        look(place[view], weights if not view.along else spread(weights, view.along, model.config.grid))
+    def visit_layer(layer: AttentionLayer, weights: Tensor) -> None:
+        weights = at_least_float32(weights)
+        visit(indices[layer], expand_axial(weights, layer.axis, model.config.grid) if layer.axis else weights)
 
-    with looking(model):
-        for part in images.split(together(model)):
-            model.pool_image(placed(part, model), _PassedOn(wanted, whole))
+    with eval_mode(model):
+        for batch in images.split(batch_size(model)):
+            model.pool_image(as_model_input(batch, model), _StreamingCapture(chosen, visit_layer))
 
 
-def spread(lines: Tensor, along: str, grid: tuple[int, int]) -> Tensor:
-    """Axial attention (b, lines, H, t, t) as attention between all patches (b, H, N, N): other lines get nothing."""
+def expand_axial(lines: Tensor, axis: str, grid: tuple[int, int]) -> Tensor:
+    """Expand axial attention (b, lines, H, t, t) to all pairs of patches (b, H, N, N): 0 between different lines."""
     h, w = grid
-    whole = lines.new_zeros(lines.shape[0], lines.shape[2], h, w, h, w)
+    full = lines.new_zeros(lines.shape[0], lines.shape[2], h, w, h, w)
     line = torch.arange(lines.shape[1], device=lines.device)
-    if along == "rows":
-        whole[:, :, line, :, line, :] = lines.transpose(0, 1)  # (lines, b, H, w, w)
+    if axis == "rows":
+        full[:, :, line, :, line, :] = lines.transpose(0, 1)  # (lines, b, H, w, w)
     else:
-        whole[:, :, :, line, :, line] = lines.transpose(0, 1)  # (lines, b, H, h, h)
-    return whole.flatten(4, 5).flatten(2, 3)
+        full[:, :, :, line, :, line] = lines.transpose(0, 1)  # (lines, b, H, h, h)
+    return full.flatten(4, 5).flatten(2, 3)
 
 
-class _PassedOn(dict[str, Tensor | None]):
-    """Names to capture, as for any forward pass; a block's attention is passed on as the block ends, then forgotten."""
+class _StreamingCapture(dict[str, Tensor | None]):
+    """A dict of captures that hands each block's attention to a callback when the block ends, and then drops it."""
 
-    def __init__(self, wanted: Sequence[View], look: Callable[[View, Tensor], None]):
-        self.look = look
-        self.ends: dict[str, list[View]] = {}
-        for view in wanted:
-            self.ends.setdefault(f"block{view.layer}", []).append(view)
-        super().__init__(dict.fromkeys([*self.ends, *(view.name for view in wanted)]))
+    def __init__(self, layers: Sequence[AttentionLayer], callback: Callable[[AttentionLayer, Tensor], None]):
+        self.callback = callback
+        self.by_block: dict[str, list[AttentionLayer]] = {}
+        for layer in layers:
+            self.by_block.setdefault(f"block{layer.block}", []).append(layer)
+        super().__init__(dict.fromkeys([*self.by_block, *(layer.capture_name for layer in layers)]))
 
     def __setitem__(self, name: str, value: Tensor | None) -> None:
-        if name not in self.ends:
+        if name not in self.by_block:
             super().__setitem__(name, value)
             return
-        for view in self.ends[name]:
-            weights = self[view.name]
-            assert weights is not None, f"{view.name} was not captured"
-            self.look(view, weights)
-            super().__setitem__(view.name, None)
+        for layer in self.by_block[name]:
+            weights = self[layer.capture_name]
+            assert weights is not None, f"{layer.capture_name} was not captured"
+            self.callback(layer, weights)
+            super().__setitem__(layer.capture_name, None)

@@ -1,8 +1,8 @@
-"""Dense features as colours: the last layer's patches, their first three principal components as red, green and blue.
+"""Dense features as colours: the first three principal components of the last layer's patches as red, green, blue.
 
-The components are those of all given pictures together, so a colour means the same in each of them.
+The components are those of all images together, so a colour means the same in each of them.
 
-Shapes: B pictures, h x w feature map, D width.
+Shapes: B images, h x w feature map, D width.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.inspect.applies import MOST, looking, placed
+from vitkit.inspect.inference import MAX_BATCH, as_model_input, eval_mode
 from vitkit.model.build import Model
 from vitkit.model.resnet import ResNet
 
@@ -20,22 +20,22 @@ CLIPPED = 1.0  # percent of patches at either end, so that one odd patch does no
 
 
 def dense_features(model: Model, images: Tensor) -> NDArray[np.float32]:
-    """(B, h, w, D): encoded patches, or a ResNet's last feature map."""
-    found = []
-    with looking(model):
-        for part in images.split(MOST):
+    """Return the encoded patches, or a ResNet's last feature map: (B, h, w, D)."""
+    batches = []
+    with eval_mode(model):
+        for batch in images.split(MAX_BATCH):
             name = "features" if isinstance(model, ResNet) else "encoded"
-            _, seen = model(placed(part, model), capture=(name,))
+            _, captured = model(as_model_input(batch, model), capture=(name,))
             if isinstance(model, ResNet):
-                features = seen[name].permute(0, 2, 3, 1)
+                features = captured[name].permute(0, 2, 3, 1)
             else:
-                features = seen[name][:, int(model.config.class_token) :].unflatten(1, model.config.grid)
-            found.append(features.float().cpu())
-    return torch.cat(found).numpy()
+                features = captured[name][:, int(model.config.class_token) :].unflatten(1, model.config.grid)
+            batches.append(features.float().cpu())
+    return torch.cat(batches).numpy()
 
 
 def dense_colours(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(B, h, w, D) → (B, h, w, 3) on 0 to 1."""
+    """Project features (B, h, w, D) onto their principal components: (B, h, w, 3) on 0 to 1."""
     patches = features.reshape(-1, features.shape[-1]).astype(np.float64)
     centred = patches - patches.mean(axis=0)
     scores, strengths, _ = np.linalg.svd(centred, full_matrices=False)
@@ -43,7 +43,7 @@ def dense_colours(features: NDArray[np.float32]) -> NDArray[np.float32]:
     kept = min(3, len(strengths))
     colours[:, :kept] = (scores * strengths)[:, :kept]
     skew = (colours**3).sum(axis=0)
-    colours *= np.where(skew < 0, -1, 1)  # signs are arbitrary; the same pictures should get the same colours
+    colours *= np.where(skew < 0, -1, 1)  # signs are arbitrary; the same images should get the same colours
     low, high = np.percentile(colours, [CLIPPED, 100 - CLIPPED], axis=0)
     scaled = (colours - low) / np.maximum(high - low, 1e-12)
     return scaled.clip(0, 1).reshape(*features.shape[:-1], 3).astype(np.float32)

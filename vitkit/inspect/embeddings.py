@@ -1,4 +1,4 @@
-"""What the input layers have learned: where patches are (Fig. 7 centre, Fig. 10) and what filters see (Fig. 7 left).
+"""The learned input layers: position embeddings (Fig. 7 centre, Fig. 10) and patch embedding filters (Fig. 7 left).
 
 Shapes: h x w patch grid, N = h·w, D width, C channels, P side of a filter, n components.
 """
@@ -13,27 +13,27 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from vitkit.errors import ConfigError
-from vitkit.inspect.applies import DoesNotApply, transformer
+from vitkit.inspect.inference import DoesNotApply, require_vit
 from vitkit.model.build import Model
 from vitkit.model.resnet import ConvBody, ResNet, standardise
 
-SHOWN = 28  # components, as in Fig. 7
+COMPONENTS = 28  # as in Fig. 7
 
 
 @dataclass(frozen=True)
 class Filters:
-    components: NDArray[np.float32]  # (n, P, P, C), of length 1, the strongest first
+    components: NDArray[np.float32]  # (n, P, P, C), of norm 1, the strongest first
     shares: NDArray[np.float32]  # (n,) of the variance among all filters
-    of: str  # what they are filters of
+    layer: str  # "patch embedding" or "root convolution"
 
 
 @torch.no_grad()
 def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
-    """(h, w, h, w): the cosine between the position embedding of each patch and those of all patches.
+    """Return the cosine between the position embedding of each patch and those of all patches: (h, w, h, w).
 
-    `layer` chooses among the tables of a model that injects its own into every layer.
+    `layer` chooses among the tables of a model that adds position embeddings before every layer.
     """
-    vit = transformer(model, "position similarity")
+    vit = require_vit(model, "position similarity")
     config, tables = vit.config, vit.encoder.positions
     if config.positions == "none":
         raise DoesNotApply("position similarity: this model has no position embeddings.")
@@ -50,7 +50,7 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
 
 
 def similarity_by_steps(similarity: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(h, w, h, w) → the mean cosine of patches 0, 1, 2 … steps apart, rows and columns added: (h + w - 1,)."""
+    """Average the cosines (h, w, h, w) of patches 0, 1, 2 … steps apart, rows and columns added: (h + w - 1,)."""
     h, w = similarity.shape[:2]
     row, column = np.divmod(np.arange(h * w), w)
     steps = (np.abs(row[:, None] - row) + np.abs(column[:, None] - column)).ravel()
@@ -58,7 +58,7 @@ def similarity_by_steps(similarity: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def similarity_by_offset(similarity: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(h, w, h, w) → mean cosines of patches 0, 1, 2 … apart: (w,) along the same row, (h,) down the same column."""
+    """Average the cosines (h, w, h, w) of patches 0, 1, 2 … apart: (w,) along the same row, (h,) down a column."""
     h, w = similarity.shape[:2]
     in_rows = np.einsum("rcrk->ck", similarity) / h  # (w, w)
     in_columns = np.einsum("rckc->rk", similarity) / w  # (h, h)
@@ -70,15 +70,15 @@ def similarity_by_offset(similarity: NDArray[np.float32]) -> tuple[NDArray[np.fl
 
 
 @torch.no_grad()
-def filter_components(model: Model, count: int = SHOWN) -> Filters:
-    """Principal components of the patch embedding's filters; in a hybrid or a ResNet, of the root's 7 x 7 kernels."""
+def filter_components(model: Model, count: int = COMPONENTS) -> Filters:
+    """Return principal components of the patch embedding's filters, or of the 7 x 7 kernels of a ResNet's root."""
     body = model.body if isinstance(model, ResNet) else model.stem
     if isinstance(body, ConvBody):
-        kernels, of = standardise(body.root.weight, body.config), "root convolution"  # as they are used
+        kernels, layer = standardise(body.root.weight, body.config), "root convolution"  # as they are used
     else:
         assert not isinstance(model, ResNet)
         side = model.config.patch
-        kernels, of = model.patches.project.weight.unflatten(1, (-1, side, side)), "patch embedding"
+        kernels, layer = model.patches.project.weight.unflatten(1, (-1, side, side)), "patch embedding"
     filters = kernels.permute(0, 2, 3, 1).double().cpu()  # (D, P, P, C)
     shape, rows = filters.shape[1:], filters.flatten(1).numpy()
     centred = rows - rows.mean(axis=0)
@@ -87,4 +87,4 @@ def filter_components(model: Model, count: int = SHOWN) -> Filters:
     peaks = np.take_along_axis(components, np.abs(components).argmax(axis=1)[:, None], axis=1)
     shares = strengths**2 / max((strengths**2).sum(), 1e-30)
     shown = (components * np.sign(peaks))[:count]
-    return Filters(shown.reshape(-1, *shape).astype(np.float32), shares[:count].astype(np.float32), of)
+    return Filters(shown.reshape(-1, *shape).astype(np.float32), shares[:count].astype(np.float32), layer)

@@ -1,6 +1,6 @@
-"""What the analyses return, drawn: matplotlib figures that a page sets inline and a folder gets as PNGs.
+"""Matplotlib figures of the analyses, for inline SVG and PNG files.
 
-Shapes: V views (layers), H heads, h x w patch grid, n components, P side of a filter, C channels.
+Shapes: L attention layers, H heads, h x w patch grid, n components, P side of a filter, C channels.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 
 from vitkit.inspect.distance import AttentionDistance
 from vitkit.inspect.embeddings import Filters
-from vitkit.inspect.rasters import COSINE, Floats, heat, mosaic, unit
-from vitkit.pages.svg import ACCENT, MUTED, RULE, SECOND, canvas, drawing
+from vitkit.inspect.heatmaps import COSINE, Floats, apply_colormap, mosaic, scale_to_unit
+from vitkit.pages.svg import ACCENT, MUTED, RULE, SECOND, canvas, plot_style
 
 TILE = 64  # CSS pixels that a head's map takes along its longer side
-WIDEST = 820  # CSS pixels beside a photo
+WIDEST = 820  # CSS pixels next to an image
 ACROSS = 14  # filters in a row
 
 
 def draw_attention(maps: Floats, labels: Sequence[str], heads: Sequence[int]) -> Figure:
-    """(V, H, h, w): a column for each layer, a row for each head, each map from its darkest to its brightest patch."""
+    """Draw attention maps (L, H, h, w), a column for each layer and a row for each head, each on its own scale."""
     h, w = maps.shape[2:]
     tile = min(TILE, (WIDEST - 60) / len(labels) * 0.94)
     scale = tile / max(h, w)  # CSS pixels of a patch
-    times = max(round(2 * scale), 1)  # its pixels in the picture: sharp on a fine screen
-    tiles = np.array([[heat(unit(one)) for one in row] for row in maps.swapaxes(0, 1)])
+    times = max(round(2 * scale), 1)  # its pixels in the figure: sharp on a high-resolution screen
+    tiles = np.array([[apply_colormap(scale_to_unit(one)) for one in row] for row in maps.swapaxes(0, 1)])
     sheet = mosaic(tiles, max(round(0.06 * tile * times / scale), 1), times)
-    with drawing():
+    with plot_style():
         return _sheet(
             sheet,
             sheet.shape[1] * scale / times,
@@ -44,40 +44,40 @@ def draw_attention(maps: Floats, labels: Sequence[str], heads: Sequence[int]) ->
         )
 
 
-def draw_distance(found: AttentionDistance) -> Figure:
-    """Fig. 7 right: a dot for each head, a line through the means of the layers."""
-    with drawing():
+def draw_distance(distance: AttentionDistance) -> Figure:
+    """Draw Fig. 7 right: a dot for each head, a line through the means of the layers."""
+    with plot_style():
         figure = canvas(460, 340)
         axes = figure.add_axes((58 / 460, 48 / 340, 1 - 66 / 460, 1 - 84 / 340))
-        places = np.arange(len(found.views))
-        for head, distances in enumerate(found.heads.T):
+        x = np.arange(len(distance.attention_layers))
+        for head, y in enumerate(distance.per_head.T):
             axes.scatter(
-                places,
-                distances,
+                x,
+                y,
                 s=34,
                 color=ACCENT,
                 alpha=0.75,
                 linewidth=0,
                 zorder=3,
-                label=None if head else "a head",
+                label=None if head else "one head",
             )
-        axes.plot(places, found.layers, color=SECOND, linewidth=2, label="their mean", zorder=2)
-        axes.axhline(found.uniform, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="looking everywhere alike")
-        halves = 2 if found.views[0].along else 1  # an axial layer attends twice
+        axes.plot(x, distance.per_layer, color=SECOND, linewidth=2, label="mean of heads", zorder=2)
+        axes.axhline(distance.uniform, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="uniform attention")
+        per_block = 2 if distance.attention_layers[0].axis else 1
         axes.set(
-            xlabel="layer: rows, then columns" if halves == 2 else "layer",
+            xlabel="layer: rows, then columns" if per_block == 2 else "layer",
             ylabel="attention distance, pixels",
-            ylim=(0, 1.08 * max(float(found.heads.max()), found.uniform, 1)),
+            ylim=(0, 1.08 * max(float(distance.per_head.max()), distance.uniform, 1)),
         )
-        every = halves * math.ceil(len(places) / halves / 12)
-        axes.set_xticks(places[::every], [str(view.layer) for view in found.views[::every]])
+        every = per_block * math.ceil(len(x) / per_block / 12)
+        axes.set_xticks(x[::every], [str(layer.block) for layer in distance.attention_layers[::every]])
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.02), ncols=3, columnspacing=1.4)
         return figure
 
 
 def draw_profile(shares: Floats, mean: float, stride: int, most: float, furthest: int) -> Figure:
-    """Where one head's weights lie: their share by distance, and the mean distance as a mark."""
-    with drawing():
+    """Draw one head's attention weights by distance, and their mean distance as a line."""
+    with plot_style():
         figure = canvas(400, 190)
         axes = figure.add_axes((54 / 400, 46 / 190, 1 - 66 / 400, 1 - 60 / 190))
         axes.bar(stride * np.arange(len(shares)), 100 * shares, 0.8 * stride, color=ACCENT, alpha=0.75)
@@ -103,12 +103,12 @@ def draw_profile(shares: Floats, mean: float, stride: int, most: float, furthest
 
 
 def draw_similarity(similarity: Floats) -> Figure:
-    """Fig. 7 centre: in each patch's place, a small map of how alike its position is to all the others."""
+    """Draw Fig. 7 centre: for each patch, a small map of its position embedding's similarity to all others."""
     h, w = similarity.shape[:2]
     side = 520 / max(h, w)
     times = max(round(2 * side / max(h, w)), 1)
-    sheet = mosaic(heat((similarity + 1) / 2, COSINE), max(round(0.08 * times * max(h, w)), 1), times)
-    with drawing():
+    sheet = mosaic(apply_colormap((similarity + 1) / 2, COSINE), max(round(0.08 * times * max(h, w)), 1), times)
+    with plot_style():
         return _sheet(
             sheet,
             side * w,
@@ -119,9 +119,9 @@ def draw_similarity(similarity: Floats) -> Figure:
         )
 
 
-def draw_falloff(steps: Floats, across: Floats, down: Floats) -> Figure:
-    """The same numbers as curves over the distance."""
-    with drawing():
+def draw_similarity_by_distance(steps: Floats, across: Floats, down: Floats) -> Figure:
+    """Draw the cosine similarity of position embeddings as curves over the distance."""
+    with plot_style():
         figure = canvas(400, 300)
         axes = figure.add_axes((54 / 400, 46 / 300, 1 - 68 / 400, 1 - 60 / 300))
         axes.axhline(0, color=RULE, linewidth=1)
@@ -138,9 +138,10 @@ def draw_falloff(steps: Floats, across: Floats, down: Floats) -> Figure:
         return figure
 
 
-def draw_filters(found: Filters) -> Figure:
-    """(n, P, P, C): grey is 0, each component scaled to its own largest weight."""
-    shown = found.components[..., :3] if found.components.shape[-1] >= 3 else found.components[..., :1]
+def draw_filters(filters: Filters) -> Figure:
+    """Draw the components: grey is 0, each is scaled to its own largest weight."""
+    components = filters.components
+    shown = components[..., :3] if components.shape[-1] >= 3 else components[..., :1]
     peaks = np.abs(shown).max(axis=(1, 2, 3), keepdims=True)
     pixels = ((0.5 + 0.5 * shown / np.maximum(peaks, 1e-12)) * 255).round().astype(np.uint8)
     pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3))
@@ -155,7 +156,7 @@ def draw_filters(found: Filters) -> Figure:
     for empty in range(count, rows * columns):  # the last row need not be full
         row, column = divmod(empty, columns)
         sheet[row * step :, column * step :] = 0
-    with drawing():
+    with plot_style():
         return _sheet(sheet, sheet.shape[1] * TILE / (side * times), sheet.shape[0] * TILE / (side * times))
 
 
@@ -169,30 +170,33 @@ def _sheet(
     corner: str = "",
     scale: bool = False,
 ) -> Figure:
-    """A mosaic with names beside its rows and above its columns, and the colours of cosines on the right."""
+    """Draw a mosaic with labels at its rows and columns, and the colour bar of cosines on the right."""
     before = 14 + 6.6 * max(map(len, left)) if left else 1
     above, below, after = 24 if top else 1, 8 if scale else 1, 58 if scale else 1
-    whole, tall = before + width + after, above + height + below
-    figure = canvas(whole, tall)
-    axes = figure.add_axes((before / whole, below / tall, width / whole, height / tall))
-    figure.text((before - 4) / whole, 1 - (above - 6) / tall, corner, ha="right", va="bottom", fontsize=11, color=MUTED)
-    # where the page is zoomed, pixels stay the squares that they are
+    full_width, full_height = before + width + after, above + height + below
+    figure = canvas(full_width, full_height)
+    axes = figure.add_axes((before / full_width, below / full_height, width / full_width, height / full_height))
+    x, y = (before - 4) / full_width, 1 - (above - 6) / full_height
+    figure.text(x, y, corner, ha="right", va="bottom", fontsize=11, color=MUTED)
+    # no interpolation: where the page is zoomed, pixels stay squares
     axes.imshow(pixels, interpolation="none", aspect="auto", extent=(0, 1, 1, 0))
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    for axis, names, room in (
+    for axis, labels, room in (
         (axes.xaxis, top, width / (8 + 6.6 * max(map(len, top), default=1))),
         (axes.yaxis, left, height / 14),
     ):
-        every = math.ceil(len(names) / room) or 1
-        axis.set_ticks([(place + 0.5) / len(names) for place in range(0, len(names), every)], list(names[::every]))
+        every = math.ceil(len(labels) / room) or 1
+        ticks = [(index + 0.5) / len(labels) for index in range(0, len(labels), every)]
+        axis.set_ticks(ticks, list(labels[::every]))
     axes.tick_params(labeltop=True, labelbottom=False, pad=4)
     if scale:
-        _cosines(figure.add_axes(((before + width + 16) / whole, below / tall, 12 / whole, height / tall)))
+        left_edge = (before + width + 16) / full_width
+        _colour_bar(figure.add_axes((left_edge, below / full_height, 12 / full_width, height / full_height)))
     return figure
 
 
-def _cosines(axes: Axes) -> None:
+def _colour_bar(axes: Axes) -> None:
     ramp = colormaps[COSINE](np.linspace(1, 0, 128))[:, None]
     axes.imshow(ramp, aspect="auto", extent=(0, 1, -1, 1), interpolation="none")
     axes.grid(False)

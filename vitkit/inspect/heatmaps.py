@@ -1,6 +1,6 @@
-"""Arrays → pixels: maps over a photo, mosaics of many maps, patches as colours. Everything is uint8 RGB.
+"""Arrays → uint8 RGB pixels: heatmaps over an image, mosaics of many heatmaps, patches as colours.
 
-Shapes: h x w patch grid, R x S tiles of a mosaic, (height, width) of the picture.
+Shapes: h x w patch grid, R x S tiles of a mosaic, (height, width) of the image.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
 HEAT, COSINE = "inferno", "viridis"
-BRIGHTEST = 98  # percent of the patches, from which on all are drawn alike
-FAINT = 0.01  # of the mean weight: differences that are smaller do not become light, being mostly rounding
-DARK, DIM, GLOW = 18, 0.6, 0.8  # a photo's least light, what is left of its own, and the share that a map can cover
+BRIGHTEST = 98  # percentile of the patches from which on all are drawn equally bright
+FAINT = 0.01  # of the mean weight: smaller differences stay dark, they are mostly rounding
+DARK, DIM, OPACITY = 18, 0.6, 0.8  # the image's least brightness, its contrast, and the heatmap's opacity at most
 
 
-def lit(photo: Pixels, weights: Floats, brightest: float = BRIGHTEST) -> Pixels:
-    """A grey, dim photo (height, width, 3) on which the map (h, w) glows."""
-    light = enlarge(unit(weights, brightest), photo.shape[:2])
-    cover = GLOW * light[..., None]
-    grey = DARK + DIM * photo.mean(axis=2, keepdims=True)
-    return ((1 - cover) * grey + cover * heat(light)).round().clip(0, 255).astype(np.uint8)
+def overlay(image: Pixels, weights: Floats, brightest: float = BRIGHTEST) -> Pixels:
+    """Return the image (height, width, 3), grey and dimmed, with the heatmap (h, w) over it."""
+    heatmap = upsample(scale_to_unit(weights, brightest), image.shape[:2])
+    opacity = OPACITY * heatmap[..., None]
+    grey = DARK + DIM * image.mean(axis=2, keepdims=True)
+    return ((1 - opacity) * grey + opacity * apply_colormap(heatmap)).round().clip(0, 255).astype(np.uint8)
 
 
-def heat(weights: NDArray[np.floating], colours: str = HEAT) -> Pixels:
-    """(h, w) on 0 to 1 → (h, w, 3)."""
+def apply_colormap(weights: NDArray[np.floating], colours: str = HEAT) -> Pixels:
+    """Map weights (h, w) on 0 to 1 to colours (h, w, 3)."""
     return (colormaps[colours](weights.clip(0, 1))[..., :3] * 255).round().astype(np.uint8)
 
 
-def unit(weights: Floats, brightest: float = BRIGHTEST) -> Floats:
-    """Onto 0 to 1; the brightest few patches alike, or one odd patch would take all the light. A flat map is 0."""
+def scale_to_unit(weights: Floats, brightest: float = BRIGHTEST) -> Floats:
+    """Scale to 0 to 1; the brightest few patches are equal, or one outlier would darken the rest. A flat map is 0."""
     low, high = float(weights.min()), float(np.percentile(weights, brightest))
     if high <= low:
         high = float(weights.max())
@@ -41,21 +41,21 @@ def unit(weights: Floats, brightest: float = BRIGHTEST) -> Floats:
     return ((weights - low) / span).clip(0, 1) if span else np.zeros_like(weights)
 
 
-def enlarge(weights: Floats, size: tuple[int, int]) -> Floats:
-    """(h, w) → (height, width), smoothly: a patch is not a hard edge in the picture."""
-    shown = Image.fromarray(weights.astype(np.float32)).resize((size[1], size[0]), Image.Resampling.BICUBIC)
-    return np.asarray(shown).clip(0, 1)
+def upsample(weights: Floats, size: tuple[int, int]) -> Floats:
+    """Resize (h, w) to (height, width), bicubic: a patch is not a hard edge in the image."""
+    resized = Image.fromarray(weights.astype(np.float32)).resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    return np.asarray(resized).clip(0, 1)
 
 
-def blocks(colours: NDArray[np.generic], size: tuple[int, int]) -> Pixels:
-    """(h, w, 3) on 0 to 1 or in bytes → (height, width, 3), each patch a block of its own."""
+def patches_to_pixels(colours: NDArray[np.generic], size: tuple[int, int]) -> Pixels:
+    """Enlarge (h, w, 3), on 0 to 1 or in bytes, to (height, width, 3), each patch one block of pixels."""
     small = colours if colours.dtype == np.uint8 else (np.asarray(colours, dtype=np.float32) * 255).round()
-    picture = Image.fromarray(small.astype(np.uint8))
-    return np.asarray(picture.resize((size[1], size[0]), Image.Resampling.NEAREST))
+    image = Image.fromarray(small.astype(np.uint8))
+    return np.asarray(image.resize((size[1], size[0]), Image.Resampling.NEAREST))
 
 
 def mosaic(tiles: Pixels, gap: int, times: int = 1) -> NDArray[np.uint8]:
-    """(R, S, h, w, 3) → RGBA with `gap` transparent pixels between tiles, each pixel a block of times x times."""
+    """Join tiles (R, S, h, w, 3), enlarged `times` times, as RGBA with `gap` transparent pixels between them."""
     rows, columns, h, w = tiles.shape[:4]
     h, w = h * times, w * times
     sheet = np.zeros((rows * (h + gap) - gap, columns * (w + gap) - gap, 4), dtype=np.uint8)
@@ -68,10 +68,10 @@ def mosaic(tiles: Pixels, gap: int, times: int = 1) -> NDArray[np.uint8]:
     return sheet
 
 
-def outlined(photo: Pixels, grid: tuple[int, int], patch: tuple[int, int]) -> Pixels:
-    """The photo with a frame around one patch."""
-    marked = photo.copy()
-    (height, width), (row, column) = photo.shape[:2], patch
+def outline_patch(image: Pixels, grid: tuple[int, int], patch: tuple[int, int]) -> Pixels:
+    """Return the image with a frame around one patch."""
+    marked = image.copy()
+    (height, width), (row, column) = image.shape[:2], patch
     top, bottom = row * height // grid[0], (row + 1) * height // grid[0]
     left, right = column * width // grid[1], (column + 1) * width // grid[1]
     for inset, colour in enumerate([(0, 0, 0), (255, 255, 255), (255, 255, 255)]):
@@ -81,16 +81,16 @@ def outlined(photo: Pixels, grid: tuple[int, int], patch: tuple[int, int]) -> Pi
     return marked
 
 
-def enlarged(pixels: Pixels, side: int) -> Pixels:
-    """Up to `side` pixels, each pixel a block: on a tiny picture, a smooth map or a frame has no room."""
+def enlarge_pixels(pixels: Pixels, side: int) -> Pixels:
+    """Repeat each pixel, up to `side` pixels: a tiny image has no room for a smooth heatmap or a frame."""
     times = max(side // max(pixels.shape[:2]), 1)
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def beside(pictures: list[Pixels], gap: int = 6) -> Pixels:
-    """Pictures of one size in a row, on white."""
-    height, width = pictures[0].shape[:2]
-    sheet = np.full((height, len(pictures) * (width + gap) - gap, 3), 255, dtype=np.uint8)
-    for index, picture in enumerate(pictures):
-        sheet[:, index * (width + gap) : index * (width + gap) + width] = picture
+def side_by_side(images: list[Pixels], gap: int = 6) -> Pixels:
+    """Join images of one size in a row, on white."""
+    height, width = images[0].shape[:2]
+    sheet = np.full((height, len(images) * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    for index, image in enumerate(images):
+        sheet[:, index * (width + gap) : index * (width + gap) + width] = image
     return sheet

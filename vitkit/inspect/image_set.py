@@ -1,4 +1,7 @@
-"""The pictures that are looked at: files or folders → what the model sees of them; what cannot be read is named."""
+"""The images that are inspected: files or folders → model inputs; broken files are skipped and reported.
+
+Shapes: C channels, (height, width) of the model's input.
+"""
 
 from __future__ import annotations
 
@@ -15,77 +18,79 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.data.decode import decode
-from vitkit.data.sources.base import DataError
-from vitkit.data.sources.named import find
-from vitkit.data.transforms import Exact
+from vitkit.data.sources.dataset import DataError
+from vitkit.data.sources.image_paths import find_images
+from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
 from vitkit.model.build import Model
 
-MOST = 128  # pictures that are measured, as many as in the paper; of a larger folder, evenly spread ones
+MEASURED_IMAGES = 128  # as many as in the paper; of a larger folder, evenly spaced ones
 
 
 @dataclass(frozen=True)
-class Picture:
+class InspectedImage:
     name: str
-    framed: Tensor  # (C, height, width) on 0 to 255
+    resized: Tensor  # (C, height, width) on 0 to 255
 
     @property
-    def pixels(self) -> NDArray[np.uint8]:
-        """(height, width, 3) to look at; of one or two bands the first, of more than three the first three."""
-        shown = self.framed[:3] if len(self.framed) >= 3 else self.framed[:1].expand(3, -1, -1)
-        return shown.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+    def rgb(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3): of one or two channels the first, of more than three the first three."""
+        channels = self.resized[:3] if len(self.resized) >= 3 else self.resized[:1].expand(3, -1, -1)
+        return channels.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
 
 @dataclass
-class Gallery:
-    exact: Exact
-    pictures: list[Picture]
-    found: int  # before choosing
-    skipped: dict[str, str] = field(default_factory=dict)  # name → reason
+class ImageSet:
+    transform: EvalTransform
+    images: list[InspectedImage]
+    total: int  # of which `images` were chosen
+    skipped: dict[str, str] = field(default_factory=dict)  # path → reason
 
-    def images(self, chosen: Sequence[Picture]) -> Tensor:
-        return torch.stack([self.exact.normalise(picture.framed) for picture in chosen])
+    def batch(self, images: Sequence[InspectedImage]) -> Tensor:
+        return torch.stack([self.transform.normalise(image.resized) for image in images])
 
     def batches(self, size: int) -> Iterator[Tensor]:
-        for start in range(0, len(self.pictures), size):
-            yield self.images(self.pictures[start : start + size])
+        for start in range(0, len(self.images), size):
+            yield self.batch(self.images[start : start + size])
 
-    def spread(self, count: int) -> list[Picture]:
-        return [self.pictures[index] for index in _spread(len(self.pictures), count)]
+    def evenly_spaced(self, count: int) -> list[InspectedImage]:
+        return [self.images[index] for index in _evenly_spaced(len(self.images), count)]
 
 
-def open_gallery(model: Model, sources: Sequence[str | os.PathLike[str]], most: int = MOST) -> Gallery:
-    exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
-    paths = find(sources)
-    gallery = Gallery(exact, [], len(paths))
-    for path in (paths[index] for index in _spread(len(paths), most)):
+def open_images(model: Model, sources: Sequence[str | os.PathLike[str]], most: int = MEASURED_IMAGES) -> ImageSet:
+    """Read and resize the images for the model, at most `most` of them."""
+    paths = find_images(sources)
+    transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    image_set = ImageSet(transform, [], len(paths))
+    for path in (paths[index] for index in _evenly_spaced(len(paths), most)):
         try:
             pixels = decode(path.read_bytes(), channels=model.config.channels)
         except (DecodeError, OSError) as error:
-            gallery.skipped[str(path)] = (error.strerror if isinstance(error, OSError) else str(error)) or "unreadable"
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            image_set.skipped[str(path)] = reason or "unreadable"
             continue
-        gallery.pictures.append(Picture(path.name, exact.frame(pixels)))
-    if not gallery.pictures:
+        image_set.images.append(InspectedImage(path.name, transform.resize_only(pixels)))
+    if not image_set.images:
         raise DataError(
-            "no picture could be used.",
-            such_as=[f"{name}: {reason}" for name, reason in [*gallery.skipped.items()][:5]],
+            "no image could be read.",
+            such_as=[f"{name}: {reason}" for name, reason in [*image_set.skipped.items()][:5]],
         )
-    return gallery
+    return image_set
 
 
-def refuse_among(folder: Path, sources: Sequence[str]) -> None:
-    """Figures in a folder that pictures come from would be pictures at the next look."""
+def refuse_output_among_images(folder: Path, sources: Sequence[str]) -> None:
+    """Raise a ConfigError if the next inspection of the same images would read the figures as images."""
     for source in sources:
-        if _is_among(folder.resolve(), source):
+        if _contains(source, folder.resolve()):
             raise ConfigError(
-                f"{folder} is where pictures come from: the next look would take the figures for some.",
-                pictures=source,
+                f"{folder} is inside the images: the next inspection would read the figures as images.",
+                images=source,
                 try_="--out DIR, a folder outside of them",
             )
 
 
-def _is_among(folder: Path, source: str) -> bool:
-    """As `find` reads a source: a folder with all that is below it, a pattern, a file."""
+def _contains(source: str, folder: Path) -> bool:
+    """Return whether `find_images` would read images of this folder: a source is a folder tree, a pattern or a file."""
     if os.path.isdir(source):
         return folder.is_relative_to(Path(source).resolve())
     if not glob.has_magic(source) or os.path.lexists(source):
@@ -96,6 +101,6 @@ def _is_among(folder: Path, source: str) -> bool:
     return folder in {Path(match).parent.resolve() for match in glob.glob(source)}
 
 
-def _spread(count: int, most: int) -> list[int]:
-    """Evenly over the whole range, ends included."""
+def _evenly_spaced(count: int, most: int) -> list[int]:
+    """Return at most `most` indices over the full range, both ends included."""
     return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()

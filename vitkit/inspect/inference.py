@@ -1,4 +1,4 @@
-"""What can be looked at in which model, and how the rest is told."""
+"""How an analysis runs a model: in evaluation mode, in batches that fit into memory, and only where it applies."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from vitkit.errors import VitkitError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 
-NUMBERS = 2**26  # attention weights held at a time, 256 MiB: one layer of 12 pictures in L/16 at 384 px
-MOST = 32  # pictures at a time
+MAX_ATTENTION_WEIGHTS = 2**26  # held at a time, 256 MiB: one layer for 12 images in L/16 at 384 px
+MAX_BATCH = 32  # images at a time
 
 
 class DoesNotApply(VitkitError):
-    """An analysis that a model has nothing for: no attention in a ResNet, no classes after masked pre-training."""
+    """The analysis does not apply to the model: a ResNet has no attention, masked pre-training leaves no classes."""
 
 
-def transformer(model: Model, what: str) -> VisionTransformer:
+def require_vit(model: Model, analysis: str) -> VisionTransformer:
+    """Return the model, or raise DoesNotApply for a ResNet."""
     if isinstance(model, VisionTransformer):
         return model
-    raise DoesNotApply(f"{what}: a ResNet has no tokens, and so no attention between them and no positions.")
+    raise DoesNotApply(f"{analysis}: a ResNet has no tokens, and so no attention between them and no positions.")
 
 
-def together(model: VisionTransformer) -> int:
-    """Pictures whose attention in one layer fits into memory at once."""
-    return min(max(NUMBERS // (model.config.heads * model.config.tokens**2), 1), MOST)
+def batch_size(model: VisionTransformer) -> int:
+    """Return the number of images whose attention in one layer fits into memory."""
+    return min(max(MAX_ATTENTION_WEIGHTS // (model.config.heads * model.config.tokens**2), 1), MAX_BATCH)
 
 
 @contextmanager
-def looking(model: Model) -> Iterator[None]:
-    """No gradients and no dropout; a model that is being trained goes on afterwards, each part as it was."""
-    learning = [part for part in model.modules() if part.training]
+def eval_mode(model: Model) -> Iterator[None]:
+    """Switch off gradients and dropout; afterwards every module is in training or evaluation mode as before."""
+    in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for part in learning:
-            part.training = True
+        for module in in_training:
+            module.training = True
 
 
-def placed(images: Tensor, model: Model) -> Tensor:
-    """On the model's device, in its numbers; of the size that it is for, or an error."""
-    # a picture turned on its side has as many patches, and would be laid out wrong without a word
+def as_model_input(images: Tensor, model: Model) -> Tensor:
+    """Check the size of the images and return them on the model's device, in its dtype."""
+    # an image turned on its side has as many patches: without the check, its map would be silently wrong
     model.check_images(images)
     reference = next(model.parameters())
     return images.to(device=reference.device, dtype=reference.dtype)
 
 
-def widened(weights: Tensor) -> Tensor:
-    """Sums over layers and pictures need float32 at least."""
+def at_least_float32(weights: Tensor) -> Tensor:
+    """Return the weights in float32 or wider, as sums over layers and images need it."""
     return weights.to(torch.promote_types(weights.dtype, torch.float32))

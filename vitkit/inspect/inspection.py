@@ -1,6 +1,6 @@
-"""A model and pictures → everything that can be looked at, as plain arrays; what does not apply, in words.
+"""All analyses of one model on some images, as plain arrays, with the reason for each that does not apply.
 
-Shapes: V views (layers), H heads, h x w patch grid.
+Shapes: B shown images, L attention layers, H heads, h x w patch grid.
 """
 
 from __future__ import annotations
@@ -12,169 +12,196 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
+from vitkit.data.sources.dataset import Split
+from vitkit.data.transforms import EvalTransform
 from vitkit.errors import WeightsError
-from vitkit.inspect.applies import DoesNotApply, looking, placed
-from vitkit.inspect.attention import View, attention_maps, pick_heads, views
+from vitkit.inspect.attention import AttentionLayer, attention_layers, attention_maps, select_heads
 from vitkit.inspect.dense import dense_colours, dense_features
-from vitkit.inspect.distance import AttentionDistance, attention_distance, by_distance
+from vitkit.inspect.distance import AttentionDistance, attention_distance, weight_by_distance
 from vitkit.inspect.embeddings import Filters, filter_components, position_similarity
-from vitkit.inspect.pictures import Gallery, Picture
-from vitkit.inspect.rasters import Floats
+from vitkit.inspect.heatmaps import Floats, enlarge_pixels, overlay
+from vitkit.inspect.image_set import ImageSet, InspectedImage
+from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, eval_mode
+from vitkit.inspect.query_token import Token, default_token, query_weights
 from vitkit.inspect.relevance import Relevance, relevance
 from vitkit.inspect.rollout import rollout
-from vitkit.inspect.tokens import Token, default_token, query
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
+from vitkit.pages.inline_images import THUMBNAIL, ImagePair, decode_sample, inline_image, sample_indices
 from vitkit.text import counted
 
-SHOWN = 6  # pictures with maps of their own
-LAYERS = 12  # of a deeper model, this many evenly spread ones, unless some are asked for
-AT_A_TIME = 32  # pictures
+SHOWN_IMAGES = 6  # images with maps of their own
+SHOWN_LAYERS = 12  # of a deeper model, this many evenly spaced layers by default
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Attention:
+class TokenAttention:
     token: Token
-    views: tuple[View, ...]
+    attention_layers: tuple[AttentionLayer, ...]
     heads: tuple[int, ...]
-    maps: Floats  # (pictures, V, H, h, w)
+    maps: Floats  # (B, L, H, h, w)
 
 
 @dataclass(frozen=True)
-class Example:
-    """One head, one picture, one patch that looks."""
+class HeadExample:
+    """The attention of one query patch in one head, in one image."""
 
-    view: View
+    attention_layer: AttentionLayer
     head: int
-    maps: Floats  # (h, w)
+    weights: Floats  # (h, w)
     shares: Floats  # weight 0, 1, 2 … patches away
-    mean: float  # pixels
+    mean: float  # distance in pixels
 
 
 @dataclass
-class Findings:
-    """None: does not apply, for a reason in `not_here`."""
+class Inspection:
+    """The results; those that do not apply are None, for a reason in `not_applicable`."""
 
     model: Model
-    gallery: Gallery
-    shown: list[Picture]
+    image_set: ImageSet
+    shown: list[InspectedImage]
     filters: Filters
-    dense: Floats  # (pictures, h, w, 3)
-    attention: list[Attention] = field(default_factory=list)
-    rollout: Floats | None = None  # (pictures, h, w)
-    literal: Floats | None = None  # the same without the identity
+    dense_colours: Floats  # (B, h, w, 3)
+    attention: list[TokenAttention] = field(default_factory=list)
+    rollout: Floats | None = None  # (B, h, w)
+    rollout_without_identity: Floats | None = None
     relevance: Relevance | None = None
     distance: AttentionDistance | None = None
-    patch: tuple[int, int] = (0, 0)  # that looks, in the examples
-    examples: list[Example] = field(default_factory=list)  # the nearest-looking head and the farthest-looking one
+    query_patch: tuple[int, int] = (0, 0)  # of the examples
+    examples: list[HeadExample] = field(default_factory=list)  # the heads of least and greatest distance
     similarity: Floats | None = None  # (h, w, h, w)
-    not_here: list[str] = field(default_factory=list)
+    not_applicable: list[str] = field(default_factory=list)
 
 
-def look_inside(
+def inspect_model(
     model: Model,
-    gallery: Gallery,
+    image_set: ImageSet,
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokens: Sequence[Token] | None = None,
-    say: Callable[[str], None] = lambda what: None,
-) -> Findings:
-    """All analyses; distance over all pictures, maps for a few that are spread over them."""
-    chosen = _check(model, layers, heads, tokens)
-    shown = gallery.spread(SHOWN)
-    images = gallery.images(shown)
-    _refuse_nonsense(model, images)
-    say("filters and features")
-    found = Findings(model, gallery, shown, filter_components(model), dense_colours(dense_features(model, images)))
-    found.similarity = _tried(found, lambda: position_similarity(model))
+    log: Callable[[str], None] = lambda text: None,
+) -> Inspection:
+    """Run all analyses: attention distance over all images, maps for a few evenly spaced ones."""
+    shown_layers = _check_options(model, layers, heads, tokens)
+    shown = image_set.evenly_spaced(SHOWN_IMAGES)
+    images = image_set.batch(shown)
+    _check_finite(model, images)
+    log("filters and features")
+    colours = dense_colours(dense_features(model, images))
+    inspection = Inspection(model, image_set, shown, filter_components(model), colours)
+    inspection.similarity = _if_applicable(inspection, lambda: position_similarity(model))
     if not isinstance(model, VisionTransformer):
-        found.not_here.append("Attention maps, rollout, relevance and attention distance: a ResNet has no attention.")
-        return found
-    say(f"attention in {counted(len(shown), 'picture')}")
-    found.attention = [_attention(model, images, token, chosen, heads) for token in tokens or [default_token(model)]]
-    found.rollout = rollout(model, images)
-    found.literal = rollout(model, images, identity=False)
-    found.relevance = _tried(found, lambda: _speaking(relevance(model, images)))
-    say(f"attention distance over {counted(len(gallery.pictures), 'picture')}")
-    found.distance = attention_distance(model, gallery.batches(AT_A_TIME))
+        reason = "Attention maps, rollout, relevance and attention distance: a ResNet has no attention."
+        inspection.not_applicable.append(reason)
+        return inspection
+    log(f"attention in {counted(len(shown), 'image')}")
+    inspection.attention = [
+        _token_attention(model, images, token, shown_layers, heads) for token in tokens or [default_token(model)]
+    ]
+    inspection.rollout = rollout(model, images)
+    inspection.rollout_without_identity = rollout(model, images, identity=False)
+    inspection.relevance = _if_applicable(inspection, lambda: _check_relevance(relevance(model, images)))
+    log(f"attention distance over {counted(len(image_set.images), 'image')}")
+    inspection.distance = attention_distance(model, image_set.batches(MAX_BATCH))
     if model.config.patches > 1:
-        found.patch = _brightest(found.rollout[0])
-        found.examples = _examples(model, images[:1], found.distance, found.patch)
-    return found
+        inspection.query_patch = _brightest_patch(inspection.rollout[0])
+        inspection.examples = _head_examples(model, images[:1], inspection.distance, inspection.query_patch)
+    return inspection
 
 
-def _check(
+def rollout_overlays(model: Model, split: Split) -> list[ImagePair]:
+    """Return a few of a split's images with rollout over them, for a report; none for a model without attention."""
+    transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    images = []
+    for index in sample_indices(split):
+        pixels = decode_sample(split, index, model.config.channels)
+        if pixels is not None:
+            images.append(InspectedImage(split.keys[index], transform.resize_only(pixels)))
+    if not images:
+        return []
+    try:
+        maps = rollout(model, ImageSet(transform, images, len(split)).batch(images))
+    except DoesNotApply:
+        return []
+    enlarged = [enlarge_pixels(image.rgb, THUMBNAIL) for image in images]
+    return [
+        ImagePair(image.name, inline_image(pixels), inline_image(overlay(pixels, weights)))
+        for image, pixels, weights in zip(images, enlarged, maps, strict=True)
+    ]
+
+
+def _check_options(
     model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None, tokens: Sequence[Token] | None
 ) -> Sequence[int] | None:
-    """Mistakes come before the work; the layers that are shown."""
+    """Check the options before any work and return the layers to show."""
     if not isinstance(model, VisionTransformer):
         if layers or heads or tokens:
-            raise DoesNotApply("a ResNet has no layers of attention, heads or tokens to choose from.")
+            raise DoesNotApply("a ResNet has no attention layers, heads or tokens to choose from.")
         return None
     for token in tokens or ():
-        query(model, token)
-    views(model, layers)
-    pick_heads(model, heads)
-    if layers is not None or model.config.depth <= LAYERS:
+        query_weights(model, token)
+    attention_layers(model, layers)
+    select_heads(model, heads)
+    if layers is not None or model.config.depth <= SHOWN_LAYERS:
         return layers
-    return np.linspace(0, model.config.depth - 1, LAYERS).round().astype(int).tolist()
+    return np.linspace(0, model.config.depth - 1, SHOWN_LAYERS).round().astype(int).tolist()
 
 
-def _refuse_nonsense(model: Model, images: Tensor) -> None:
-    """Weights of a run that diverged: no figure of them would mean anything."""
-    with looking(model):
-        answers = model(placed(images, model))
-    if not answers.isfinite().all():
+def _check_finite(model: Model, images: Tensor) -> None:
+    """Raise a WeightsError for the weights of a run that diverged: their figures would mean nothing."""
+    with eval_mode(model):
+        logits = model(as_model_input(images, model))
+    if not logits.isfinite().all():
         raise WeightsError(
-            "the model has no finite numbers for these pictures: there is nothing to see in it.",
+            "the model's outputs for these images are not finite, so there is nothing to inspect.",
             try_="other weights; of a run that diverged, an earlier checkpoint",
         )
 
 
-def _tried(found: Findings, analysis: Callable[[], Found]) -> Found | None:
+def _if_applicable(inspection: Inspection, analysis: Callable[[], Result]) -> Result | None:
     try:
         return analysis()
-    except DoesNotApply as reason:
-        what = str(reason)
-        found.not_here.append(what[0].upper() + what[1:])
+    except DoesNotApply as error:
+        reason = str(error)
+        inspection.not_applicable.append(reason[0].upper() + reason[1:])
         return None
 
 
-def _speaking(found: Relevance) -> Relevance:
-    if not found.maps.any():
+def _check_relevance(result: Relevance) -> Relevance:
+    if not result.maps.any():
         raise DoesNotApply(
-            "relevance for a class: nothing in the pictures changes the answer, as with a head that is new, all zeros."
+            "relevance for a class: the logits do not depend on the images, as with a new head, whose weights are zero."
         )
-    return found
+    return result
 
 
-def _attention(
+def _token_attention(
     model: VisionTransformer, images: Tensor, token: Token, layers: Sequence[int] | None, heads: Sequence[int] | None
-) -> Attention:
+) -> TokenAttention:
     maps = attention_maps(model, images, token=token, layers=layers, heads=heads)
-    return Attention(token, tuple(views(model, layers)), tuple(pick_heads(model, heads)), maps)
+    return TokenAttention(token, tuple(attention_layers(model, layers)), tuple(select_heads(model, heads)), maps)
 
 
-def _brightest(weights: Floats) -> tuple[int, int]:
-    """The patch that stands out, away from the border, where there is an inside."""
+def _brightest_patch(weights: Floats) -> tuple[int, int]:
+    """Return the row and column of the largest weight, borders left out where there is an interior."""
     h, w = weights.shape
-    inside = np.full_like(weights, -1)
-    inside[h > 2 : h - (h > 2), w > 2 : w - (w > 2)] = weights[h > 2 : h - (h > 2), w > 2 : w - (w > 2)]
-    row, column = np.unravel_index(inside.argmax(), inside.shape)
+    interior = np.full_like(weights, -1)
+    interior[h > 2 : h - (h > 2), w > 2 : w - (w > 2)] = weights[h > 2 : h - (h > 2), w > 2 : w - (w > 2)]
+    row, column = np.unravel_index(interior.argmax(), interior.shape)
     return int(row), int(column)
 
 
-def _examples(
+def _head_examples(
     model: VisionTransformer, image: Tensor, distance: AttentionDistance, patch: tuple[int, int]
-) -> list[Example]:
-    found = []
-    for place in (distance.heads.argmin(), distance.heads.argmax()):
-        index, head = (int(one) for one in np.unravel_index(place, distance.heads.shape))
-        view = distance.views[index]
-        maps = attention_maps(model, image, token=patch, layers=[view.layer], heads=[head])
-        weights = maps[0, int(view.along == "columns"), 0]
-        found.append(Example(view, head, weights, *by_distance(weights, patch, distance.stride)))
-    return found
+) -> list[HeadExample]:
+    examples = []
+    for flat_index in (distance.per_head.argmin(), distance.per_head.argmax()):
+        index, head = (int(one) for one in np.unravel_index(flat_index, distance.per_head.shape))
+        layer = distance.attention_layers[index]
+        maps = attention_maps(model, image, token=patch, layers=[layer.block], heads=[head])
+        weights = maps[0, int(layer.axis == "columns"), 0]
+        examples.append(HeadExample(layer, head, weights, *weight_by_distance(weights, patch, distance.stride)))
+    return examples

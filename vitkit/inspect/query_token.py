@@ -1,4 +1,4 @@
-"""Which token is asked what it looks at, and its answer laid out over the picture.
+"""The query token whose attention is shown, and its attention weights on the patch grid.
 
 Shapes: T tokens (the class token first, if there is one), h x w patch grid.
 """
@@ -17,19 +17,19 @@ Token = Literal["class", "mean"] | tuple[int, int]  # a patch by (row, column); 
 
 
 def default_token(model: VisionTransformer) -> Token:
-    """The token that the head reads; where it reads all patches, their mean."""
+    """Return the token that the head reads; where it reads all patches, their mean."""
     return "class" if model.config.pool == "token" else "mean"
 
 
-def query(model: VisionTransformer, token: Token | None) -> Tensor:
-    """(T,) how much each token counts as the one that looks; sums to 1."""
+def query_weights(model: VisionTransformer, token: Token | None) -> Tensor:
+    """Return the weight of each token as a query: (T,), sums to 1."""
     token = default_token(model) if token is None else token
     config, weights = model.config, torch.zeros(model.config.tokens)
     if token == "mean":
         weights[int(config.class_token) :] = 1 / config.patches
     elif token == "class":
         if not config.class_token:
-            raise ConfigError("this model has no class token to look from", try_="mean, or a patch: ROW COLUMN")
+            raise ConfigError("this model has no class token", try_="mean, or a patch: ROW COLUMN")
         weights[0] = 1
     elif isinstance(token, str):
         raise ConfigError(f"there is no token {token!r}", try_="class, mean, or a patch: (row, column)")
@@ -44,12 +44,12 @@ def query(model: VisionTransformer, token: Token | None) -> Tensor:
     return weights
 
 
-def over_patches(model: VisionTransformer, rows: Tensor) -> Tensor:
-    """(…, T) → (…, h, w): what falls on the class token has no place in the picture and is left out."""
-    return rows[..., int(model.config.class_token) :].unflatten(-1, model.config.grid)
+def on_patch_grid(model: VisionTransformer, attention: Tensor) -> Tensor:
+    """Reshape (…, T) to (…, h, w), without the class token, which has no position in the image."""
+    return attention[..., int(model.config.class_token) :].unflatten(-1, model.config.grid)
 
 
-def named(token: Token) -> str:
+def describe_token(token: Token) -> str:
     if isinstance(token, tuple):
         return f"the patch in row {token[0]}, column {token[1]}"
     return "the class token" if token == "class" else "all patches on average"

@@ -1,10 +1,10 @@
-"""What speaks for one class: rollout with each weight counted by how much the class's logit gains from it.
+"""Gradient-weighted rollout for one class: an attention weight counts by how much it raises the class's logit.
 
 Chefer et al. (2021): R = I, then R ← R + A⁺ R through the layers, where A⁺ = mean over heads of max(A · ∂logit/∂A, 0).
-The gradient needs weights that take part in the computation, which the fused kernel never forms. So the pass runs
-through a twin of the model: the same weights in modules of its own, its attention written out. The model is untouched.
+The gradient needs attention weights in the autograd graph, and scaled_dot_product_attention never forms them. So the
+forward pass runs through a copy that shares the model's weights and computes attention explicitly.
 
-Shapes: B pictures, K classes, H heads, T tokens, d width of a head, h x w patch grid.
+Shapes: B images, K classes, H heads, T tokens, d width of a head, h x w patch grid.
 """
 
 from __future__ import annotations
@@ -18,97 +18,126 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from vitkit.errors import ConfigError
-from vitkit.inspect.applies import DoesNotApply, placed, together, transformer, widened
-from vitkit.inspect.attention import spread, views
-from vitkit.inspect.tokens import Token, over_patches, query
-from vitkit.model.attention import SelfAttention
+from vitkit.inspect.attention import attention_layers, expand_axial
+from vitkit.inspect.inference import DoesNotApply, as_model_input, at_least_float32, batch_size, require_vit
+from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
+from vitkit.kernels.fuse import TORCH_LAYERS
+from vitkit.model.allow_list import AllowList, anything
+from vitkit.model.attention import SelfAttention, split_heads
 from vitkit.model.build import Model
-from vitkit.model.encoder import Block
+from vitkit.model.config import ConvConfig, ViTConfig
+from vitkit.model.encoder import AxialBlock, Block, Mlp
 from vitkit.model.positions import Relative
 from vitkit.model.vit import VisionTransformer
+
+UNDERSTOOD = AllowList(
+    "relevance",
+    options={
+        ViTConfig: anything(
+            "depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+            "norm axial gelu eps dropout stochastic_depth"
+        ),
+        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
+    },
+    modules={
+        AxialBlock: {"row": (Block,), "column": (Block,)},
+        Block: {
+            "attention_norm": (nn.LayerNorm,),
+            "attention": (SelfAttention,),
+            "mlp_norm": (nn.LayerNorm,),
+            "mlp": (Mlp,),
+            "dropout": (nn.Dropout,),
+        },
+        SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
+        Mlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
+        **TORCH_LAYERS,
+    },
+)
 
 
 @dataclass(frozen=True)
 class Relevance:
-    maps: NDArray[np.float32]  # (B, h, w), 0 where nothing speaks for the class
-    classes: NDArray[np.int64]  # (B,) the class that is asked about
+    maps: NDArray[np.float32]  # (B, h, w), 0 where nothing raises the logit
+    classes: NDArray[np.int64]  # (B,) the class that the map explains
     probabilities: NDArray[np.float32]  # (B,) of that class
 
 
 def relevance(
     model: Model, images: Tensor, *, classes: ArrayLike | None = None, token: Token | None = None
 ) -> Relevance:
-    """For the given class of each picture, or the model's own answers; read off where rollout is."""
-    vit = transformer(model, "relevance")
+    """Return a relevance map for one class of each image; default: the class that the model predicts."""
+    vit = require_vit(model, "relevance")
     if not vit.config.classes:
         raise DoesNotApply("relevance for a class: this model has no classes, only a representation.")
-    wanted = None if classes is None else _classes(classes, len(images), vit.config.classes)
-    asked = query(vit, token)
-    # the graph keeps the weights of all layers
-    few = max(together(vit) // vit.config.depth, 1)
-    parts = images.split(few)
-    found = [
-        _relevance(vit, part, some)
-        for part, some in zip(parts, [None] * len(parts) if wanted is None else wanted.split(few), strict=True)
+    if reason := UNDERSTOOD.reason_to_decline(vit.config, *vit.encoder.blocks):
+        raise DoesNotApply(f"{reason}.")
+    targets = None if classes is None else _check_classes(classes, len(images), vit.config.classes)
+    query = query_weights(vit, token)
+    # the autograd graph keeps the attention weights of all layers
+    size = max(batch_size(vit) // vit.config.depth, 1)
+    batches = images.split(size)
+    results = [
+        _relevance(vit, batch, batch_targets)
+        for batch, batch_targets in zip(
+            batches, [None] * len(batches) if targets is None else targets.split(size), strict=True
+        )
     ]
-    rolled, told, sure = (torch.cat(each).cpu() for each in zip(*found, strict=True))
-    maps = over_patches(vit, torch.einsum("t,bts->bs", asked.to(rolled), rolled))
-    return Relevance(maps.float().numpy(), told.numpy(), sure.float().numpy())
+    rolled, explained, probabilities = (torch.cat(tensors).cpu() for tensors in zip(*results, strict=True))
+    maps = on_patch_grid(vit, torch.einsum("t,bts->bs", query.to(rolled), rolled))
+    return Relevance(maps.float().numpy(), explained.numpy(), probabilities.float().numpy())
 
 
-@torch.inference_mode(False)  # whoever looks need not train, but a gradient is asked for
+@torch.inference_mode(False)  # the caller may be in inference mode, but the gradient is needed
 def _relevance(model: VisionTransformer, images: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    twin, formed = written_out(model)
-    with torch.no_grad():
-        patches = twin.embed(placed(images, model))
+    explicit, attention = with_explicit_attention(model)
     with torch.enable_grad():
-        pooled = twin.pool(twin.encode(patches.requires_grad_()))
-        logits = twin.head(twin.head.represent(pooled))  # (b, K)
+        # the weights are frozen: the images' gradient brings attention into the graph
+        logits = explicit(as_model_input(images, model).clone().requires_grad_())  # (b, K)
         classes = logits.argmax(1) if classes is None else classes.to(logits.device)
-        score = logits.gather(1, classes[:, None]).sum()  # pictures do not meet, so each gets its own gradient
-        gradients = torch.autograd.grad(score, formed)
+        score = logits.gather(1, classes[:, None]).sum()  # images are independent, so each gets its own gradient
+        gradients = torch.autograd.grad(score, attention)
     rolled: Tensor | None = None
-    for view, weights, gradient in zip(views(model), formed, gradients, strict=True):
-        speaks = widened(weights.detach() * gradient).clamp(min=0).mean(dim=1, keepdim=True)
-        if view.along:
+    for layer, weights, gradient in zip(attention_layers(model), attention, gradients, strict=True):
+        positive = at_least_float32(weights.detach() * gradient).clamp(min=0).mean(dim=1, keepdim=True)
+        if layer.axis:
             h, w = model.config.grid
-            speaks = spread(speaks.unflatten(0, (-1, h if view.along == "rows" else w)), view.along, (h, w))
-        step = speaks[:, 0]  # (b, T, T)
+            positive = expand_axial(positive.unflatten(0, (-1, h if layer.axis == "rows" else w)), layer.axis, (h, w))
+        step = positive[:, 0]  # (b, T, T)
         rolled = step if rolled is None else rolled + step + step @ rolled
     assert rolled is not None
-    # without the identity, which would only brighten every patch alike where all of them are asked
-    return rolled, classes, widened(logits.detach()).softmax(1).gather(1, classes[:, None])[:, 0]
+    # without the identity, which would only brighten all patches equally where the query is their mean
+    return rolled, classes, at_least_float32(logits.detach()).softmax(1).gather(1, classes[:, None])[:, 0]
 
 
-def written_out(model: VisionTransformer) -> tuple[VisionTransformer, list[Tensor]]:
-    """A twin that shares the model's weights, frozen, and the list into which each pass puts its attention."""
+def with_explicit_attention(model: VisionTransformer) -> tuple[VisionTransformer, list[Tensor]]:
+    """Return a copy that shares the model's weights, frozen, and a list that collects the attention of each forward."""
     shared: dict[int, object] = {id(one): nn.Parameter(one.detach(), requires_grad=False) for one in model.parameters()}
     shared |= {id(one): one for one in model.buffers()}
-    twin = copy.deepcopy(model, shared).eval()
-    formed: list[Tensor] = []
-    for block in [module for module in twin.modules() if isinstance(module, Block)]:
-        block.attention = _WrittenOut(block.attention, formed)  # type: ignore[assignment]
-    return twin, formed
+    explicit = copy.deepcopy(model, shared).eval()
+    attention: list[Tensor] = []
+    for block in [module for module in explicit.modules() if isinstance(module, Block)]:
+        block.attention = _ExplicitAttention(block.attention, attention)  # type: ignore[assignment]
+    return explicit, attention
 
 
-class _WrittenOut(nn.Module):
-    def __init__(self, attention: SelfAttention, formed: list[Tensor]):
+class _ExplicitAttention(nn.Module):
+    def __init__(self, attention: SelfAttention, collected: list[Tensor]):
         super().__init__()
-        self.attention, self.formed = attention, formed
+        self.attention, self.collected = attention, collected
 
-    def forward(self, x: Tensor, relative: Relative | None = None, wanted: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:
         weights = self.attention.weights(x, relative)  # (b, H, T, T)
-        self.formed.append(weights)
-        value = self.attention.qkv(x).chunk(3, dim=-1)[2].unflatten(-1, (self.attention.heads, -1))
-        mixed = weights[:, :, :wanted] @ value.transpose(1, 2)  # (b, H, T, d)
-        return self.attention.out(mixed.transpose(1, 2).flatten(2))
+        self.collected.append(weights)
+        _, _, value = split_heads(self.attention.qkv(x), self.attention.heads)
+        return self.attention.out((weights @ value).transpose(1, 2).flatten(2))  # (b, T, D)
 
 
-def _classes(classes: ArrayLike, pictures: int, known: int) -> Tensor:
-    given = np.asarray(classes, dtype=np.int64)
-    if given.shape not in ((), (pictures,)):
-        raise ConfigError(f"{given.size} classes for {pictures} pictures", try_="one class, or one for each picture")
-    wanted = torch.from_numpy(np.broadcast_to(given, (pictures,)).copy())
-    if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < known:
-        raise ConfigError(f"classes {wanted.tolist()} are not all among the model's", classes=f"0 to {known - 1}")
-    return wanted
+def _check_classes(classes: ArrayLike, images: int, known: int) -> Tensor:
+    """Return one class for each image: (B,)."""
+    array = np.asarray(classes, dtype=np.int64)
+    if array.shape not in ((), (images,)):
+        raise ConfigError(f"{array.size} classes for {images} images", try_="one class, or one for each image")
+    targets = torch.from_numpy(np.broadcast_to(array, (images,)).copy())
+    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < known:
+        raise ConfigError(f"classes {targets.tolist()} are not all among the model's", classes=f"0 to {known - 1}")
+    return targets

@@ -1,10 +1,10 @@
-"""Attention rollout (D.8): from which patches a token's last state is mixed together, through all layers.
+"""Attention rollout (D.8): how much each patch contributes to a token's last state, through all layers.
 
 Heads are averaged and layers multiplied. The paper does not mention the residual connections; Abnar & Zuidema (2020),
-whom it cites, count them as half of what a token becomes: 0.5 A + 0.5 I, our default. `identity=False` is the text of
-the paper, taken literally.
+whom it cites, count them as half of each layer: 0.5 A + 0.5 I, our default. `identity=False` follows the paper's text
+literally.
 
-Shapes: B pictures, H heads, T tokens, h x w patch grid.
+Shapes: B images, H heads, T tokens, h x w patch grid.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.inspect.applies import transformer
-from vitkit.inspect.attention import each_view
-from vitkit.inspect.tokens import Token, over_patches, query
+from vitkit.inspect.attention import visit_attention
+from vitkit.inspect.inference import require_vit
+from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
 from vitkit.model.build import Model
 
 
 def rollout(model: Model, images: Tensor, *, identity: bool = True, token: Token | None = None) -> NDArray[np.float32]:
-    """(B, h, w): the share of each patch in a token's last state; without a token, in the one that the head reads.
+    """Return the share of each patch in a token's last state: (B, h, w); default: the token that the head reads.
 
-    Where the head reads all patches (average or attention pooling), the mean over them.
+    Where the head reads all patches (average or attention pooling), it is the mean over them.
     """
-    vit = transformer(model, "attention rollout")
-    asked = query(vit, token)
+    vit = require_vit(model, "attention rollout")
+    query = query_weights(vit, token)
     rolled: list[Tensor] = []
 
-    def look(view: int, weights: Tensor) -> None:
-        step = through_layer(weights, identity)
-        if view == 0:
+    def multiply(index: int, weights: Tensor) -> None:
+        step = mix_tokens(weights, identity)
+        if index == 0:
             rolled.append(step)
         else:
             rolled[-1] = step @ rolled[-1]
 
-    each_view(vit, images, look)
-    rows = torch.einsum("t,bts->bs", asked.to(rolled[0]), torch.cat(rolled))
-    return over_patches(vit, rows).float().cpu().numpy()
+    visit_attention(vit, images, multiply)
+    shares = torch.einsum("t,bts->bs", query.to(rolled[0]), torch.cat(rolled))
+    return on_patch_grid(vit, shares).float().cpu().numpy()
 
 
-def through_layer(weights: Tensor, identity: bool) -> Tensor:
-    """(b, H, T, T) → (b, T, T): how one layer mixes tokens; rows sum to 1."""
+def mix_tokens(weights: Tensor, identity: bool) -> Tensor:
+    """Return the matrix by which one layer mixes tokens: (b, H, T, T) → (b, T, T), rows sum to 1."""
     mixed = weights.mean(dim=1)
     return 0.5 * mixed + 0.5 * torch.eye(mixed.shape[-1], device=mixed.device) if identity else mixed

@@ -1,4 +1,4 @@
-"""What was found, in a few lines for people and as JSON for programs."""
+"""The result of an inspection as a few printed lines and as JSON."""
 
 from __future__ import annotations
 
@@ -7,69 +7,68 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.inspect.embeddings import similarity_by_steps
-from vitkit.inspect.findings import Findings
+from vitkit.inspect.inspection import Inspection
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
 from vitkit.text import counted, few, printable
 
 
-def as_json(found: Findings, files: Sequence[Path]) -> dict[str, Any]:
-    config, distance = found.model.config, found.distance
+def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
+    config, distance = inspection.model.config, inspection.distance
     content: dict[str, Any] = {
         "variant": name_of(config),
         "image": list(config.image),
-        "pictures": len(found.gallery.pictures),
-        "found": found.gallery.found,
-        "skipped": found.gallery.skipped,
-        "does_not_apply": found.not_here,
+        "images": len(inspection.image_set.images),
+        "found": inspection.image_set.total,
+        "skipped": inspection.image_set.skipped,
+        "does_not_apply": inspection.not_applicable,
         "page": str(files[0]),
         "figures": [str(path) for path in files[1:]],
     }
-    if isinstance(found.model, VisionTransformer):
-        content |= {"grid": list(found.model.config.grid), "stride": found.model.config.stride}
+    if isinstance(inspection.model, VisionTransformer):
+        content |= {"grid": list(inspection.model.config.grid), "stride": inspection.model.config.stride}
     if distance is not None:
         content["attention_distance"] = {
-            "layers": [view.label for view in distance.views],
-            "mean": _rounded(distance.layers),
-            "heads": [_rounded(row) for row in distance.heads],
+            "layers": [layer.label for layer in distance.attention_layers],
+            "mean": _rounded(distance.per_layer),
+            "heads": [_rounded(row) for row in distance.per_head],
             "uniform": round(distance.uniform, 2),
         }
-    if found.relevance is not None:
-        labels = found.model.metadata.labels
+    if inspection.relevance is not None:
+        labels = inspection.model.metadata.labels
         content["answers"] = [
             {
-                "picture": picture.name,
-                "class": int(answer),
-                "name": labels[answer] if labels else None,
+                "image": image.name,
+                "class": int(prediction),
+                "name": labels[prediction] if labels else None,
                 "probability": round(float(probability), 4),
             }
-            for picture, answer, probability in zip(
-                found.shown, found.relevance.classes, found.relevance.probabilities, strict=True
+            for image, prediction, probability in zip(
+                inspection.shown, inspection.relevance.classes, inspection.relevance.probabilities, strict=True
             )
         ]
-    if found.similarity is not None:
-        content["position_similarity_by_steps"] = _rounded(similarity_by_steps(found.similarity), 4)
+    if inspection.similarity is not None:
+        content["position_similarity_by_steps"] = _rounded(similarity_by_steps(inspection.similarity), 4)
     return content
 
 
-def print_findings(found: Findings, files: Sequence[Path]) -> None:
-    gallery, distance = found.gallery, found.distance
-    chosen = "" if gallery.found == len(gallery.pictures) + len(gallery.skipped) else f", spread over {gallery.found:,}"
-    print(f"pictures   {len(gallery.pictures):,}{chosen}")
-    if gallery.skipped:
-        names = [f"{printable(name)} ({reason})" for name, reason in gallery.skipped.items()]
-        print(f"left out   {few(names)}")
+def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
+    images, distance, similarity = inspection.image_set, inspection.distance, inspection.similarity
+    all_used = images.total == len(images.images) + len(images.skipped)
+    print(f"images     {len(images.images):,}" + ("" if all_used else f", evenly spaced among {images.total:,}"))
+    if images.skipped:
+        print(f"skipped    {few([f'{printable(name)} ({reason})' for name, reason in images.skipped.items()])}")
     if distance is not None:
-        first, last = distance.by_depth[[0, -1]]
+        first, last = distance.per_block[[0, -1]]
         print(
             f"distance   {first:.0f} px in the first layer, {last:.0f} px in the last; "
-            f"{distance.uniform:.0f} px is looking everywhere alike"
+            f"uniform attention would be {distance.uniform:.0f} px"
         )
-    if found.similarity is not None and found.similarity.shape[:2] != (1, 1):
-        print(f"positions  neighbours' embeddings have a cosine of {similarity_by_steps(found.similarity)[1]:.2f}")
-    for reason in found.not_here:
-        print(f"not here   {reason}")
-    print(f"written    {files[0]}, {counted(len(files) - 1, 'figure')} beside it")
+    if similarity is not None and similarity.shape[:2] != (1, 1):
+        print(f"positions  cosine similarity of neighbours: {similarity_by_steps(similarity)[1]:.2f}")
+    for reason in inspection.not_applicable:
+        print(f"omitted    {reason}")
+    print(f"written    {files[0]} and {counted(len(files) - 1, 'figure')}")
 
 
 def _rounded(values: Any, digits: int = 2) -> list[float]:

@@ -1,6 +1,7 @@
-"""A matplotlib figure → SVG that lives inside a page: its text is the page's text, its colours follow light and dark.
+"""Matplotlib figures → inline SVG: its text is the page's text, its colours follow the light and the dark theme.
 
-Class names come from folders, so they are hostile: no TeX is read in them, and what is not text is replaced.
+Class names come from folders, so they are untrusted: TeX in them is not interpreted, and characters that XML cannot
+hold are replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 INK, MUTED, RULE, ACCENT, SECOND = "#101010", "#707070", "#d0d0d0", "#2a6cb4", "#c4601c"
-# drawn in the colours above, shown in the page's own
+# figures are drawn in the colours above and shown in the page's own
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -27,7 +28,7 @@ _VARIABLES = {
     SECOND: "var(--second)",
 }
 _STYLE = {
-    "svg.fonttype": "none",  # text stays text: any script, and the reader's own fonts
+    "svg.fonttype": "none",  # text stays text: any script, in the browser's fonts
     "text.parse_math": False,  # a class may be called $x$
     "font.size": 12,
     "axes.labelsize": 12,
@@ -59,33 +60,33 @@ _STYLE = {
     "figure.facecolor": "none",
     "axes.formatter.useoffset": False,
 }
-_NOTHING_BESIDE = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # no dates: the same run, the same file
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # no dates: the same run, the same file
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """matplotlib in this project's dress, whatever the user's own settings are."""
+def plot_style() -> Iterator[None]:
+    """Set the plot style of this project, whatever the user's own matplotlib settings are."""
     with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has the fonts
         yield
 
 
 def canvas(width: float, height: float) -> Figure:
-    """In the units of CSS pixels: a font of 12 is 12 px high when the picture is shown at its own width."""
+    """Return an empty figure, measured in CSS pixels: a font of 12 is 12 px high at the figure's own width."""
     return Figure(figsize=(width / 72, height / 72), dpi=72)
 
 
-def label(text: str) -> str:
-    """Text that can stand in a figure: on one line, and nothing that XML cannot hold."""
+def plot_text(text: str) -> str:
+    """Return the text on one line, without characters that XML cannot hold."""
     return _NOT_XML.sub("\ufffd", " ".join(text.split()))
 
 
-def inline(figure: Figure, name: str, description: str) -> Markup:
-    """`name` sets this figure's ids apart from those of the others on the page."""
+def inline_svg(figure: Figure, name: str, description: str) -> Markup:
+    """Return the figure as an <svg> element; `name` makes its ids unique on the page."""
     file = io.BytesIO()
     with style.context({"svg.hashsalt": name}):
-        FigureCanvasSVG(figure).print_svg(file, metadata=_NOTHING_BESIDE)
+        FigureCanvasSVG(figure).print_svg(file, metadata=_NO_METADATA)
     root = ET.fromstring(file.getvalue())
     for parent in list(root.iter()):
         for child in list(parent):
@@ -96,7 +97,7 @@ def inline(figure: Figure, name: str, description: str) -> Markup:
         element.attrib = {key.rpartition("}")[2]: _attribute(key, value, name) for key, value in element.items()}
     width = root.attrib.pop("width").removesuffix("pt")
     del root.attrib["height"], root.attrib["version"]
-    root.attrib |= {"role": "img", "aria-label": label(description), "style": f"width: {float(width):g}px"}
+    root.attrib |= {"role": "img", "aria-label": plot_text(description), "style": f"width: {float(width):g}px"}
     return Markup(ET.tostring(root, encoding="unicode", short_empty_elements=False))
 
 

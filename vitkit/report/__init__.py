@@ -1,1 +1,1 @@
-"""Run folder → report.html, and README.md, the model card."""
+"""report.html and README.md, the model card, written from a run folder."""

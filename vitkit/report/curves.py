@@ -1,6 +1,6 @@
-"""How training went, as small panels: loss, score, learning rate and length of the gradient over the steps.
+"""Training curves as small panels: loss, score, learning rate and gradient norm over the steps.
 
-Each is drawn at about the width of a phone, and set side by side on a desk.
+Each is about as wide as a phone; on a desktop the page sets them side by side.
 """
 
 from __future__ import annotations
@@ -16,114 +16,112 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from vitkit.pages.svg import ACCENT, MUTED, SECOND, canvas, drawing, inline
-from vitkit.report.record import Record, Row
+from vitkit.pages.svg import ACCENT, MUTED, SECOND, canvas, inline_svg, plot_style
+from vitkit.report.run_data import JsonObject, RunData
 
 WIDTH, HEIGHT = 400, 240
-POINTS = 240  # of a curve: more would only make the file larger
-ROUND = [1, 2, 2.5, 5, 10]  # between ticks
+POINTS = 240  # of a curve, at most: more would only make the file larger
+TICK_STEPS = [1, 2, 2.5, 5, 10]
 
-Numbers = NDArray[np.float64]
-Curve = tuple[Numbers, Numbers]  # steps, values
-Place = Literal["upper right", "lower right"]  # of the legend, out of the way of curves that fall or rise
+Values = NDArray[np.float64]
+Curve = tuple[Values, Values]  # steps, values
+LegendLocation = Literal["upper right", "lower right"]  # away from curves that fall or rise
 
 
 @dataclass(frozen=True)
-class Drawing:
+class TrainingCurve:
     title: str
-    reading: str  # how to read it
+    explanation: str  # how to read it
     svg: Markup
 
 
-def curves(record: Record) -> list[Drawing]:
-    with drawing():
-        drawn = [_loss(record), _score(record), _rate(record), _norm(record)]
-    return [one for one in drawn if one is not None]
+def training_curves(run: RunData) -> list[TrainingCurve]:
+    with plot_style():
+        curves = [_loss(run), _score(run), _learning_rate(run), _gradient_norm(run)]
+    return [curve for curve in curves if curve is not None]
 
 
-def _loss(record: Record) -> Drawing | None:
-    trained, looked = _column(record.steps, "loss"), _column(record.scores, "loss")
-    if trained is None and looked is None:
+def _loss(run: RunData) -> TrainingCurve | None:
+    training, validation = _column(run.steps, "loss"), _column(run.scores, "loss")
+    if training is None and validation is None:
         return None
-    reading = "Lower is better. The line is a running mean, the shade behind it the spread of single steps."
-    if looked is not None:
-        reading += " Dev loss that climbs while training loss still falls means that pictures are learned by heart."
-    return _panel("Loss", reading, trained, looked, place="upper right")
+    explanation = "Lower is better. The line is a running mean, the shade behind it the spread of single steps."
+    if validation is not None:
+        explanation += " Validation loss that rises while training loss still falls means overfitting."
+    return _panel("Loss", explanation, training, validation, legend="upper right")
 
 
-def _score(record: Record) -> Drawing | None:
-    name = next((name for name in ("top1", "map") if any(name in row for row in record.scores)), None)
-    trained, looked = _column(record.steps, "accuracy"), _column(record.scores, name or "top1")
-    if trained is None and looked is None:
+def _score(run: RunData) -> TrainingCurve | None:
+    name = next((name for name in ("top1", "map") if any(name in row for row in run.scores)), None)
+    training, validation = _column(run.steps, "accuracy"), _column(run.scores, name or "top1")
+    if training is None and validation is None:
         return None
     title = "Mean average precision" if name == "map" else "Accuracy"
-    reading = "Higher is better."
-    if looked is not None:
-        reading += " Dev pictures are never trained on."
-    if trained is not None:
-        reading += " Training pictures are cropped and altered at random, which makes them harder."
-    return _panel(title, reading, trained, looked, place="lower right", share=True)
+    explanation = "Higher is better."
+    if validation is not None:
+        explanation += " Validation images are never trained on."
+    if training is not None:
+        explanation += " Training images are augmented at random, which makes them harder."
+    return _panel(title, explanation, training, validation, legend="lower right", as_percent=True)
 
 
-def _rate(record: Record) -> Drawing | None:
-    rates = _column(record.steps, "lr")
+def _learning_rate(run: RunData) -> TrainingCurve | None:
+    rates = _column(run.steps, "lr")
     if rates is None:
         return None
-    return _panel(
-        "Learning rate", "How large a step each update took, as the schedule planned it.", rates, None, smooth=False
-    )
+    return _panel("Learning rate", "The learning rate of each step, as scheduled.", rates, None, smooth=False)
 
 
-def _norm(record: Record) -> Drawing | None:
-    norms = _column(record.steps, "norm")
+def _gradient_norm(run: RunData) -> TrainingCurve | None:
+    norms = _column(run.steps, "norm")
     if norms is None:
         return None
-    reading = "Calm is good; spikes are updates on which training nearly stumbled."
-    clip = record.config.clip if record.config else 0.0
+    explanation = "Steady is good; a spike is a step at which training was close to diverging."
+    clip = run.config.clip if run.config else 0.0
     if not 0 < clip < 3 * norms[1].max():
-        return _panel("Length of the gradient", reading, norms, None)
-    reading += f" Gradients longer than {clip:g}, the dashed line, were shortened to it."
-    return _panel("Length of the gradient", reading, norms, None, mark=clip)
+        return _panel("Gradient norm", explanation, norms, None)
+    explanation += f" Gradients were clipped to a norm of {clip:g}, the dashed line."
+    return _panel("Gradient norm", explanation, norms, None, dashed_line=clip)
 
 
 def _panel(
     title: str,
-    reading: str,
-    trained: Curve | None,
-    looked: Curve | None,
+    explanation: str,
+    training: Curve | None,
+    validation: Curve | None,
     *,
-    place: Place = "upper right",
-    share: bool = False,
+    legend: LegendLocation = "upper right",
+    as_percent: bool = False,
     smooth: bool = True,
-    mark: float | None = None,
-) -> Drawing:
+    dashed_line: float | None = None,
+) -> TrainingCurve:
     figure = canvas(WIDTH, HEIGHT)
     axes = figure.add_axes((56 / WIDTH, 44 / HEIGHT, 1 - 70 / WIDTH, 1 - 56 / HEIGHT))
     drawn = []
-    if trained is not None:
-        drawn.append(_line(axes, *trained, smooth=smooth))
-    if looked is not None:
-        axes.plot(
-            *looked, color=SECOND, linewidth=2, marker="o", markersize=4 if len(looked[0]) < 40 else 0, label="dev"
-        )
-        drawn.append(looked[1])
-    if mark is not None:
-        axes.axhline(mark, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        drawn.append(np.array([mark]))
+    if training is not None:
+        drawn.append(_line(axes, *training, smooth=smooth))
+    if validation is not None:
+        size = 4 if len(validation[0]) < 40 else 0
+        axes.plot(*validation, color=SECOND, linewidth=2, marker="o", markersize=size, label="validation")
+        drawn.append(validation[1])
+    if dashed_line is not None:
+        axes.axhline(dashed_line, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        drawn.append(np.array([dashed_line]))
     _limit(axes, np.concatenate(drawn))
-    if trained is not None and looked is not None:
-        axes.legend(loc=place)
+    if training is not None and validation is not None:
+        axes.legend(loc=legend)
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=ROUND))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=TICK_STEPS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %" if share else f"{value:.6g}"))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS))
+    as_text = (lambda value, _: f"{100 * value:.4g} %") if as_percent else (lambda value, _: f"{value:.6g}")
+    axes.yaxis.set_major_formatter(FuncFormatter(as_text))
     name = title.lower().replace(" ", "-")
-    return Drawing(title, reading, inline(figure, name, f"{title} over the steps of training"))
+    return TrainingCurve(title, explanation, inline_svg(figure, name, f"{title} over the steps of training"))
 
 
-def _line(axes: Axes, steps: Numbers, values: Numbers, *, smooth: bool) -> Numbers:
-    """Draws a running mean in front of what single steps had; returns what the axes should leave room for."""
+def _line(axes: Axes, steps: Values, values: Values, *, smooth: bool) -> Values:
+    """Draw a running mean over the values of single steps and return the values that have to fit on the axes."""
     groups = np.array_split(np.arange(len(steps)), min(len(steps), POINTS))
     middles, means = (np.array([row[group].mean() for group in groups]) for row in (steps, values))
     line = _running_mean(means, len(means) // 50) if smooth else means
@@ -133,25 +131,25 @@ def _line(axes: Axes, steps: Numbers, values: Numbers, *, smooth: bool) -> Numbe
     elif smooth:
         axes.plot(middles, means, color=ACCENT, alpha=0.3, linewidth=1)
     axes.plot(middles, line, color=ACCENT, linewidth=2, label="training")
-    return np.concatenate([line, np.quantile(values, [0.01, 0.99])])  # a single leap would press the rest flat
+    return np.concatenate([line, np.quantile(values, [0.01, 0.99])])  # quantiles: one outlier would flatten the rest
 
 
-def _limit(axes: Axes, drawn: Numbers) -> None:
+def _limit(axes: Axes, drawn: Values) -> None:
     low, high = drawn.min(), drawn.max()
     margin = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     axes.set_ylim(low - margin, high + margin)
 
 
-def _running_mean(values: Numbers, reach: int) -> Numbers:
-    """Over `reach` neighbours on either side, the nearer the weightier; fewer at the ends."""
+def _running_mean(values: Values, reach: int) -> Values:
+    """Smooth over `reach` neighbours on either side with a Hann window, which is cut off at the ends."""
     if not reach:
         return values
     window = np.hanning(2 * reach + 3)
     return np.convolve(values, window, "same") / np.convolve(np.ones_like(values), window, "same")
 
 
-def _column(rows: Sequence[Row], name: str) -> Curve | None:
-    """Of the rows that have it; what is not finite has no place on paper."""
+def _column(rows: Sequence[JsonObject], name: str) -> Curve | None:
+    """Return the finite values of one key and their steps, or None if there are none."""
     pairs = [(row["step"], row[name]) for row in rows if row.get(name) is not None and math.isfinite(row[name])]
     if not pairs:
         return None

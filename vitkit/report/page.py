@@ -1,26 +1,24 @@
-"""report.html: one file that needs nothing else, no network and no script, to be read."""
+"""report.html: one self-contained file about a run."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from vitkit.atomic import write_text
-from vitkit.data.sources.base import Split
-from vitkit.evaluate.evaluation import Estimate, Evaluation
-from vitkit.report import facts, figures, findings, pictures
-from vitkit.report.curves import curves
-from vitkit.report.record import NOT_RECORDED, Record, read_record
+from vitkit.data.sources.dataset import Split
+from vitkit.evaluate.evaluation import Evaluation
+from vitkit.pages.html import KeyFigure, no_break, write_html
+from vitkit.pages.inline_images import ImagePair
+from vitkit.report import figures, sample_images, summary, tables
+from vitkit.report.curves import training_curves
+from vitkit.report.run_data import NOT_RECORDED, RunData, read_run_data
+from vitkit.run_folder import REPORT
 from vitkit.text import counted, duration, interval, mac_count, percent, short_number
 
-FOLDED_FROM, WEAKEST, LISTED = 20, 12, 2_000  # classes: from how many on a table is folded, and how much stays open
+FOLDED_FROM, WEAKEST, LISTED = 20, 12, 2_000  # classes: a longer table is folded after the weakest, and cut off
 PAIRS = 12
 CONTENTS = {
     "decisions": "Decisions",
@@ -29,238 +27,184 @@ CONTENTS = {
     "confusion": "Confusions",
     "reliability": "Confidence",
     "mistakes": "Mistakes",
-    "views": "What it sees",
-    "looks": "Where it looks",
-    "rates": "Learning rates",
+    "preprocessing": "Preprocessing",
+    "rollout": "Attention rollout",
+    "learning_rates": "Learning rates",
     "problems": "Problems",
-    "record": "For the record",
+    "provenance": "Cost and provenance",
     "use": "How to use it",
-}  # a section by what fills it
+}  # a section is shown if the content of the same name is not empty
 
 
-@dataclass(frozen=True)
-class Key:
-    """One of the few numbers at the top."""
+def write_report(folder: Path, split: Split | None, rollout_overlays: Sequence[ImagePair] = ()) -> Path:
+    """Write the report.html of a run folder.
 
-    name: str
-    value: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Rate:
-    lr: float
-    score: float | None
-    chosen: bool
-
-
-def unbroken(text: str) -> str:
-    """Return the text with no-break spaces."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def write_report(folder: Path, split: Split | None, looks: Sequence[pictures.Look] = ()) -> Path:
-    """Draw a run folder's report.html.
-
-    `split` is the scored one, for its pictures, None leaves them out; `looks` are what vitkit.inspect made of some.
+    `split` is the scored one, whose images are shown; None shows none. `rollout_overlays` come from vitkit.inspect.
     """
-    record = read_record(folder)
-    environment = Environment(
-        loader=PackageLoader("vitkit.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": _percent, "whole_percent": _whole_percent, "breakable": _breakable}
+    run = read_run_data(folder)
     content = (
-        _summary(record)
-        | _training(record)
-        | _evaluation(record.evaluation)
-        | _pictures(record, split)
-        | _for_the_record(record)
-        | {"looks": [(one.key, pictures.embed(one.seen), pictures.embed(one.lit)) for one in looks]}
+        _summary(run)
+        | _training(run)
+        | _evaluation(run.evaluation)
+        | _sample_images(run, split)
+        | _provenance(run)
+        | {"rollout": rollout_overlays}
     )
     contents = [(anchor, title) for anchor, title in CONTENTS.items() if content.get(anchor, True)]
-    page = environment.get_template("template.html").render(content, contents=contents)
-    path = folder / "report.html"
-    # file names need not be text; what cannot be written as UTF-8 is spelled out
-    write_text(path, page.lstrip().encode("utf-8", "backslashreplace").decode("utf-8"))
-    return path
+    return write_html(folder / REPORT, "vitkit.report", REPORT, content | {"contents": contents})
 
 
-def _percent(share: float | None) -> str:
-    return unbroken(percent(share))
-
-
-def _whole_percent(share: float) -> str:
-    return unbroken(f"{100 * share:.0f} %")
-
-
-def _breakable(name: str) -> Markup:
-    """Long names of files and classes have no spaces; lines may break behind these instead."""
-    return Markup("<wbr>").join(re.split(r"(?<=[_/\\.-])(?=.)", name))
-
-
-def _summary(record: Record) -> dict[str, Any]:
-    started = record.told("finished") or record.told("started")
+def _summary(run: RunData) -> dict[str, Any]:
+    date = run.lookup("finished") or run.lookup("started")
     return {
-        "subject": findings.subject(record),
-        "result": findings.result(record),
-        "story": _story(record),
-        "keys": _keys(record),
-        "date": str(started)[:10] if started else None,
-        "problems": findings.problems(record),
+        "title": summary.title(run),
+        "headline": summary.headline(run),
+        "introduction": _introduction(run),
+        "figures": _key_figures(run),
+        "date": str(date)[:10] if date else None,
+        "problems": summary.problems(run),
     }
 
 
-def _story(record: Record) -> str:
-    """Two or three sentences: what was learned from, for how long, how sure the score is."""
-    sentence = "Pre-trained" if record.pretrained else "Trained"
-    if record.trained_pictures:
-        sentence += f" on {counted(record.trained_pictures, 'picture')}"
-    if record.steps_done:
-        sentence += f" for {counted(record.steps_done, 'step')}"
-    if record.told("seconds"):
-        sentence += f" in {unbroken(duration(record.told('seconds')))}"
-    if record.told("device"):
-        sentence += f" on {record.told('device')}"
-    story = f"{sentence}."
-    if record.told("stopped_early"):
-        story += (
-            f" It stopped early; the weights of step {record.told('kept_step'):,}, the best on the dev pictures, "
-            "were kept."
+def _introduction(run: RunData) -> str:
+    """Return two or three sentences: what the run trained on, for how long, and how certain the score is."""
+    sentence = "Pre-trained" if run.pretrained else "Trained"
+    if run.trained_images:
+        sentence += f" on {counted(run.trained_images, 'image')}"
+    if run.steps_done:
+        sentence += f" for {counted(run.steps_done, 'step')}"
+    if run.lookup("seconds"):
+        sentence += f" in {no_break(duration(run.lookup('seconds')))}"
+    if run.lookup("device"):
+        sentence += f" on {run.lookup('device')}"
+    text = f"{sentence}."
+    if run.lookup("stopped_early"):
+        step = run.lookup("kept_step")
+        text += f" It stopped early and kept the weights of step {step:,}, which had the best validation score."
+    if run.evaluation is not None:
+        text += (
+            f" The score was measured on {counted(run.evaluation.images, 'image')}; the brackets hold its 95 % "
+            "interval. It is valid for images like these only."
         )
-    if record.evaluation is not None:
-        story += (
-            f" Measured on {counted(record.evaluation.pictures, 'picture')}, the score is known to within the "
-            f"95 % interval in brackets, and for pictures like these only."
-        )
-    return story
+    return text
 
 
-def _keys(record: Record) -> list[Key]:
-    found, keys = record.evaluation, []
-    if found is not None:
+def _key_figures(run: RunData) -> list[KeyFigure]:
+    evaluation, key_figures = run.evaluation, []
+    if evaluation is not None:
         estimates = {
-            "Mean average precision": found.mean_average_precision,
-            "Top-1 accuracy": found.top1,
-            "Top-5 accuracy": found.top5,
-            "ImageNet-ReaL": found.real,
-            "Macro-F1": found.macro_f1,
-            "Balanced accuracy": found.balanced_accuracy,
+            "Mean average precision": evaluation.mean_average_precision,
+            "Top-1 accuracy": evaluation.top1,
+            "Top-5 accuracy": evaluation.top5,
+            "ImageNet-ReaL": evaluation.real,
+            "Macro-F1": evaluation.macro_f1,
+            "Balanced accuracy": evaluation.balanced_accuracy,
         }
-        keys += [_estimate(name, one) for name, one in estimates.items() if one is not None]
-        if found.calibration_error is not None:
-            keys.append(Key("Calibration error", percent(found.calibration_error), "0 is perfect"))
-    elif losses := [row["loss"] for row in record.steps if row.get("loss") is not None]:
+        key_figures += [
+            KeyFigure(name, percent(estimate.value), interval(estimate.low, estimate.high))
+            for name, estimate in estimates.items()
+            if estimate is not None
+        ]
+        if evaluation.calibration_error is not None:
+            key_figures.append(KeyFigure("Calibration error", percent(evaluation.calibration_error), "0 is perfect"))
+    elif losses := [row["loss"] for row in run.steps if row.get("loss") is not None]:
         last = losses[-max(len(losses) // 20, 1) :]
-        keys.append(Key("Loss at the end", f"{sum(last) / len(last):.3g}", f"mean of {counted(len(last), 'step')}"))
-    seconds = record.told("seconds")
-    keys.append(Key("Training time", duration(seconds) if seconds else NOT_RECORDED, record.told("precision") or ""))
-    keys.append(
-        Key(
-            "Parameters",
-            short_number(record.parameters) if record.parameters else NOT_RECORDED,
-            f"{mac_count(record.macs)} a picture" if record.macs else "",
-        )
-    )
-    return keys
+        mean = f"{sum(last) / len(last):.3g}"
+        key_figures.append(KeyFigure("Loss at the end", mean, f"mean of {counted(len(last), 'step')}"))
+    seconds, macs = run.lookup("seconds"), f"{mac_count(run.macs)} per image" if run.macs else ""
+    time, parameters = duration(seconds) if seconds else "", short_number(run.parameters) if run.parameters else ""
+    return [
+        *key_figures,
+        KeyFigure("Training time", time or NOT_RECORDED, run.lookup("precision") or ""),
+        KeyFigure("Parameters", parameters or NOT_RECORDED, macs),
+    ]
 
 
-def _estimate(name: str, estimate: Estimate) -> Key:
-    return Key(name, percent(estimate.value), interval(estimate.low, estimate.high))
-
-
-def _training(record: Record) -> dict[str, Any]:
-    decisions = [(str(name), str(text)) for name, text in record.told("decisions") or ()]
-    reason = record.told("recipe_reason")
+def _training(run: RunData) -> dict[str, Any]:
+    decisions = [(str(name), str(text)) for name, text in run.lookup("decisions") or ()]
+    reason = run.lookup("recipe_reason")
     if reason and not any(reason in text for _, text in decisions):
         decisions.append(("why", reason))
-    counts = record.told("data", "counts", record.training_split) if record.training_split else None
+    counts = run.lookup("data", "counts", run.training_split) if run.training_split else None
     return {
         "decisions": decisions,
-        "curves": curves(record),
-        "rates": _rates(record),
+        "curves": training_curves(run),
+        "learning_rates": _learning_rates(run),
         "counts": counts or {},
-        "counted_in": record.training_split,
+        "training_split": run.training_split,
     }
 
 
-def _rates(record: Record) -> list[Rate]:
-    tried = record.told("learning_rates") or []
-    scores = [(row["lr"], row.get("top1", row.get("map"))) for row in tried]
-    taken = record.config.lr if record.config else None
-    return [Rate(lr, score, lr == taken) for lr, score in scores]
+def _learning_rates(run: RunData) -> list[tuple[float, float | None, bool]]:
+    """Return the learning rates that were tried, with their score and whether they were chosen."""
+    chosen, rows = run.config.lr if run.config else None, run.lookup("learning_rates") or []
+    return [(row["lr"], row.get("top1", row.get("map")), row["lr"] == chosen) for row in rows]
 
 
-def _evaluation(found: Evaluation | None) -> dict[str, Any]:
-    rows = findings.weakest_first(found) if found else []
+def _evaluation(evaluation: Evaluation | None) -> dict[str, Any]:
+    rows = summary.weakest_first(evaluation) if evaluation else []
     opened = WEAKEST if len(rows) > FOLDED_FROM else len(rows)
-    classes = len(found.confusion) if found else 0
+    classes = len(evaluation.confusion) if evaluation else 0
     return {
-        "multilabel": bool(found and found.multilabel),
+        "multilabel": bool(evaluation and evaluation.multilabel),
         "weakest": rows[:opened],
         "stronger": rows[opened:LISTED],
         "unlisted": len(rows[LISTED:]),
-        "confusion": figures.confusion(found) if found else None,
+        "confusion": figures.confusion_matrix(evaluation) if evaluation else None,
         "dense": classes > figures.LABELLED,
-        "blocks": -(-classes // figures.BLOCKS),
-        "pairs": findings.confusions(found, PAIRS) if found else [],
-        "reliability": figures.reliability(found) if found else None,
-        "verdict": _verdict(found) if found else None,
+        "classes_per_row": -(-classes // figures.MAX_ROWS),
+        "pairs": summary.most_confused(evaluation, PAIRS) if evaluation else [],
+        "reliability": figures.reliability_diagram(evaluation) if evaluation else None,
+        "verdict": _verdict(evaluation) if evaluation else None,
     }
 
 
-def _verdict(found: Evaluation) -> str | None:
-    excess = findings.overconfidence(found)
+def _verdict(evaluation: Evaluation) -> str | None:
+    excess = summary.overconfidence(evaluation)
     if excess is None:
         return None
     if abs(excess) < 0.01:
-        return "Here confidence and truth agree: on average they are less than one point apart."
-    word = "too sure" if excess > 0 else "too modest"
-    return (
-        f"Here the model is {word}: its mean confidence is {100 * abs(excess):.1f} points "
-        f"{'above' if excess > 0 else 'below'} the share of right answers."
-    )
+        return "This model is well calibrated: its mean confidence is within one point of its accuracy."
+    word, side = ("overconfident", "above") if excess > 0 else ("underconfident", "below")
+    return f"This model is {word}: its mean confidence is {100 * abs(excess):.1f} points {side} its accuracy."
 
 
-def _pictures(record: Record, split: Split | None) -> dict[str, Any]:
-    if split is None or record.exact is None or record.architecture is None or not len(split):
-        return {"mistakes": [], "views": [], "chain": ""}
-    channels = record.architecture.channels
-    mistakes = record.evaluation.mistakes if record.evaluation else ()
+def _sample_images(run: RunData, split: Split | None) -> dict[str, Any]:
+    if split is None or run.transform is None or run.architecture is None or not len(split):
+        return {"mistakes": [], "preprocessing": [], "transform": ""}
+    channels = run.architecture.channels
+    mistakes = run.evaluation.mistakes if run.evaluation else ()
     return {
-        "mistakes": pictures.worst(mistakes, split, record.exact, channels),
-        "views": pictures.views(split, record.exact, channels),
-        "chain": "; ".join(record.exact.describe()),
+        "mistakes": sample_images.worst_mistakes(mistakes, split, run.transform, channels),
+        "preprocessing": sample_images.preprocessing_pairs(split, run.transform, channels),
+        "transform": "; ".join(run.transform.describe()),
     }
 
 
-def _for_the_record(record: Record) -> dict[str, Any]:
-    run, quoted = str(record.folder), shlex.quote(str(record.folder))
+def _provenance(run: RunData) -> dict[str, Any]:
+    folder = str(run.folder)
+    quoted = shlex.quote(folder)
     python = [
-        ("model = vitkit.load(" + repr(run) + ")", "in evaluation mode"),
+        (f"model = vitkit.load({folder!r})", "in evaluation mode"),
         ("model.metadata.labels", "class names, in the order of the logits"),
-        ("model.metadata.preprocessing", "what pictures go through first"),
+        ("model.metadata.preprocessing", "how images are preprocessed"),
     ]
     shell = [
-        (f"vitkit evaluate {quoted} DATA", "score it on other pictures"),
-        (f"vitkit inspect {quoted} PICTURES", "look inside: attention by layer and head, and more"),
-        (f"vitkit fit DATA --weights {quoted}", "go on from here with other pictures"),
+        (f"vitkit evaluate {quoted} DATA", "score it on other images"),
+        (f"vitkit inspect {quoted} IMAGES", "attention by layer and head, and more"),
+        (f"vitkit fit DATA --weights {quoted}", "fine-tune it on other images"),
     ]
     return {
-        "cost": facts.cost(record),
-        "origin": facts.origin(record),
-        "verbatim": ("command", "fingerprint"),
-        "settings": _without_places(record.settings),
+        "cost": tables.cost_table(run),
+        "provenance": tables.provenance_table(run),
+        "settings": hide_paths(run.settings),
         "use_python": "import vitkit\n\n" + _commented(python),
-        "use_shell": _commented(shell[record.pretrained :]),
+        "use_shell": _commented(shell[run.pretrained :]),
     }
 
 
-def _without_places(settings: str) -> str:
-    """A report is for others, and where somebody's pictures lie is not."""
+def hide_paths(settings: str) -> str:
+    """Shorten absolute paths: a report is shared, and where somebody stores their images is private."""
     return re.sub(
         r'^(data|weights|out) = "(?:/|~|[A-Za-z]:)[^"]*?([^"/\\]+)[/\\]*"$',
         r'\1 = "…/\2"',

@@ -1,48 +1,49 @@
-"""What a run comes to, in sentences and short lists: headline, weakest classes, confusions, problems."""
+"""The results of a run in sentences and short lists: headline, weakest classes, confusions, problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from vitkit.cost import FLOPS_PER_TRAINED_MAC
 from vitkit.evaluate.evaluation import ClassScore, Evaluation
-from vitkit.report.record import Record
-from vitkit.text import counted, interval, percent
+from vitkit.report.run_data import RunData
+from vitkit.text import counted, few, interval, percent
 
-NAMED = 12  # pictures or classes named in a sentence before it says how many more there are
+NAMED = 12  # images or classes that a sentence names before it says how many more there are
 
 
 @dataclass(frozen=True)
-class Confusion:
-    """Of two classes; `truth` is the one that is more often taken for the other."""
+class ConfusedPair:
+    """Two classes that are confused; images of `truth` are more often classified as `prediction` than the reverse."""
 
     truth: str
-    answer: str
+    prediction: str
     count: int
-    of: int  # pictures of `truth`
-    back: int  # the other way round
-    back_of: int
+    truth_images: int
+    reverse_count: int
+    prediction_images: int
 
 
-def subject(record: Record) -> str:
-    return f"{record.variant} on {record.data_title}"
+def title(run: RunData) -> str:
+    return f"{run.variant} on {run.data_title}"
 
 
-def result(record: Record) -> str:
-    """ "90.9 % top-1 (89.9 – 91.8), 3,669 test pictures, 37 classes"."""
-    found = record.evaluation
-    if found is not None:
-        score = found.headline
+def headline(run: RunData) -> str:
+    """Return a line such as "90.9 % top-1 (89.9 – 91.8), 3,669 test images, 37 classes"."""
+    evaluation = run.evaluation
+    if evaluation is not None:
+        score = evaluation.headline
         return (
-            f"{percent(score.value)} {score_name(found)} ({interval(score.low, score.high)}), "
-            f"{counted(found.pictures, f'{found.split} picture')}, {counted(len(found.classes), 'class')}"
+            f"{percent(score.value)} {score_name(evaluation)} ({interval(score.low, score.high)}), "
+            f"{counted(evaluation.images, f'{evaluation.split} image')}, {counted(len(evaluation.classes), 'class')}"
         )
-    length = f"{counted(record.steps_done, 'step')}" if record.steps_done else "an unknown number of steps"
-    how = "pre-trained by masked patch prediction" if record.pretrained else "trained"
-    return f"{how} for {length}" + ("" if record.pretrained else ", not evaluated")
+    length = f"{counted(run.steps_done, 'step')}" if run.steps_done else "an unknown number of steps"
+    if run.pretrained:
+        return f"pre-trained by masked patch prediction for {length}"
+    return f"trained for {length}, not evaluated"
 
 
 def score_name(evaluation: Evaluation) -> str:
@@ -50,7 +51,7 @@ def score_name(evaluation: Evaluation) -> str:
 
 
 def weakest_first(evaluation: Evaluation) -> list[ClassScore]:
-    """By recall, by average precision where pictures have several labels; classes without pictures come last."""
+    """Sort classes by recall, or by average precision if multi-label; classes without images come last."""
 
     def strength(score: ClassScore) -> tuple[bool, float, str]:
         value = score.average_precision if evaluation.multilabel else score.recall
@@ -59,94 +60,79 @@ def weakest_first(evaluation: Evaluation) -> list[ClassScore]:
     return sorted(evaluation.per_class, key=strength)
 
 
-def confusions(evaluation: Evaluation, most: int) -> list[Confusion]:
-    """Pairs of classes, those most often confused first."""
+def most_confused(evaluation: Evaluation, most: int) -> list[ConfusedPair]:
+    """Return pairs of classes, those most often confused first."""
     counts = np.array(evaluation.confusion or np.zeros((0, 0)), dtype=np.int64)
     both = np.triu(counts + counts.T, 1)
     order = np.argsort(-both, axis=None, kind="stable")[:most]
-    pairs = [divmod(int(place), len(counts)) for place in order if both.flat[place]]
-    pairs = [(one, other) if counts[one, other] >= counts[other, one] else (other, one) for one, other in pairs]
-    pictures, names = counts.sum(axis=1), evaluation.classes
+    pairs = [divmod(int(index), len(counts)) for index in order if both.flat[index]]
+    pairs = [(a, b) if counts[a, b] >= counts[b, a] else (b, a) for a, b in pairs]
+    images, names = counts.sum(axis=1), evaluation.classes
     return [
-        Confusion(
-            names[one],
-            names[other],
-            int(counts[one, other]),
-            int(pictures[one]),
-            int(counts[other, one]),
-            int(pictures[other]),
-        )
-        for one, other in pairs
+        ConfusedPair(names[a], names[b], int(counts[a, b]), int(images[a]), int(counts[b, a]), int(images[b]))
+        for a, b in pairs
     ]
 
 
 def overconfidence(evaluation: Evaluation) -> float | None:
-    """Mean confidence less the share of right answers: above 0, the model is too sure of itself."""
-    answered = sum(one.pictures for one in evaluation.reliability)
-    if not answered:
+    """Return mean confidence minus accuracy: above 0, the model is overconfident."""
+    bins = [one for one in evaluation.reliability if one.images]
+    if not bins:
         return None
-    return (
-        sum(one.pictures * (one.confidence - one.accuracy) for one in evaluation.reliability if one.pictures) / answered
-    )
+    return sum(one.images * (one.confidence - one.accuracy) for one in bins) / sum(one.images for one in bins)
 
 
-def training_operations(record: Record) -> float | None:
-    """Forward and backward, over all pictures seen."""
-    batch = record.told("plan", "batch") or (record.config.batch if record.config else None)
-    if record.macs is None or record.steps_done is None or batch is None:
+def training_flops(run: RunData) -> float | None:
+    """Return the FLOPs of forward and backward over all training steps."""
+    batch = run.lookup("plan", "batch") or (run.config.batch if run.config else None)
+    if run.macs is None or run.steps_done is None or batch is None:
         return None
-    return FLOPS_PER_TRAINED_MAC * record.macs * batch * record.steps_done
+    return FLOPS_PER_TRAINED_MAC * run.macs * batch * run.steps_done
 
 
-def problems(record: Record) -> list[str]:
-    """Everything that a reader should know before trusting the numbers."""
-    found = []
-    if record.run and not record.finished:
-        found.append(f"The run did not finish; vitkit resume {record.folder} continues it.")
-    for row in record.rolled_back:
-        found.append(
-            f"At step {row['step']:,} training went back to step {row.get('to', '?')}: "
+def problems(run: RunData) -> list[str]:
+    """Return everything that one should know before trusting the scores."""
+    sentences = []
+    if run.run_json and not run.finished:
+        sentences.append(f"The run did not finish; vitkit resume {run.folder} continues it.")
+    for row in run.rollbacks:
+        sentences.append(
+            f"At step {row['step']:,} training was rolled back to step {row.get('to', '?')}: "
             f"{row.get('what', 'no reason recorded')}."
         )
-    broken = {str(row.get("picture")): str(row.get("reason")) for row in record.left_out}
-    if broken:
-        found.append(f"Training left out {counted(len(broken), 'picture')}: {_pairs(broken.items())}.")
-    if record.evaluation is not None:
-        found += _of_evaluation(record.evaluation)
-    if record.unreadable:
-        found.append(f"This folder's {listed(record.unreadable)} could not be read in full.")
-    return found
+    skipped = {str(row.get("image", row.get("picture"))): str(row.get("reason")) for row in run.skipped_images}
+    if skipped:
+        sentences.append(f"Training skipped {counted(len(skipped), 'image')}: {_with_reasons(skipped)}.")
+    if run.evaluation is not None:
+        sentences += _evaluation_problems(run.evaluation)
+    if run.unreadable_files:
+        sentences.append(f"This folder's {few(run.unreadable_files, NAMED)} could not be read in full.")
+    return sentences
 
 
-def _of_evaluation(evaluation: Evaluation) -> list[str]:
-    found = []
+def _evaluation_problems(evaluation: Evaluation) -> list[str]:
+    sentences = []
     if evaluation.left_out:
-        found.append(
-            f"Scoring left out {counted(len(evaluation.left_out), 'picture')}: {_pairs(evaluation.left_out.items())}."
+        sentences.append(
+            f"Scoring skipped {counted(len(evaluation.left_out), 'image')}: {_with_reasons(evaluation.left_out)}."
         )
     if evaluation.unlabelled:
-        found.append(
-            f"{counted(evaluation.unlabelled, 'picture')} of the {evaluation.split} split had no class that "
+        sentences.append(
+            f"{counted(evaluation.unlabelled, 'image')} of the {evaluation.split} split had no class that "
             f"the model knows, and were not scored."
         )
     if evaluation.missing:
-        found.append(
+        sentences.append(
             f"The scored data lack {counted(len(evaluation.missing), 'class')} of the model: "
-            f"{listed(evaluation.missing)}."
+            f"{few(evaluation.missing, NAMED)}."
         )
     if evaluation.extra:
-        found.append(
+        sentences.append(
             f"The scored data have {counted(len(evaluation.extra), 'class')} that the model does not know: "
-            f"{listed(evaluation.extra)}."
+            f"{few(evaluation.extra, NAMED)}."
         )
-    return found
+    return sentences
 
 
-def listed(names: Iterable[str]) -> str:
-    everything = list(names)
-    more = f" and {len(everything) - NAMED:,} more" if len(everything) > NAMED else ""
-    return ", ".join(everything[:NAMED]) + more
-
-
-def _pairs(items: Iterable[tuple[str, str]]) -> str:
-    return listed(f"{name} ({reason})" for name, reason in items)
+def _with_reasons(skipped: Mapping[str, str]) -> str:
+    return few([f"{name} ({reason})" for name, reason in skipped.items()], NAMED)

@@ -1,0 +1,56 @@
+"""Jinja templates → one HTML file that needs nothing else to be read: no network, no script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from vitkit.atomic import write_text
+from vitkit.text import percent, printable
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """One of the few numbers at the top of a page."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def write_html(path: Path, package: str, template: str, content: Mapping[str, Any]) -> Path:
+    """Render a template of `package`, which may extend and import those of vitkit.pages, and write the page."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("vitkit.pages", ".")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": _percent, "whole_percent": _whole_percent, "breakable": _breakable}
+    write_text(path, printable(environment.get_template(template).render(content).lstrip()))
+    return path
+
+
+def no_break(text: str) -> str:
+    """Return the text with no-break spaces."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _percent(share: float | None) -> str:
+    return no_break(percent(share))
+
+
+def _whole_percent(share: float) -> str:
+    return no_break(f"{100 * share:.0f} %")
+
+
+def _breakable(name: str) -> Markup:
+    """Let lines break inside long names of files and classes, which have no spaces."""
+    return Markup("<wbr>").join(re.split(r"(?<=[_/\\.-])(?=.)", name))
