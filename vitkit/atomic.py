@@ -1,10 +1,11 @@
-"""Files that appear whole or not at all, and folders that one process at a time writes to."""
+"""Files that are written completely or not at all, and files that one process at a time writes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -12,34 +13,60 @@ from typing import IO, Any
 from vitkit.errors import VitkitError
 
 fcntl: Any = None
-with contextlib.suppress(ImportError):  # not on Windows, where a file in use is not noticed
+with contextlib.suppress(ImportError):  # Windows has none: a file that another process writes is not detected there
     import fcntl
 
+_locked_files: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
 
-def locked(file: IO[Any]) -> bool:
-    """Whether it is this process's alone from now on, until it is closed or the process ends, however it ends."""
-    try:
-        if fcntl is not None:
+
+def lock(file: IO[Any]) -> bool:
+    """Lock an open file for this process and return whether that succeeded; False means that another one has it.
+
+    The lock lasts until the file is closed or the process ends, however it ends: forked children, which may live on for
+    seconds, do not keep it. A file system without locks leaves it to the user to write from one process only.
+    """
+    if fcntl is not None:
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:
+            return True
+        _locked_files.add(file)
     return True
+
+
+def _release_locks_in_child() -> None:
+    """Point the child's copies of locked files at the null device; closing them could move the parent's position."""
+    for file in _locked_files:
+        if not file.closed:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, file.fileno(), inheritable=False)
+            os.close(null)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_locks_in_child)
 
 
 @contextlib.contextmanager
 def replacing(path: Path, error: type[VitkitError] = VitkitError) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place once written: a full disk or a kill loses nothing."""
+    """Yield a temporary file next to `path` that replaces it once written, so that a full disk or a kill loses nothing.
+
+    The file has the permissions of any new file.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # the kernel applies the umask
+        mode = os.fstat(handle).st_mode & 0o777
         os.close(handle)
     except OSError as cause:
         raise error(f"{path} cannot be written: {cause.strerror}.") from cause
-    temporary = Path(name)
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(mode)  # libraries that write a file anew may make it private
         temporary.replace(path)
     except OSError as cause:
         raise error(f"{path} cannot be written: {cause.strerror or cause}.") from cause
@@ -50,10 +77,3 @@ def replacing(path: Path, error: type[VitkitError] = VitkitError) -> Iterator[Pa
 def write_text(path: Path, text: str, error: type[VitkitError] = VitkitError) -> None:
     with replacing(path, error) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _umask() -> int:
-    """mkstemp makes private files; these should have the permissions that any new file has."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

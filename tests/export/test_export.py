@@ -1,4 +1,4 @@
-"""Exported files, opened again: the same answers, all that belongs to them, and nothing that should not travel."""
+"""Exported files, opened again: the same predictions, all their metadata, and nothing private."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.data.images import oriented, scene
-from tests.export.exports import DEEP, PICTURES, assert_same, model, written
+from tests.data.sample_images import oriented, scene
+from tests.export.exported_files import DEEP, IMAGES, assert_same, model, written
 from tests.model.kinds import KINDS, make
 from vitkit.cli.export import export as verb
 from vitkit.cli.main import main
@@ -27,12 +27,10 @@ from vitkit.config.schema import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.errors import ConfigError, WeightsError
-from vitkit.export.compare import TOLERANCE, judge
-from vitkit.export.exported import Exported, open_exported
-from vitkit.export.metadata import describe, read_metadata, usage
-from vitkit.export.onnx_file import ExportError, OnnxModel
-from vitkit.export.pt2 import Program
-from vitkit.export.trace import Input, trace
+from vitkit.export.compare import TOLERANCE, compare_probabilities
+from vitkit.export.exported import ExportedModel, OnnxModel, Pt2Model, open_exported
+from vitkit.export.metadata import ExportError, build_metadata, read_metadata, usage
+from vitkit.export.trace import ExportInput, trace
 from vitkit.export.write import Format, export
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.inputs import pixels_of
@@ -50,20 +48,22 @@ def classifier() -> Classifier:
 
 
 @pytest.fixture(scope="module", params=["onnx", "pt2"])
-def file(request: pytest.FixtureRequest, classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def file(
+    request: pytest.FixtureRequest, classifier: Classifier, tmp_path_factory: pytest.TempPathFactory
+) -> ExportedModel:
     path = tmp_path_factory.mktemp("exported") / f"model.{request.param}"
     export(classifier, path, to=request.param)
     return open_exported(path)
 
 
-def test_odd_pictures_get_the_same_answers(classifier: Classifier, file: Exported):
-    assert_same(classifier, file, [*PICTURES.values(), *PICTURES.values()])  # twice: those of one size go together
+def test_odd_images_get_the_same_predictions(classifier: Classifier, file: ExportedModel):
+    assert_same(classifier, file, [*IMAGES.values(), *IMAGES.values()])  # twice: those of one size go together
 
 
-def test_the_file_carries_classes_preprocessing_and_where_it_comes_from(classifier: Classifier, file: Exported):
+def test_the_file_carries_classes_preprocessing_and_where_it_comes_from(classifier: Classifier, file: ExportedModel):
     record = read_metadata(file.path)
     assert record["labels"] == list(CLASSES)
-    assert Preprocessing.from_record(record["preprocessing"]) == classifier.exact.preprocessing
+    assert Preprocessing.from_record(record["preprocessing"]) == classifier.transform.preprocessing
     assert (record["variant"], record["vitkit"]) == ("mu/8", vitkit.__version__)
     assert (record["input"], record["image"], record["multilabel"]) == ("uint8", [32, 32], False)
     assert "(batch, height, width, 3) uint8 on 0 to 255, red green blue" in record["feed"]
@@ -71,22 +71,24 @@ def test_the_file_carries_classes_preprocessing_and_where_it_comes_from(classifi
         assert file.session.get_modelmeta().description == record["feed"]
 
 
-def ask(lines: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """As someone would who has the file and a picture beside it, and not vitkit."""
+def run_lines(lines: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Run lines as somebody would who has the file and an image, but not vitkit."""
     monkeypatch.chdir(folder)
-    there: dict = {}
-    exec("\n".join(lines), there)
-    assert there["probabilities"].shape == there["logits"].shape
-    return np.asarray(there["probabilities"].detach() if hasattr(there["logits"], "detach") else there["probabilities"])
+    namespace: dict = {}
+    exec("\n".join(lines), namespace)
+    assert namespace["probabilities"].shape == namespace["logits"].shape
+    return np.asarray(
+        namespace["probabilities"].detach() if hasattr(namespace["logits"], "detach") else namespace["probabilities"]
+    )
 
 
-def test_the_lines_that_come_with_a_file_ask_it(
-    classifier: Classifier, file: Exported, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_usage_lines_of_a_file_run_it(classifier: Classifier, file: ExportedModel, monkeypatch: pytest.MonkeyPatch):
     record = json.loads(file.path.with_name(f"{file.path.name}.json").read_text())
-    (file.path.parent / "picture.jpg").write_bytes(oriented("JPEG", 6, quality=95))
-    told = ask(record["ask"], file.path.parent, monkeypatch)
-    np.testing.assert_allclose(told[0], classifier(file.path.parent / "picture.jpg").probabilities, atol=TOLERANCE)
+    (file.path.parent / "image.jpg").write_bytes(oriented("JPEG", 6, quality=95))
+    probabilities = run_lines(record["ask"], file.path.parent, monkeypatch)
+    np.testing.assert_allclose(
+        probabilities[0], classifier(file.path.parent / "image.jpg").probabilities, atol=TOLERANCE
+    )
     assert len(record["ask"]) == 3
     assert record["takes"].startswith("(batch, height, width, 3) uint8")
     assert f"(batch, {len(CLASSES)}) each" in record["gives"]
@@ -102,81 +104,101 @@ def test_the_lines_that_come_with_a_file_ask_it(
         ("non-square, one channel", "float32"),
     ],
 )
-def test_there_are_lines_for_every_input(kind: str, input: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_there_are_usage_lines_for_every_input(
+    kind: str, input: ExportInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     classifier = Classifier(model(kind) if kind != "five channels" else make(kind))
     channels = classifier.model.config.channels
     pixels = np.random.default_rng(0).integers(0, 256, (40, 50, channels), dtype=np.uint8)
     if channels in (1, 3):
-        Image.fromarray(pixels.squeeze()).save(tmp_path / "picture.jpg", quality=95)
-        pixels = pixels_of(tmp_path / "picture.jpg", channels=channels)
+        Image.fromarray(pixels.squeeze()).save(tmp_path / "image.jpg", quality=95)
+        pixels = pixels_of(tmp_path / "image.jpg", channels=channels)
     file = written(classifier, tmp_path / "model.pt2", input)
-    np.save(tmp_path / "picture.npy", classifier.see(pixels).numpy() if input == "tensor" else pixels)
-    told = ask(usage("model.pt2", file.metadata)["ask"], tmp_path, monkeypatch)
-    np.testing.assert_allclose(told[0], classifier(pixels).probabilities, atol=TOLERANCE)
+    np.save(tmp_path / "image.npy", classifier.preprocess(pixels).numpy() if input == "tensor" else pixels)
+    probabilities = run_lines(usage("model.pt2", file.metadata)["ask"], tmp_path, monkeypatch)
+    np.testing.assert_allclose(probabilities[0], classifier(pixels).probabilities, atol=TOLERANCE)
 
 
-def test_the_lines_in_the_verbs_help_are_those_that_are_printed(file: Exported):
+def test_the_usage_lines_in_the_help_are_those_that_are_printed(file: ExportedModel):
     documented = [line.strip() for line in (verb.__doc__ or "").splitlines()]
     lines = usage(file.path.name, file.metadata)["ask"]
     assert {*(lines if isinstance(file, OnnxModel) else lines[1:])} <= {*documented}
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "weights"])
-def test_who_gives_an_exported_file_for_weights_hears_what_it_is(
-    file: Exported, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_loading_an_exported_file_as_weights_explains_what_it_is(
+    file: ExportedModel, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     path = tmp_path / name  # whatever it is called
     path.write_bytes(file.path.read_bytes())
-    for words in (["predict", str(path), "cat.jpg"], ["serve", str(path)]):
+    for arguments in (["predict", str(path), "cat.jpg"], ["serve", str(path)]):
         (tmp_path / "cat.jpg").write_bytes(b"")
         with pytest.raises(SystemExit) as stopped:
-            main([word.replace("cat.jpg", str(tmp_path / "cat.jpg")) for word in words])
+            main([argument.replace("cat.jpg", str(tmp_path / "cat.jpg")) for argument in arguments])
         assert stopped.value.code == 2
-        told = capsys.readouterr().err
-        assert f"{path} is an exported model, a program for other runtimes" in told
-        assert "the run folder or the weights file that it was exported from" in told
+        captured = capsys.readouterr().err
+        assert f"{path} is an exported model, a program for other runtimes" in captured
+        assert "the run folder or the weights file that it was exported from" in captured
     vitkit.save(model(), tmp_path)
-    with pytest.raises(WeightsError, match=f"try  {tmp_path}, the run folder that it lies in"):
+    with pytest.raises(WeightsError, match=f"try  {tmp_path}, the run folder that holds it"):
         vitkit.load(path)
 
 
-def test_no_path_of_this_machine_travels_along(file: Exported):
+def test_a_file_contains_no_path_of_this_machine(file: ExportedModel):
     content = file.path.read_bytes()
-    if isinstance(file, Program):
+    if isinstance(file, Pt2Model):
         with zipfile.ZipFile(file.path) as archive:
             content = b"".join(archive.read(name) for name in archive.namelist())
     for path in (Path(vitkit.__file__).parent, Path(torch.__file__).parent, Path.home()):
         assert str(path).encode() not in content
 
 
-def test_the_comparison_lies_beside_the_file(file: Exported):
+def test_the_comparison_is_written_next_to_the_file(file: ExportedModel):
     record = json.loads(file.path.with_name(f"{file.path.name}.json").read_text())
-    found = record["comparison"]
-    assert found["same"] == found["pictures"] == 64 + 6
-    assert found["sizes"] == 7
-    assert found["largest"] <= found["tolerance"] == TOLERANCE
-    assert found["data"] == "fashion, inside the package"
+    comparison = record["comparison"]
+    assert comparison["same"] == comparison["images"] == 64 + 6
+    assert comparison["sizes"] == 7
+    assert comparison["largest"] <= comparison["tolerance"] == TOLERANCE
+    assert comparison["data"] == "fashion, inside the package"
 
 
-def test_the_onnx_file_is_what_it_says(file: Exported):
+def test_the_onnx_file_is_valid_and_has_named_inputs_and_outputs(file: ExportedModel):
     if not isinstance(file, OnnxModel):
         pytest.skip("about the other format")
     content = onnx.load(file.path)
     onnx.checker.check_model(content, full_check=True)
-    [given] = content.graph.input
-    sizes = [size.dim_param or size.dim_value for size in given.type.tensor_type.shape.dim]
-    assert (given.name, sizes) == ("pictures", ["batch", "height", "width", 3])
-    assert given.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    [graph_input] = content.graph.input
+    sizes = [size.dim_param or size.dim_value for size in graph_input.type.tensor_type.shape.dim]
+    assert (graph_input.name, sizes) == ("images", ["batch", "height", "width", 3])
+    assert graph_input.type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert [value.name for value in content.graph.output] == ["probabilities", "logits"]
     assert {entry.domain for entry in content.opset_import} == {""}  # nothing that only one runtime knows
+
+
+def test_a_file_with_the_input_name_of_older_versions_still_opens(file: ExportedModel, tmp_path: Path):
+    if not isinstance(file, OnnxModel):
+        pytest.skip("programs are called by position")
+    content = onnx.load(file.path)
+    content.graph.input[0].name = "pictures"
+    for node in content.graph.node:
+        for index, name in enumerate(node.input):
+            if name == "images":
+                node.input[index] = "pictures"
+    onnx.save(content, tmp_path / "old.onnx")
+    pixels = [scene(40, 50)]
+    np.testing.assert_array_equal(
+        open_exported(tmp_path / "old.onnx").probabilities(pixels), file.probabilities(pixels)
+    )
 
 
 def test_a_program_holds_no_pickle_and_one_that_does_is_not_opened(classifier: Classifier, tmp_path: Path):
     path = tmp_path / "model.pt2"
     program = trace(classifier, "tensor")
-    torch.export.save(program, path, extra_files={"vitkit.json": json.dumps(describe(classifier, "tensor", "float32"))})
+    torch.export.save(
+        program, path, extra_files={"vitkit.json": json.dumps(build_metadata(classifier, "tensor", "float32"))}
+    )
     with pytest.raises(WeightsError, match="could run code"):
-        Program(path)
+        Pt2Model(path)
     written(classifier, path, "tensor", program)
     with zipfile.ZipFile(path) as archive:
         contents = [archive.read(name) for name in archive.namelist()]
@@ -184,7 +206,7 @@ def test_a_program_holds_no_pickle_and_one_that_does_is_not_opened(classifier: C
 
 
 class Mine:
-    """What a stranger would have run."""
+    """Code that a stranger put into a file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return setattr, (Mine, "ran", True)
@@ -209,28 +231,28 @@ def test_a_program_with_more_in_it_than_was_exported_is_not_opened(classifier: C
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(name, code.getvalue())
     with pytest.raises(WeightsError, match="could run code"):
-        Program(path)
+        Pt2Model(path)
     assert not Mine.ran
 
 
 @pytest.mark.slow  # among others, test_same.py asks files of both formats about 16 bits
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
-def test_pictures_of_16_bits_go_in_as_floats(classifier: Classifier, format: str, tmp_path: Path):
+def test_images_of_16_bits_are_given_as_floats(classifier: Classifier, format: str, tmp_path: Path):
     file = written(classifier, tmp_path / f"model.{format}", "float32")
-    assert_same(classifier, file, [DEEP, *PICTURES.values()])
+    assert_same(classifier, file, [DEEP, *IMAGES.values()])
 
 
-def test_a_file_for_bytes_says_how_to_ask_it_about_16_bits(file: Exported):
+def test_a_uint8_file_says_how_to_export_for_16_bits(file: ExportedModel):
     with pytest.raises(ConfigError, match="--input float32"):
         file.probabilities([pixels_of(DEEP)])
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_tensor_goes_in_preprocessed(classifier: Classifier, format: str, tmp_path: Path):
+def test_tensor_input_is_preprocessed_by_the_caller(classifier: Classifier, format: str, tmp_path: Path):
     file = written(classifier, tmp_path / f"model.{format}", "tensor")
-    assert_same(classifier, file, [*PICTURES.values()])
-    seen = torch.stack([classifier.see(picture) for picture in PICTURES.values()])
-    np.testing.assert_allclose(file.run(seen.numpy()), classifier.probabilities(seen), atol=1e-5)
+    assert_same(classifier, file, [*IMAGES.values()])
+    preprocessed = torch.stack([classifier.preprocess(image) for image in IMAGES.values()])
+    np.testing.assert_allclose(file.run(preprocessed.numpy()), classifier.probabilities(preprocessed), atol=1e-5)
 
 
 def test_several_labels_have_a_probability_each(tmp_path: Path):
@@ -238,7 +260,7 @@ def test_several_labels_have_a_probability_each(tmp_path: Path):
     made.metadata = replace(made.metadata, provenance={"multilabel": True})
     classifier = Classifier(made)
     file = written(classifier, tmp_path / "model.pt2")
-    assert_same(classifier, file, [*PICTURES.values()])
+    assert_same(classifier, file, [*IMAGES.values()])
     assert file.metadata["multilabel"]
     assert not np.allclose(file.probabilities([scene()]).sum(), 1)
 
@@ -248,7 +270,7 @@ def test_several_labels_have_a_probability_each(tmp_path: Path):
     [
         *(
             (kind, "pt2", "tensor") for kind in ("axial", "relative", "attention pool", "root hybrid")
-        ),  # the quickest way
+        ),  # the fastest to export
         *(
             pytest.param(kind, format, "uint8", marks=SLOW)
             for kind in KINDS
@@ -257,12 +279,12 @@ def test_several_labels_have_a_probability_each(tmp_path: Path):
         ),
     ],
 )
-def test_models_of_every_kind(kind: str, format: str, input: Input, tmp_path: Path):
+def test_models_of_every_kind(kind: str, format: str, input: ExportInput, tmp_path: Path):
     classifier = Classifier(model(kind, resize="squash"))
     channels = classifier.model.config.channels
     bands = np.concatenate([scene(50, 70), scene(50, 70)[:, ::-1]], axis=2)
-    pictures = [bands[:, :, :channels], bands[:31, :, :channels], bands[:1, :1, :channels]]
-    assert_same(classifier, written(classifier, tmp_path / f"model.{format}", input), pictures)
+    images = [bands[:, :, :channels], bands[:31, :, :channels], bands[:1, :1, :channels]]
+    assert_same(classifier, written(classifier, tmp_path / f"model.{format}", input), images)
 
 
 def test_the_model_itself_is_traced_and_stays_as_it_was(classifier: Classifier, tmp_path: Path):
@@ -279,16 +301,16 @@ def test_dropout_is_off():
     torch.nn.init.normal_(made.head.logits.weight)
     classifier = Classifier(made)
     made.train()
-    seen = torch.rand(4, 3, 32, 32)
-    told = trace(classifier, "tensor").module()(seen)[0]
+    preprocessed = torch.rand(4, 3, 32, 32)
+    probabilities = trace(classifier, "tensor").module()(preprocessed)[0]
     made.eval()
-    np.testing.assert_allclose(told.detach(), classifier.probabilities(seen), atol=1e-6)
+    np.testing.assert_allclose(probabilities.detach(), classifier.probabilities(preprocessed), atol=1e-6)
 
 
 # what can go wrong
 
 
-def test_a_file_that_answers_otherwise_is_not_kept_and_the_one_before_it_stays(
+def test_a_file_that_disagrees_is_not_kept_and_the_old_one_stays(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     other = Classifier(copy.deepcopy(classifier.model))
@@ -299,7 +321,7 @@ def test_a_file_that_answers_otherwise_is_not_kept_and_the_one_before_it_stays(
     path.write_text("earlier")
     with pytest.raises(ConfigError, match="exists already"):
         export(classifier, path, to="pt2")
-    with pytest.raises(ExportError, match="does not answer as the model does"):
+    with pytest.raises(ExportError, match="does not predict as the model does"):
         export(classifier, path, to="pt2", input="tensor", overwrite=True)
     assert path.read_text() == "earlier"
     assert list(tmp_path.iterdir()) == [path]
@@ -314,37 +336,39 @@ def test_onnx_without_its_packages_says_what_to_install(
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 no zip"])
-def test_files_that_are_no_exports_are_named(content: bytes, tmp_path: Path):
+def test_files_that_vitkit_did_not_export_are_refused_by_name(content: bytes, tmp_path: Path):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    for ask in (read_metadata, open_exported, Program, OnnxModel):
+    for ask in (read_metadata, open_exported, Pt2Model, OnnxModel):
         with pytest.raises(WeightsError, match=r"model\.onnx"):
             ask(path)
 
 
-def test_the_classes_that_are_likeliest_may_differ_only_where_they_tie():
+def test_the_most_likely_class_may_differ_only_in_a_tie():
     def of(*rows: tuple[float, ...]) -> np.ndarray:
         return np.array(rows, np.float32)
 
     none = np.array([-1])
-    tie = judge(of((0.5, 0.49995)), of((0.49995, 0.5)), none, "", 1)
+    tie = compare_probabilities(of((0.5, 0.49995)), of((0.49995, 0.5)), none, "", 1)
     assert (tie.same, tie.agree, tie.equal) == (0, 1, True)
-    other = judge(of((0.51, 0.49)), of((0.49, 0.51)), none, "", 1)
+    other = compare_probabilities(of((0.51, 0.49)), of((0.49, 0.51)), none, "", 1)
     assert (other.agree, other.equal) == (0, False)
-    assert not judge(of((0.51, 0.49)), of((np.nan, 0.49)), none, "", 1).equal
+    assert not compare_probabilities(of((0.51, 0.49)), of((np.nan, 0.49)), none, "", 1).equal
 
 
-def test_of_several_labels_one_that_is_lost_is_another_answer():
-    truth, told = np.array([[0.9, 0.6]], np.float32), np.array([[0.9, 0.4]], np.float32)
-    assert judge(truth, told, np.array([-1]), "", 1).drop == 0
-    assert judge(truth, told, np.array([-1]), "", 1, multilabel=True).drop == 100
+def test_with_several_labels_a_lost_one_is_a_different_prediction():
+    exact, exported = np.array([[0.9, 0.6]], np.float32), np.array([[0.9, 0.4]], np.float32)
+    assert compare_probabilities(exact, exported, np.array([-1]), "", 1).drop == 0
+    assert compare_probabilities(exact, exported, np.array([-1]), "", 1, multilabel=True).drop == 100
 
 
-def test_a_loss_of_as_much_as_is_allowed_is_allowed():
+def test_a_loss_equal_to_the_limit_is_allowed():
     def answers(right: int) -> np.ndarray:
         return np.repeat(np.array([[0.9, 0.1], [0.1, 0.9]], np.float32), [right, 200 - right], axis=0)
 
-    assert judge(answers(183), answers(182), np.zeros(200, np.int64), "", 1).drop == 0.5  # 91.5 % to 91 %
+    assert (
+        compare_probabilities(answers(183), answers(182), np.zeros(200, np.int64), "", 1).drop == 0.5
+    )  # 91.5 % to 91 %
 
 
 # the verb
@@ -352,7 +376,7 @@ def test_a_loss_of_as_much_as_is_allowed_is_allowed():
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A folder as a fit leaves it, untrained."""
+    """Return a run folder as `vitkit fit` leaves it, untrained."""
     folder = RunFolder(tmp_path / "run")
     made = model("non-square, one channel")
     vitkit.save(made, folder.path)
@@ -364,35 +388,35 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_verb_compares_on_the_runs_own_data(run: Path, format: Format, capfd: pytest.CaptureFixture[str]):
     verb(str(run), format)
-    told = capfd.readouterr()
+    captured = capfd.readouterr()
     assert (run / f"model.{format}").is_file()
-    assert told.out.startswith(f"written    {run / f'model.{format}'}")
-    assert "70 of 70 answers the same" in told.out
-    assert "fashion, test" in told.out
-    assert "ask it     import numpy, " in told.out
-    assert "takes      (batch, height, width, 1) uint8" in told.out
-    assert told.err.startswith("exporting ")
-    assert told.err.count("\n") == 1  # nothing of what exporters tell about themselves
+    assert captured.out.startswith(f"written    {run / f'model.{format}'}")
+    assert "70 of 70 predictions the same" in captured.out
+    assert "fashion, test" in captured.out
+    assert "use it     import numpy, " in captured.out
+    assert "takes      (batch, height, width, 1) uint8" in captured.out
+    assert captured.err.startswith("exporting ")
+    assert captured.err.count("\n") == 1  # nothing of what exporters tell about themselves
 
 
-def test_it_is_said_where_pictures_come_from_when_the_runs_are_gone(run: Path, tmp_path: Path):
+def test_the_description_says_why_the_runs_own_images_are_not_used(run: Path, tmp_path: Path):
     folder = RunFolder(run)
     folder.write_config(replace(folder.config(), data=str(tmp_path / "gone")))
     samples = find_samples(str(run), vitkit.load(run))
-    assert samples.words.startswith("fashion, inside the package; the run's own data cannot be used: ")
+    assert samples.description.startswith("fashion, inside the package; the run's own data cannot be used: ")
     assert not samples.labelled
 
 
-def test_options_that_cannot_be_followed_are_refused(run: Path, tmp_path: Path):
+def test_options_that_do_not_apply_are_refused(run: Path, tmp_path: Path):
     folder = tmp_path / "folder.pt2"
     folder.mkdir()
-    for words, options in {
-        "--max-drop and --pictures are for --int8": {"to": "onnx", "max_drop": 1.0},
-        "int8 is for onnx": {"to": "pt2", "int8": True},
+    for message, options in {
+        "--max-drop and --images are for --int8": {"to": "onnx", "max_drop": 1.0},
+        "--int8 needs --to onnx": {"to": "pt2", "int8": True},
         "ends in .onnx": {"to": "onnx", "out": tmp_path / "model.pt2"},
         "0 or more": {"to": "onnx", "int8": True, "max_drop": -1.0},
         "cannot be written: File name too long": {"to": "pt2", "out": tmp_path / f"{'long' * 80}.pt2"},
         "is a folder": {"to": "pt2", "out": folder},
     }.items():
-        with pytest.raises(vitkit.VitkitError, match=words):
+        with pytest.raises(vitkit.VitkitError, match=message):
             verb(str(run), **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The geometry as two matrices against the exact chain, Pillow, and Python's own rounding."""
+"""The geometry as two matrices equals EvalTransform, Pillow and Python's own rounding."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from tests.data.test_transforms import with_pillow
 from vitkit.data.preprocessing import Preprocessing
-from vitkit.data.transforms import Exact, _covering, _without_ends
-from vitkit.export.graph import axes, frame, weights
+from vitkit.data.transforms import EvalTransform, _cover_size, _trim_ends
+from vitkit.export.graph import axes, filter_weights, resize_batch
 
 GREY_LEVELS = 2e-3  # of 255; far below what a byte can tell
 
@@ -36,95 +36,111 @@ def noise(*shape: int) -> np.ndarray:
 
 
 @given(
-    height=st.integers(1, 130), width=st.integers(1, 130), image=images, how=chains, channels=st.sampled_from([1, 3, 5])
+    height=st.integers(1, 130),
+    width=st.integers(1, 130),
+    image=images,
+    preprocessing=chains,
+    channels=st.sampled_from([1, 3, 5]),
 )
-@example(height=8, width=8, image=(8, 8), how=Preprocessing(), channels=3)
-@example(height=1, width=1, image=(16, 40), how=Preprocessing(resize="letterbox"), channels=3)
-def test_two_products_are_the_exact_chain(height, width, image, how, channels):
+@example(height=8, width=8, image=(8, 8), preprocessing=Preprocessing(), channels=3)
+@example(height=1, width=1, image=(16, 40), preprocessing=Preprocessing(resize="letterbox"), channels=3)
+def test_two_products_equal_the_eval_transform(height, width, image, preprocessing, channels):
     pixels = noise(height, width, channels)
-    framed = frame(torch.from_numpy(pixels)[None], image, how)[0]
-    torch.testing.assert_close(framed, Exact(image=image, preprocessing=how).frame(pixels), atol=GREY_LEVELS, rtol=0)
+    framed = resize_batch(torch.from_numpy(pixels)[None], image, preprocessing)[0]
+    torch.testing.assert_close(
+        framed, EvalTransform(image=image, preprocessing=preprocessing).resize_only(pixels), atol=GREY_LEVELS, rtol=0
+    )
 
 
-@given(long=st.integers(500, 20_000), short=st.integers(1, 3), upright=st.booleans(), image=images, how=chains)
-def test_lines_of_thousands_of_pixels_lose_the_same_ends(long, short, upright, image, how):
+@given(
+    long=st.integers(500, 20_000), short=st.integers(1, 3), upright=st.booleans(), image=images, preprocessing=chains
+)
+def test_very_long_images_are_trimmed_alike(long, short, upright, image, preprocessing):
     pixels = noise(long, short, 1) if upright else noise(short, long, 1)
-    framed = frame(torch.from_numpy(pixels)[None], image, how)[0]
+    framed = resize_batch(torch.from_numpy(pixels)[None], image, preprocessing)[0]
     rounding = 10 * GREY_LEVELS  # each is a sum of thousands in float32; another end would differ by whole grey levels
-    torch.testing.assert_close(framed, Exact(image=image, preprocessing=how).frame(pixels), atol=rounding, rtol=0)
+    torch.testing.assert_close(
+        framed, EvalTransform(image=image, preprocessing=preprocessing).resize_only(pixels), atol=rounding, rtol=0
+    )
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("resize", ["crop", "squash", "letterbox"])
 @pytest.mark.parametrize("size", [(375, 500), (224, 224), (50, 60), (1200, 900)])
-def test_photos_sizes_at_224_pixels(size, resize, interpolation):
-    how = Preprocessing(resize=resize, interpolation=interpolation, crop=0.875)
+def test_photo_sizes_at_224_pixels(size, resize, interpolation):
+    preprocessing = Preprocessing(resize=resize, interpolation=interpolation, crop=0.875)
     pixels = noise(*size, 3)
-    framed = frame(torch.from_numpy(pixels)[None], (224, 224), how)[0]
+    framed = resize_batch(torch.from_numpy(pixels)[None], (224, 224), preprocessing)[0]
     torch.testing.assert_close(
-        framed, Exact(image=(224, 224), preprocessing=how).frame(pixels), atol=GREY_LEVELS, rtol=0
+        framed,
+        EvalTransform(image=(224, 224), preprocessing=preprocessing).resize_only(pixels),
+        atol=GREY_LEVELS,
+        rtol=0,
     )
 
 
-@given(height=st.integers(1, 70), width=st.integers(1, 70), image=images, how=chains)
-def test_the_products_are_pillows_resize(height, width, image, how):
-    assume(how.resize != "letterbox")
-    # pictures longer than four times the crop lose their ends first, and with them a fraction of a pixel
+@given(height=st.integers(1, 70), width=st.integers(1, 70), image=images, preprocessing=chains)
+def test_the_products_equal_pillows_resize(height, width, image, preprocessing):
+    assume(preprocessing.resize != "letterbox")
+    # images longer than four times the crop lose their ends first, and with them a fraction of a pixel
     assume(
-        how.resize == "squash"
+        preprocessing.resize == "squash"
         or max(height * image[1], width * image[0]) < 4 * min(height * image[1], width * image[0])
     )
     pixels = noise(height, width, 3)
-    framed = frame(torch.from_numpy(pixels)[None], image, how)[0]
-    np.testing.assert_allclose(framed, with_pillow(pixels, image, how), atol=2e-3)
+    framed = resize_batch(torch.from_numpy(pixels)[None], image, preprocessing)[0]
+    np.testing.assert_allclose(framed, with_pillow(pixels, image, preprocessing), atol=2e-3)
 
 
 @given(height=st.integers(1, 100_000), width=st.integers(1, 100_000), image=images, crop=crops)
 @example(height=3, width=500, image=(8, 8), crop=1.0)
 @example(height=425, width=477, image=(24, 7), crop=0.95)  # 7 / (25 / 425) is 119, or a hair more if rounded twice
-def test_sides_are_cut_and_rounded_as_python_rounds(height, width, image, crop):
+def test_sides_are_trimmed_and_rounded_as_python_rounds(height, width, image, crop):
     grown = round(image[0] / crop), round(image[1] / crop)
-    picture = torch.empty(1, height, width, device="meta")
-    kept = tuple(_without_ends(picture, grown).shape[1:])
-    size = _covering(kept, grown)
-    for axis, side, keep, resized, wanted in zip(
+    pixels = torch.empty(1, height, width, device="meta")
+    kept = tuple(_trim_ends(pixels, grown).shape[1:])
+    size = _cover_size(kept, grown)
+    for axis, side, keep, resized, length in zip(
         axes(height, width, image, Preprocessing(crop=crop)), (height, width), kept, size, image, strict=True
     ):
         assert (axis.first.item(), axis.kept.item()) == ((side - keep) // 2, keep)
-        assert (axis.size.item(), axis.offset.item()) == (resized, (resized - wanted) // 2)
+        assert (axis.size.item(), axis.offset.item()) == (resized, (resized - length) // 2)
 
 
-def test_floats_on_0_to_255_are_pictures_too_and_a_batch_is_its_pictures():
-    how = Preprocessing(interpolation="bilinear")
+def test_float_images_work_and_a_batch_equals_its_images():
+    preprocessing = Preprocessing(interpolation="bilinear")
     deep = torch.rand(3, 40, 30, 1) * 255
-    together = frame(deep, (16, 16), how)
+    together = resize_batch(deep, (16, 16), preprocessing)
     for one, pixels in zip(together, deep, strict=True):
         torch.testing.assert_close(
-            one, Exact(image=(16, 16), preprocessing=how).frame(pixels.numpy()), atol=GREY_LEVELS, rtol=0
+            one,
+            EvalTransform(image=(16, 16), preprocessing=preprocessing).resize_only(pixels.numpy()),
+            atol=GREY_LEVELS,
+            rtol=0,
         )
 
 
-def test_rows_of_weights_sum_to_one_or_to_nothing_in_the_padding():
+def test_rows_of_weights_sum_to_one_or_to_zero_in_the_padding():
     down, _ = axes(10, 40, (16, 16), Preprocessing(resize="letterbox"))
-    rows, used = weights(down, 10, 16, "bicubic")
+    rows, used = filter_weights(down, 10, 16, "bicubic")
     torch.testing.assert_close(rows.sum(dim=1), used.float())
     assert used.tolist() == [False] * 6 + [True] * 4 + [False] * 6
 
 
 class Largest(TorchDispatchMode):
-    """Watches the numbers of every tensor that is made."""
+    """Records the size of the largest tensor that is made."""
 
-    numbers = 0
+    elements = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
-        self.numbers = max(
-            [self.numbers, *(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))]
+        self.elements = max(
+            [self.elements, *(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))]
         )
         return made
 
 
-def test_nothing_larger_than_the_picture_itself_is_made_of_twelve_megapixels():
+def test_no_tensor_larger_than_the_image_is_made_of_twelve_megapixels():
     with Largest() as largest:
-        frame(torch.zeros(1, 3000, 4000, 3, dtype=torch.uint8), (224, 224), Preprocessing())
-    assert largest.numbers == 3000 * 4000 * 3
+        resize_batch(torch.zeros(1, 3000, 4000, 3, dtype=torch.uint8), (224, 224), Preprocessing())
+    assert largest.elements == 3000 * 4000 * 3

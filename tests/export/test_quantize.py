@@ -1,4 +1,4 @@
-"""int8: what is rounded, what is not, and when it is refused."""
+"""int8 files: which layers are quantized, and when a file is refused."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pytest
 import torch
 
 import vitkit
-from tests.data.images import scene
-from tests.export.exports import model, written
+from tests.data.sample_images import scene
+from tests.export.exported_files import model, written
 from vitkit.data.sources.open import open_data
 from vitkit.export import write as exporting
-from vitkit.export.exported import open_exported
-from vitkit.export.onnx_file import ExportError, OnnxModel
-from vitkit.export.quantize import _layers, quantise
+from vitkit.export.exported import OnnxModel, open_exported
+from vitkit.export.metadata import ExportError
+from vitkit.export.quantize import _layers, quantize
 from vitkit.export.write import export_int8
 from vitkit.predict.classifier import Classifier
-from vitkit.predict.samples import find_samples, inside
+from vitkit.predict.samples import find_samples, package_samples
 
-PICTURES = [scene(40, 60), scene(33, 20)[:, ::-1].copy(), 255 - scene(50, 50)]
+IMAGES = [scene(40, 60), scene(33, 20)[:, ::-1].copy(), 255 - scene(50, 50)]
 
 
 @pytest.fixture(scope="module")
 def with_outlier() -> Classifier:
-    """One hidden number of the last MLP is some hundred times the others, and counts for little: as in real ViTs."""
+    """Make one hidden unit of the last MLP some hundred times the others, with little effect, as in real ViTs."""
     torch.manual_seed(0)
     made = model()
     with torch.no_grad():
@@ -47,12 +47,12 @@ def plain(with_outlier: Classifier, tmp_path_factory: pytest.TempPathFactory) ->
     return path
 
 
-def test_a_layer_with_an_outlier_stays_in_float32_and_answers_stay(plain: Path, tmp_path: Path):
+def test_a_layer_with_an_outlier_stays_in_float32_and_predictions_stay(plain: Path, tmp_path: Path):
     [last] = [name for name, (_, weights) in _layers(onnx.load(plain)).items() if 0 < np.abs(weights[3]).max() < 1e-3]
-    kept = quantise(plain, tmp_path / "int8.onnx", PICTURES, json.dumps({**open_exported(plain).metadata}))
+    kept = quantize(plain, tmp_path / "int8.onnx", IMAGES, json.dumps({**open_exported(plain).metadata}))
     assert kept == [last]
-    told, truth = (open_exported(path).probabilities(PICTURES) for path in (tmp_path / "int8.onnx", plain))
-    assert 0 < np.abs(told - truth).max() < 0.05
+    quantized, exact = (open_exported(path).probabilities(IMAGES) for path in (tmp_path / "int8.onnx", plain))
+    assert 0 < np.abs(quantized - exact).max() < 0.05
     content = onnx.load(tmp_path / "int8.onnx")
     rounded = [node for node in content.graph.node if node.op_type == "MatMulInteger"]
     assert len(rounded) == len(_layers(onnx.load(plain))) - 1
@@ -67,32 +67,32 @@ def test_int8_is_scored_and_one_that_loses_too_much_is_not_kept(
     monkeypatch.setattr(exporting, "_write", lambda _, path, *rest: OnnxModel(shutil.copy(plain, path)))
     samples = find_samples("", with_outlier.model, "fashion")
     asked: dict[str, Any] = {"input": "tensor", "samples": samples}
-    made = export_int8(with_outlier, tmp_path / "model.onnx", most=40, max_drop=100, **asked)
+    made = export_int8(with_outlier, tmp_path / "model.onnx", max_images=40, max_drop=100, **asked)
     assert made.comparison.labelled == 40
-    assert made.comparison.pictures == 46
+    assert made.comparison.images == 46
     record = json.loads((tmp_path / "model.onnx.json").read_text())
     assert record["int8"]["drop"] == pytest.approx(
         100 * (record["comparison"]["accuracy"] - record["comparison"]["file_accuracy"])
     )
     assert set(record["int8"]["speed"]) == {"1", "8"}
-    assert record["int8"]["beside"] == pytest.approx(_moved_in_a_batch(made.path, samples.calibration(16)), rel=0.5)
+    assert record["int8"]["beside"] == pytest.approx(_batch_effect(made.path, samples.calibration(16)), rel=0.5)
     assert open_exported(made.path).metadata["numbers"] == "int8"
     with pytest.raises(ExportError, match="was not written"):  # whatever it loses
-        export_int8(with_outlier, tmp_path / "other.onnx", most=5, max_drop=-101, **asked)
+        export_int8(with_outlier, tmp_path / "other.onnx", max_images=5, max_drop=-101, **asked)
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "model.onnx.json"}
 
 
-def test_a_folder_that_is_not_there_is_told_in_words(with_outlier: Classifier, tmp_path: Path):
+def test_a_missing_folder_is_a_readable_error(with_outlier: Classifier, tmp_path: Path):
     with pytest.raises(ExportError, match="cannot be written: No such file or directory"):
         export_int8(with_outlier, tmp_path / "nowhere" / "model.onnx")
 
 
-def _moved_in_a_batch(path: Path, pictures: list[np.ndarray]) -> float:
-    """One scale for a batch: what is asked beside a picture counts."""
-    session, ready = onnxruntime.InferenceSession(path), open_exported(path).ready
-    images = np.stack([ready(pixels) for pixels in pictures])
-    alone = np.concatenate([session.run(["probabilities"], {"pictures": image[None]})[0] for image in images])
-    return float(np.abs(session.run(["probabilities"], {"pictures": images})[0] - alone).max())
+def _batch_effect(path: Path, images: list[np.ndarray]) -> float:
+    """Return how far the other images of a batch, which share one scale, move a probability."""
+    session, ready = onnxruntime.InferenceSession(path), open_exported(path).prepare
+    images = np.stack([ready(pixels) for pixels in images])
+    alone = np.concatenate([session.run(["probabilities"], {"images": image[None]})[0] for image in images])
+    return float(np.abs(session.run(["probabilities"], {"images": images})[0] - alone).max())
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_convolutions_are_refused(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_samples_are_spread_over_the_split_and_their_labels_are_the_models():
+def test_samples_are_spread_over_the_split_and_have_the_models_labels():
     classifier = Classifier(vitkit.create("mu/8", classes=2, image=32), labels=["trouser", "bag"])
     samples = find_samples("", classifier.model, "fashion").spread(10)
     names = open_data("fashion").classes
@@ -113,9 +113,9 @@ def test_samples_are_spread_over_the_split_and_their_labels_are_the_models():
     assert len(samples.calibration(3)) == 3
 
 
-def test_a_model_of_five_bands_sees_grey_pictures_as_bands():
+def test_a_model_of_five_channels_gets_grey_images_as_channels():
     classifier = Classifier(vitkit.create("mu/8", classes=2, image=32, channels=5))
-    samples = inside(classifier.model)
+    samples = package_samples(classifier.model)
     shapes = {pixels.shape for _, pixels in samples.spread(3)}
     assert shapes == {(28, 28, 5)}
     assert not samples.labelled

@@ -1,4 +1,4 @@
-"""A small model of coloured pictures with names, real pictures in many sizes, and pictures of every odd kind."""
+"""A small model with class names, real images in many sizes, and images of every odd kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.data.images import encode, npy, oriented, scene
+from tests.data.sample_images import encode, npy, oriented, scene
 from tests.model.kinds import randomise
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.open import open_data
@@ -22,18 +22,23 @@ from vitkit.model.build import Model
 LABELS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 
 
-def colour_model(**preprocessing: Any) -> Model:
-    """Answers that differ from picture to picture, for a 32 x 32 view of it."""
-    model = copy.deepcopy(_spread())
+def small_model(**preprocessing: Any) -> Model:
+    """Return a model of 32 x 32 images whose predictions differ from image to image."""
+    model = copy.deepcopy(_varied_model())
     model.metadata = replace(model.metadata, labels=LABELS, preprocessing=Preprocessing(**preprocessing))
     return model
 
 
+def rounding(model: Model) -> float:
+    """Return a tolerance for probabilities that differ by the order of float32 sums: 16 · eps · √(depth · width)."""
+    return 16 * float(np.finfo(np.float32).eps) * (model.config.depth * model.config.width) ** 0.5
+
+
 @cache
-def _spread() -> Model:
+def _varied_model() -> Model:
     torch.manual_seed(0)
     model = randomise(vitkit.create("mu/4", classes=len(LABELS), image=32)).eval()
-    # random weights answer every picture alike; a head that is blind to what all have in common does not
+    # random weights predict the same for every image; a head that ignores what all have in common does not
     images = torch.nn.functional.interpolate(torch.rand(256, 3, 8, 8) * 2 - 1, (32, 32), mode="bicubic")
     with torch.no_grad():
         _, seen = model(images, capture=("representation",))
@@ -44,8 +49,8 @@ def _spread() -> Model:
     return model
 
 
-def odd_pictures() -> dict[str, bytes]:
-    """What breaks other tools: turned, deep, in four inks, see-through, long and thin."""
+def odd_images() -> dict[str, bytes]:
+    """Return what breaks other tools: rotated, 16-bit, CMYK, transparent, long and thin images."""
     wide = scene(20, 90)
     deep = np.linspace(0, 65535, 30 * 45).reshape(30, 45).astype(np.uint16)
     seethrough = np.dstack([scene(), np.linspace(0, 255, 24 * 40).reshape(24, 40).astype(np.uint8)])
@@ -67,14 +72,14 @@ def odd_pictures() -> dict[str, bytes]:
     }
 
 
-def real_pictures(folder: Path, count: int) -> list[Path]:
-    """Pictures inside the package, coloured and enlarged to odd sizes, as files."""
+def real_images(folder: Path, count: int) -> list[Path]:
+    """Write images of the package, coloured and enlarged to odd sizes, and return their paths."""
     split = open_data("fashion").splits["test"]
     paths = []
-    for place, index in enumerate(np.linspace(0, len(split) - 1, count).astype(int)):
+    for number, index in enumerate(np.linspace(0, len(split) - 1, count).astype(int)):
         grey = np.asarray(split.read(int(index)))[..., 0]
-        coloured = np.dstack([grey, np.roll(grey, place % 7, 0), np.roll(grey, place % 5, 1)])
-        picture = Image.fromarray(coloured).resize((28 + place % 23, 28 + place % 31), Image.Resampling.BICUBIC)
-        paths.append(folder / f"{place:03d}.{'jpg' if place % 2 else 'png'}")
-        picture.save(paths[-1])
+        coloured = np.dstack([grey, np.roll(grey, number % 7, 0), np.roll(grey, number % 5, 1)])
+        image = Image.fromarray(coloured).resize((28 + number % 23, 28 + number % 31), Image.Resampling.BICUBIC)
+        paths.append(folder / f"{number:03d}.{'jpg' if number % 2 else 'png'}")
+        image.save(paths[-1])
     return paths

@@ -1,4 +1,4 @@
-"""One artefact, the same answer everywhere: Classifier, the command line, ONNX, pt2 and HTTP are asked the same."""
+"""Classifier, the command line, ONNX, pt2 and HTTP give the same predictions for the same images."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ import pytest
 from numpy.typing import NDArray
 
 import vitkit
-from tests.predict.coloured import colour_model, odd_pictures, real_pictures
-from tests.serve.small import in_process
+from tests.predict.small_model import odd_images, real_images, small_model
 from vitkit.cli.main import main
+from vitkit.export.compare import TOLERANCE
 from vitkit.export.exported import open_exported
 from vitkit.predict.inputs import pixels_of
-from vitkit.serve.model_pool import Service
 
-Probabilities = dict[str, NDArray[np.float32]]  # of each picture, by its path
+running_server = pytest.importorskip("tests.serve.servers", reason="needs vitkit[serve]").running_server
+ModelPool = pytest.importorskip("vitkit.serve.model_pool", reason="needs vitkit[serve]").ModelPool
+
+Probabilities = dict[str, NDArray[np.float32]]  # of each image, by its path
 
 COUNT = 200
-WITHIN = 1e-4
 
 
-class Answers:
-    """What each way says to the same pictures."""
+class Interfaces:
+    """The probabilities of each interface for the same images."""
 
-    def __init__(self, run: Path, pictures: list[Path], address: str, capsys: pytest.CaptureFixture[str]):
-        self.run, self.pictures, self.address, self.capsys = run, pictures, address, capsys
+    def __init__(self, run: Path, images: list[Path], address: str, capsys: pytest.CaptureFixture[str]):
+        self.run, self.images, self.address, self.capsys = run, images, address, capsys
         self.classes = len(vitkit.Classifier(run).labels)
 
     def classifier(self) -> Probabilities:
-        told = vitkit.Classifier(self.run)(self.pictures)
-        return {prediction.name: prediction.probabilities for prediction in told}  # type: ignore[misc]
+        results = vitkit.Classifier(self.run)(self.images)
+        return {prediction.name: prediction.probabilities for prediction in results}  # type: ignore[misc]
 
     def command_line(self) -> Probabilities:
         main(
             [
                 "predict",
                 str(self.run),
-                *map(str, self.pictures),
+                *map(str, self.images),
                 "--json",
                 "--top",
                 str(self.classes),
@@ -52,36 +53,36 @@ class Answers:
             ]
         )
         rows = [json.loads(line) for line in self.capsys.readouterr().out.splitlines()]
-        return {row["picture"]: self._in_order(row["answers"]) for row in rows}
+        return {row["image"]: self._in_order(row["answers"]) for row in rows}
 
     def exported(self, to: str) -> Probabilities:
-        # float32 takes the 16-bit pictures as well; what it computes is the same
+        # float32 takes the 16-bit images as well; what it computes is the same
         main(["export", str(self.run), "--to", to, "--input", "float32", "--overwrite", "--json"])
         out, err = self.capsys.readouterr()
         assert err.count("\n") == 1, err  # nothing of what exporters tell about themselves
         file = open_exported(json.loads(out)["file"])
-        told = file.probabilities([pixels_of(path) for path in self.pictures])
-        return dict(zip(map(str, self.pictures), told, strict=True))
+        results = file.probabilities([pixels_of(path) for path in self.images])
+        return dict(zip(map(str, self.images), results, strict=True))
 
     def form(self) -> Probabilities:
-        return self._asked(lambda paths: {"files": [("pictures", (path.name, path.read_bytes())) for path in paths]})
+        return self._asked(lambda paths: {"files": [("images", (path.name, path.read_bytes())) for path in paths]})
 
     def base64(self) -> Probabilities:
         return self._asked(
-            lambda paths: {"json": {"pictures": [base64.b64encode(path.read_bytes()).decode() for path in paths]}}
+            lambda paths: {"json": {"images": [base64.b64encode(path.read_bytes()).decode() for path in paths]}}
         )
 
     def _asked(self, content: Any) -> Probabilities:
-        told: Probabilities = {}
+        results: Probabilities = {}
         with httpx.Client(base_url=self.address, timeout=120) as client:
-            for start in range(0, len(self.pictures), 40):
-                part = self.pictures[start : start + 40]
+            for start in range(0, len(self.images), 40):
+                part = self.images[start : start + 40]
                 answer = client.post("/v1/predict", params={"top": self.classes}, **content(part))
                 assert answer.status_code == 200, answer.text
                 for path, prediction in zip(part, answer.json()["predictions"], strict=True):
                     assert prediction["error"] is None, (path, prediction)
-                    told[str(path)] = self._in_order(prediction["answers"])
-        return told
+                    results[str(path)] = self._in_order(prediction["answers"])
+        return results
 
     def _in_order(self, answers: list[dict[str, Any]]) -> NDArray[np.float32]:
         row = np.full(self.classes, np.nan, np.float32)
@@ -91,7 +92,7 @@ class Answers:
 
 
 def pets(folder: Path, shared: Path) -> list[Path]:
-    """Photos of every breed."""
+    """Extract photos of every breed."""
     import tarfile
 
     with tarfile.open(shared / "data" / "pets160.tar") as tar:
@@ -103,36 +104,37 @@ def pets(folder: Path, shared: Path) -> list[Path]:
 
 
 @pytest.fixture(params=["inside the package", pytest.param("pets", marks=pytest.mark.slow)])
-def asked(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Answers]:
+def interfaces(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Interfaces]:
     run, photos = tmp_path / "run", tmp_path / "photos"
     photos.mkdir()
     if request.param == "pets":
         shared = request.getfixturevalue("shared")
         vitkit.save(vitkit.load(shared / "weights" / "vit_ti16_in1k_timm.safetensors"), run)
-        pictures = pets(photos, shared)
+        images = pets(photos, shared)
     else:
-        vitkit.save(colour_model(crop=0.9), run)
-        pictures = real_pictures(photos, COUNT)
-    for name, content in odd_pictures().items():
-        pictures.append(photos / name)
-        pictures[-1].write_bytes(content)
-    with Service({"run": vitkit.Classifier(run)}) as service, in_process(service) as (address, _, _):
-        yield Answers(run, pictures, address, capsys)
+        vitkit.save(small_model(crop=0.9), run)
+        images = real_images(photos, COUNT)
+    for name, content in odd_images().items():
+        images.append(photos / name)
+        images[-1].write_bytes(content)
+    with ModelPool({"run": vitkit.Classifier(run)}) as service, running_server(service) as (address, _, _):
+        yield Interfaces(run, images, address, capsys)
 
 
-def test_the_same_pictures_have_the_same_answers_everywhere(asked: Answers):
-    truth = asked.classifier()
-    assert len(truth) == COUNT + len(odd_pictures())
-    assert len({int(row.argmax()) for row in truth.values()}) >= 5, "a model that says the same to all shows nothing"
-    ways = {
-        "command line": asked.command_line(),
-        "ONNX": asked.exported("onnx"),
-        "pt2": asked.exported("pt2"),
-        "HTTP, a form": asked.form(),
-        "HTTP, base64": asked.base64(),
-    }
-    for way, told in ways.items():
-        assert told.keys() == truth.keys()
-        for name, row in told.items():
-            assert row.argmax() == truth[name].argmax(), (way, name)
-            np.testing.assert_allclose(row, truth[name], atol=WITHIN, rtol=0, err_msg=f"{way}, {name}")
+def test_the_same_images_have_the_same_predictions_everywhere(interfaces: Interfaces):
+    exact = interfaces.classifier()
+    assert len(exact) == COUNT + len(odd_images())
+    assert len({int(row.argmax()) for row in exact.values()}) >= 5, "a model with one prediction for all shows nothing"
+    for interface, results in {
+        "command line": interfaces.command_line(),
+        "ONNX": interfaces.exported("onnx"),
+        "pt2": interfaces.exported("pt2"),
+        "HTTP, a form": interfaces.form(),
+        "HTTP, base64": interfaces.base64(),
+    }.items():
+        assert results.keys() == exact.keys()
+        for name, row in results.items():
+            assert row.argmax() == exact[name].argmax(), (interface, name)
+            np.testing.assert_allclose(row, exact[name], atol=TOLERANCE, rtol=0, err_msg=f"{interface}, {name}")

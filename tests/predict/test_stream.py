@@ -1,4 +1,4 @@
-"""`vitkit predict`: files, folders and patterns → rows, continued where they stopped."""
+"""`vitkit predict` writes rows for files, folders and patterns, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -23,59 +23,60 @@ import pytest
 import torch
 
 import vitkit
-from tests.data.images import encode, scene
-from tests.predict.coloured import LABELS, colour_model, odd_pictures, real_pictures
+from tests.data.sample_images import encode, scene
+from tests.predict.small_model import LABELS, odd_images, real_images, rounding, small_model
 from vitkit.cli.main import main
-from vitkit.data.sources.named import find
+from vitkit.data.sources.image_paths import find_images
+from vitkit.model.build import Model
 from vitkit.predict.stream import predict_files, predict_into
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    vitkit.save(colour_model(), tmp_path / "run")
+    vitkit.save(small_model(), tmp_path / "run")
     return tmp_path / "run"
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """30 pictures in two folders, one of them broken, and a text beside them."""
+    """Write 30 images in two folders, one of them broken, and a text file."""
     folder = tmp_path / "photos"
     for name in ("a", "b"):
         (folder / name).mkdir(parents=True)
-        real_pictures(folder / name, 15)
+        real_images(folder / name, 15)
     (folder / "a" / "007.jpg").write_bytes(b"\xff\xd8\xffnothing")
-    (folder / "notes.txt").write_text("not a picture")
+    (folder / "notes.txt").write_text("not an image")
     return folder
 
 
-def predict(*words: str | Path) -> None:
-    main(["predict", *map(str, words), "--device", "cpu"])
+def predict(*arguments: str | Path) -> None:
+    main(["predict", *map(str, arguments), "--device", "cpu"])
 
 
 def answers(run: Path, photos: Path) -> dict[str, str | None]:
-    """The oracle: each picture asked on its own."""
+    """Return the oracle: the label of each image, predicted on its own."""
     classifier = vitkit.Classifier(run)
-    told = {str(path): classifier(path) for path in sorted(photos.rglob("*.*g"))}
-    return {name: None if prediction.error else prediction.label for name, prediction in told.items()}
+    predictions = {str(path): classifier(path) for path in sorted(photos.rglob("*.*g"))}
+    return {name: None if prediction.error else prediction.label for name, prediction in predictions.items()}
 
 
-def test_json_is_a_line_for_each_picture(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
+def test_json_is_a_line_for_each_image(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
     predict(run, photos, "--json", "--top", "2")
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["picture"]: row["answers"][0]["label"] if row["answers"] else None for row in rows} == answers(
+    assert {row["image"]: row["answers"][0]["label"] if row["answers"] else None for row in rows} == answers(
         run, photos
     )
-    assert [row["picture"] for row in rows] == sorted(answers(run, photos))
+    assert [row["image"] for row in rows] == sorted(answers(run, photos))
     assert all(len(row["answers"]) == 2 for row in rows if row["error"] is None)
-    assert [row["picture"] for row in rows if row["error"]] == [str(photos / "a" / "007.jpg")]
+    assert [row["image"] for row in rows if row["error"]] == [str(photos / "a" / "007.jpg")]
 
 
 def test_csv_is_read_by_others(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
     predict(run, photos, "--csv", "--top", "3")
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {row["picture"]: row["label_1"] or None for row in rows} == answers(run, photos)
+    assert {row["image"]: row["label_1"] or None for row in rows} == answers(run, photos)
     assert list(rows[0]) == [
-        "picture",
+        "image",
         "error",
         "label_1",
         "probability_1",
@@ -104,19 +105,19 @@ def test_files_hold_what_is_printed(
 ):
     out = tmp_path / f"answers.{ending}"
     predict(run, photos, "--out", out)
-    assert "30 pictures; 1 could not be read" in capsys.readouterr().out
+    assert "30 images; 1 could not be read" in capsys.readouterr().out
     if ending == "parquet":
         rows = pyarrow.parquet.read_table(out).to_pylist()
-        found = {row["picture"]: row["label"] for row in rows}
+        labels = {row["image"]: row["label"] for row in rows}
         assert all(row["labels"][0] == row["label"] for row in rows if row["error"] is None)
     elif ending == "csv":
         with out.open(newline="") as file:
-            found = {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)}
+            labels = {row["image"]: row["label_1"] or None for row in csv.DictReader(file)}
         assert pyarrow.csv.read_csv(out).shape == (30, 12)  # strict: a row that is short is an error
     else:
         rows = [json.loads(line) for line in out.read_text().splitlines()]
-        found = {row["picture"]: row["answers"][0]["label"] if row["answers"] else None for row in rows}
-    assert found == answers(run, photos)
+        labels = {row["image"]: row["answers"][0]["label"] if row["answers"] else None for row in rows}
+    assert labels == answers(run, photos)
     assert [path.name for path in tmp_path.glob("*answers*")] == [out.name]
 
 
@@ -124,7 +125,7 @@ def test_people_get_bars_for_a_few_and_lines_for_many(run: Path, photos: Path, c
     predict(run, photos / "a" / "000.png", photos / "a" / "007.jpg")
     text = capsys.readouterr().out
     assert "█" in text
-    assert "no answer: " in text
+    assert "no prediction: " in text
     predict(run, photos)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 30
@@ -132,10 +133,10 @@ def test_people_get_bars_for_a_few_and_lines_for_many(run: Path, photos: Path, c
     assert answers(run, photos)[str(photos / "a" / "000.png")] in lines[0].split()[1]
 
 
-def test_a_killed_call_goes_on_where_it_stopped(run: Path, tmp_path: Path):
+def test_a_killed_call_continues_after_its_last_row(run: Path, tmp_path: Path):
     photos, out = tmp_path / "many", tmp_path / "answers.csv"
     photos.mkdir()
-    real_pictures(photos, 400)
+    real_images(photos, 400)
     command = [
         sys.executable,
         "-m",
@@ -164,37 +165,43 @@ def test_a_killed_call_goes_on_where_it_stopped(run: Path, tmp_path: Path):
     process.wait()
     assert not out.exists()
     with journal.open("ab") as file:
-        file.write(b'{"picture": "half a ro')  # the worst moment: within a row
+        file.write(b'{"image": "half a ro')  # the worst moment: within a row
     left = journal.read_bytes().count(b"\n") - 1
     assert 0 < left < 400
     done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
-    assert f"400 pictures, {left} of them from an earlier call" in done.stdout
-    again = tmp_path / "whole.csv"
-    assert predict_into(again, vitkit.Classifier(run), find([photos]), top=5) == (0, 0)
-    assert out.read_text() == again.read_text()
+    assert f"400 images, {left} of them from an earlier call" in done.stdout
+    uninterrupted = tmp_path / "uninterrupted.csv"
+    assert predict_into(uninterrupted, vitkit.Classifier(run), find_images([photos]), top=5) == (0, 0)
+    with out.open(newline="") as file, uninterrupted.open(newline="") as other:
+        for row, expected in zip(csv.DictReader(file), csv.DictReader(other), strict=True):
+            assert (row["image"], row["error"]) == (expected["image"], expected["error"])
+            # other images in the batch may change the order of float32 sums
+            for rank in range(1, 6):
+                probability = float(expected[f"probability_{rank}"])
+                assert float(row[f"probability_{rank}"]) == pytest.approx(probability, abs=rounding(small_model()))
     assert not journal.exists()
 
 
-def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_path: Path):
+def test_rows_of_another_model_are_never_mixed(run: Path, photos: Path, tmp_path: Path):
     out = tmp_path / "answers.jsonl"
     classifier = vitkit.Classifier(run)
 
     def stop(items, total, what):
-        for place, item in enumerate(items):
-            if place == 10:
+        for index, item in enumerate(items):
+            if index == 10:
                 raise KeyboardInterrupt
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, find([photos]), top=5, source="runs/a", progress=stop)
-    retrained = vitkit.Classifier(colour_model())
+        predict_into(out, classifier, find_images([photos]), top=5, source="runs/a", progress=stop)
+    retrained = vitkit.Classifier(small_model())
     with torch.no_grad():
         retrained.model.head.logits.bias += 0.5
-    lies = find([photos])
-    for words, other, paths, top in (
+    lies = find_images([photos])
+    for arguments, other, paths, top in (
         (
             r"preprocessing: resize to cover 32 x 32.*; now resize to 32 x 32, whatever the shape",
-            vitkit.Classifier(colour_model(resize="squash")),
+            vitkit.Classifier(small_model(resize="squash")),
             lies,
             5,
         ),
@@ -206,22 +213,22 @@ def test_rows_of_another_model_are_never_mixed_in(run: Path, photos: Path, tmp_p
         ),
         (r"model: mu/4 at 32 x 32 px, from runs/a; now mu/4 at 32 x 32 px, from runs/b", retrained, lies, 5),
         (r"--top: 5; now 3", classifier, lies, 3),
-        (rf"pictures: 30, the first {photos}/a/000.png; now 29, the first {photos}/a/001.jpg", classifier, lies[1:], 5),
-        (r"pictures: 30, .*, as now, but what is called so has changed", classifier, [*lies[:-1], lies[0]], 5),
+        (rf"images: 30, the first {photos}/a/000.png; now 29, the first {photos}/a/001.jpg", classifier, lies[1:], 5),
+        (r"images: 30, .*, as now, but the content has changed", classifier, [*lies[:-1], lies[0]], 5),
     ):
-        with pytest.raises(vitkit.VitkitError, match=f"begun with another model(.|\n)*{words}") as told:
+        with pytest.raises(vitkit.VitkitError, match=f"begun with another model(.|\n)*{arguments}") as error:
             predict_into(out, other, paths, top=top, source="runs/b")
-        assert len(str(told.value).splitlines()) == 3  # what differs, and nothing else
-        assert not re.search(r"[0-9a-f]{16}|\w\(\w+=", str(told.value))  # no hash, no repr
+        assert len(str(error.value).splitlines()) == 3  # what differs, and nothing else
+        assert not re.search(r"[0-9a-f]{16}|\w\(\w+=", str(error.value))  # no hash, no repr
     # the same model, wherever it lies now
-    assert predict_into(out, classifier, find([photos]), top=5, source="runs/moved") == (10, 1)
+    assert predict_into(out, classifier, find_images([photos]), top=5, source="runs/moved") == (10, 1)
     with pytest.raises(vitkit.VitkitError, match="exists already"):
-        predict_into(out, classifier, find([photos]), top=5)
-    assert predict_into(out, classifier, find([photos]), top=5, overwrite=True) == (0, 1)
+        predict_into(out, classifier, find_images([photos]), top=5)
+    assert predict_into(out, classifier, find_images([photos]), top=5, overwrite=True) == (0, 1)
 
 
-def test_a_file_that_is_being_replaced_is_so_by_the_same_call_without_overwrite(photos: Path, tmp_path: Path):
-    classifier, out, paths = vitkit.Classifier(colour_model()), tmp_path / "a.csv", find([photos])
+def test_an_interrupted_overwrite_is_continued_without_overwrite(photos: Path, tmp_path: Path):
+    classifier, out, paths = vitkit.Classifier(small_model()), tmp_path / "a.csv", find_images([photos])
     out.write_text("older answers\n")
 
     def stopped(items, total, what):
@@ -242,7 +249,7 @@ def test_a_file_that_is_being_replaced_is_so_by_the_same_call_without_overwrite(
         predict_into(out, classifier, paths, top=5)
 
 
-def test_a_full_disk_is_told_in_words_and_loses_no_row(
+def test_a_full_disk_is_a_readable_error_and_loses_no_row(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out, before = tmp_path / "answers.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -254,59 +261,95 @@ def test_a_full_disk_is_told_in_words_and_loses_no_row(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert stopped.value.code == 2
     assert "answers.csv.part cannot be written: File too large" in capsys.readouterr().err
-    whole = (tmp_path / "answers.csv.part").read_bytes().count(b"\n") - 1
-    assert predict_into(out, vitkit.Classifier(run), find([photos]), top=5) == (whole, 1)
+    complete = (tmp_path / "answers.csv.part").read_bytes().count(b"\n") - 1
+    assert predict_into(out, vitkit.Classifier(run), find_images([photos]), top=5) == (complete, 1)
     with out.open(newline="") as file:
-        assert {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
+        assert {row["image"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
 
 
 @pytest.mark.parametrize("content", [b"notes of mine", b"a,b\n1,2\n", b"[1]\n", b'{"model": "1f2e", "top": 5}\n'])
-def test_a_part_that_is_another_program_s_is_left_alone(run: Path, photos: Path, tmp_path: Path, content: bytes):
+def test_a_part_file_of_another_program_is_left_alone(run: Path, photos: Path, tmp_path: Path, content: bytes):
     (tmp_path / "answers.csv.part").write_bytes(content)
     with pytest.raises(vitkit.VitkitError, match="a file that vitkit has not written"):
-        predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5)
+        predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find_images([photos]), top=5)
     assert (tmp_path / "answers.csv.part").read_bytes() == content
 
 
 @pytest.mark.parametrize("left", [b"", b'{"model": ["', None])
-def test_what_a_crash_leaves_of_a_journal_is_no_hindrance(run: Path, photos: Path, tmp_path: Path, left: bytes | None):
+def test_the_remains_of_a_crash_in_a_journal_are_cut_off(run: Path, photos: Path, tmp_path: Path, left: bytes | None):
     out, classifier, part = tmp_path / "answers.csv", vitkit.Classifier(run), tmp_path / "answers.csv.part"
     if left is None:  # the file system gave the last row its room, and not its content
         with pytest.raises(ZeroDivisionError):
             predict_into(
                 out,
                 classifier,
-                find([photos]),
+                find_images([photos]),
                 top=5,
-                progress=lambda items, total, what: (1 / (3 - place) and item for place, item in enumerate(items)),
+                progress=lambda items, total, what: (1 / (3 - index) and item for index, item in enumerate(items)),
             )
         part.write_bytes(part.read_bytes() + bytes(100) + b"\n")
     else:
         part.write_bytes(left)
-    assert predict_into(out, classifier, find([photos]), top=5) == (3 if left is None else 0, 1)
+    assert predict_into(out, classifier, find_images([photos]), top=5) == (3 if left is None else 0, 1)
     with out.open(newline="") as file:
-        assert {row["picture"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
+        assert {row["image"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
 
 
 def test_rows_that_another_process_is_writing_are_left_alone(run: Path, photos: Path, tmp_path: Path):
-    part = tmp_path / "answers.csv.part"
-    holds = "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, fcntl.LOCK_EX); print(1); input()"
+    journal = tmp_path / "answers.csv.part"
+    hold = "import sys; from vitkit.atomic import lock; file = open(sys.argv[1], 'ab'); print(lock(file)); input()"
     with subprocess.Popen(
-        [sys.executable, "-uc", holds, str(part)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-uc", hold, str(journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
-        other.stdout.readline()
+        assert other.stdout.readline() == b"True\n"
         for overwrite in (False, True):
             with pytest.raises(vitkit.VitkitError, match="another process is writing"):
                 predict_into(
-                    tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5, overwrite=overwrite
+                    tmp_path / "answers.csv", vitkit.Classifier(run), find_images([photos]), top=5, overwrite=overwrite
                 )
         other.communicate(b"\n")
-    assert predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find([photos]), top=5) == (0, 1)
+    assert predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find_images([photos]), top=5) == (0, 1)
+
+
+def exact_weights() -> Model:
+    """Return a model whose weights are the same to the last bit on every machine."""
+    model = vitkit.create("mu/4", classes=3, image=16).eval()
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.copy_(((torch.arange(tensor.numel()) * 37 % 101 - 50) / 512).view(tensor.shape))
+    return model
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_journal_begun_by_an_older_vitkit_is_continued(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It was interrupted after 3 of 5 images; its header and its rows have other keys."""
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    paths = [Path("photos") / f"{number}.png" for number in range(5)]
+    for number, path in enumerate(paths):
+        path.write_bytes(encode(np.full((16, 16, 3), 40 * number, np.uint8), "PNG"))
+    paths[1].write_bytes(b"broken")
+    out, classifier = Path(f"answers.{ending}"), vitkit.Classifier(exact_weights(), labels=["ant", "bee", "cat"])
+    journal = (Path(__file__).parent / "old_journal.csv.part").read_bytes()
+    Path(f"{out}.part").write_bytes(journal)
+    with pytest.raises(vitkit.VitkitError, match=r"images: 5, the first photos/0\.png; now 4, the first photos/0\.png"):
+        predict_into(out, classifier, paths[:4], top=2)
+    assert predict_into(out, classifier, paths, top=2, source="runs/moved") == (3, 1)
+    if ending == "parquet":
+        rows = pyarrow.parquet.read_table(out).to_pylist()
+    elif ending == "csv":
+        rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    else:
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["image"] for row in rows] == [str(path) for path in paths]
+    assert [bool(row["error"]) for row in rows] == [False, True, False, False, False]
+    assert not any("picture" in row for row in rows)
+    assert not Path(f"{out}.part").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_a_scheduler_hear_how_to_go_on(
+def test_ctrl_c_and_sigterm_say_how_to_continue(
     run: Path,
     photos: Path,
     tmp_path: Path,
@@ -324,12 +367,12 @@ def test_ctrl_c_and_a_scheduler_hear_how_to_go_on(
         predict(run, photos, "--out", tmp_path / "answers.csv")
     monkeypatch.undo()
     assert stopped.value.code == 128 + number
-    assert "stopped; the same command goes on" in capsys.readouterr().err
+    assert "stopped; the same command continues" in capsys.readouterr().err
     predict(run, photos, "--out", tmp_path / "answers.csv")
-    assert "30 pictures, 1 of them from an earlier call" in capsys.readouterr().out
+    assert "30 images, 1 of them from an earlier call" in capsys.readouterr().out
 
 
-def test_output_that_nobody_can_take_is_no_traceback():
+def test_output_that_cannot_be_written_is_no_traceback():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "vitkit", "cost", "mu/4"],
@@ -342,23 +385,24 @@ def test_output_that_nobody_can_take_is_no_traceback():
     assert done.stderr == "vitkit cost: the output cannot be written: No space left on device.\n"
 
 
-def test_workers_change_nothing(run: Path, photos: Path):
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
+def test_data_workers_change_nothing(run: Path, photos: Path):
     classifier = vitkit.Classifier(run)
-    alone = [*predict_files(classifier, find([photos]))]
-    beside = [*predict_files(classifier, find([photos]), workers=2)]
-    for one, other in zip(alone, beside, strict=True):
+    alone = [*predict_files(classifier, find_images([photos]))]
+    with_workers = [*predict_files(classifier, find_images([photos]), workers=2)]
+    for one, other in zip(alone, with_workers, strict=True):
         assert (one.name, one.error) == (other.name, other.error)
         np.testing.assert_array_equal(one.probabilities, other.probabilities)
 
 
 def test_patterns_folders_and_files_are_found(photos: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(photos)
-    assert find(["*/00[01].*"]) == [Path("a/000.png"), Path("a/001.jpg"), Path("b/000.png"), Path("b/001.jpg")]
-    assert len(find(["**/*"])) == 30  # the text is none of them
-    assert find(["notes.txt"]) == [Path("notes.txt")]  # named on purpose: the row says that it is no picture
-    for wrong, message in ((["c*"], "no picture matches"), (["c"], "does not exist"), ([], "no pictures named")):
+    assert find_images(["*/00[01].*"]) == [Path("a/000.png"), Path("a/001.jpg"), Path("b/000.png"), Path("b/001.jpg")]
+    assert len(find_images(["**/*"])) == 30  # the text is none of them
+    assert find_images(["notes.txt"]) == [Path("notes.txt")]  # named on purpose: the row says that it is no image
+    for wrong, message in ((["c*"], "no image matches"), (["c"], "does not exist"), ([], "no images named")):
         with pytest.raises(vitkit.VitkitError, match=message):
-            find(wrong)
+            find_images(wrong)
 
 
 def test_a_list_on_standard_input_is_read(run: Path, photos: Path):
@@ -366,35 +410,37 @@ def test_a_list_on_standard_input_is_read(run: Path, photos: Path):
     names = sorted(map(os.fsencode, photos.rglob("*.*g")))
     odd = photos / os.fsdecode(b"no text \xff.jpg")
     odd.write_bytes((photos / "a" / "001.jpg").read_bytes())
-    asked = subprocess.run(
+    listed = subprocess.run(
         [sys.executable, "-m", "vitkit", "predict", str(run), "-", "--json", "--device", "cpu"],
         input=b"\n".join([*names, b"", os.fsencode(odd)]),
         capture_output=True,
         check=True,
     )
-    rows = [json.loads(line) for line in asked.stdout.splitlines()]
-    assert [row["picture"] for row in rows[:-1]] == [os.fsdecode(name) for name in names]
-    assert rows[-1]["answers"] == next(row["answers"] for row in rows if row["picture"].endswith("a/001.jpg"))
+    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [row["image"] for row in rows[:-1]] == [os.fsdecode(name) for name in names]
+    same_image = next(row["answers"] for row in rows if row["image"].endswith("a/001.jpg"))
+    for answer, expected in zip(rows[-1]["answers"], same_image, strict=True):
+        assert answer["probability"] == pytest.approx(expected["probability"], abs=rounding(small_model()))
     empty = subprocess.run([sys.executable, "-m", "vitkit", "predict", str(run), "-"], input=b"\n", capture_output=True)
     assert empty.returncode == 2
-    assert b"standard input names no pictures" in empty.stderr
+    assert b"standard input names no images" in empty.stderr
 
 
-def test_names_that_are_no_text_and_odd_pictures_come_through(run: Path, tmp_path: Path):
+def test_undecodable_names_and_odd_images_are_written(run: Path, tmp_path: Path):
     photos = tmp_path / "odd"
     photos.mkdir()
-    for name, content in odd_pictures().items():
+    for name, content in odd_images().items():
         (photos / name).write_bytes(content)
     (photos / os.fsdecode(b"\xff\xfe.png")).write_bytes(encode(scene(), "PNG"))
     (photos / 'comma, "quote"\n.png').write_bytes(encode(scene(), "PNG"))
     for ending in ("csv", "jsonl", "parquet"):
-        _, failed = predict_into(tmp_path / f"odd.{ending}", vitkit.Classifier(run), find([photos]), top=1)
+        _, failed = predict_into(tmp_path / f"odd.{ending}", vitkit.Classifier(run), find_images([photos]), top=1)
         assert failed == 0
     with (tmp_path / "odd.csv").open(newline="", errors="surrogateescape") as file:
-        assert sum(1 for _ in csv.reader(file)) == len(odd_pictures()) + 3
+        assert sum(1 for _ in csv.reader(file)) == len(odd_images()) + 3
 
 
-def test_a_name_takes_one_line_whatever_is_in_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_any_name_is_printed_on_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     photos = tmp_path / "names"
     photos.mkdir()
     for name in ("line\nbreak", "red\x1b[31m", "tab\t", "ü", "a", "b", "c"):
@@ -407,7 +453,7 @@ def test_a_name_takes_one_line_whatever_is_in_it(run: Path, tmp_path: Path, caps
     assert r"line\nbreak.png" in capsys.readouterr().out
 
 
-def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
+def test_broken_links_have_a_row_and_skipped_files_are_named(
     run: Path, photos: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ):
     (photos / "gone.jpg").symlink_to("nowhere.jpg")
@@ -416,7 +462,7 @@ def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
     for source in (photos, photos / "*.jpg"):
         with pytest.raises(SystemExit) if source != photos else nullcontext():  # of which not one has an answer
             predict(run, source, "--json")
-        rows = {row["picture"]: row["error"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+        rows = {row["image"]: row["error"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
         assert "No such file" in rows[str(photos / "gone.jpg")]
         assert len(rows) == (31 if source == photos else 1)
     assert "circle" in caplog.text
@@ -424,32 +470,32 @@ def test_links_to_nothing_have_a_row_and_what_is_left_out_is_named(
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--json"], ["--csv"], ["--out", "answers.csv"], ["--out", "answers.csv", "--json"]]
+    "arguments", [[], ["--json"], ["--csv"], ["--out", "answers.csv"], ["--out", "answers.csv", "--json"]]
 )
-def test_the_exit_code_tells_whether_anything_was_answered(
-    run: Path, photos: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_exit_code_says_whether_any_image_has_a_prediction(
+    run: Path, photos: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(photos.parent)
     good, broken, text = photos / "a" / "000.png", photos / "a" / "007.jpg", photos / "notes.txt"
-    predict(run, good, broken, *words, *["--overwrite"] * ("--out" in words))
+    predict(run, good, broken, *arguments, *["--overwrite"] * ("--out" in arguments))
     capsys.readouterr()
-    for pictures, message in (
-        ([broken], "the picture has no answer"),
-        ([broken, text], "not one of 2 pictures has an answer"),
+    for images, message in (
+        ([broken], "the image has no prediction"),
+        ([broken, text], "none of 2 images has a prediction"),
     ):
         with pytest.raises(SystemExit) as stopped:
-            predict(run, *pictures, *words, *["--overwrite"] * ("--out" in words))
+            predict(run, *images, *arguments, *["--overwrite"] * ("--out" in arguments))
         assert stopped.value.code == 1
-        told = capsys.readouterr()
-        assert f"vitkit predict: {message}" in told.err
+        captured = capsys.readouterr()
+        assert f"vitkit predict: {message}" in captured.err
         # the reasons come all the same
-        assert "007.jpg" in (Path("answers.csv").read_text() if "--out" in words else told.out)
+        assert "007.jpg" in (Path("answers.csv").read_text() if "--out" in arguments else captured.out)
 
 
-def test_weights_without_names_hint_at_the_option_that_gives_them(
+def test_weights_without_class_names_hint_at_labels(
     run: Path, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
-    model = colour_model()
+    model = small_model()
     model.metadata = replace(model.metadata, labels=None)
     vitkit.save(model, tmp_path / "unnamed")
     (tmp_path / "names.txt").write_text("\n".join(LABELS))
@@ -463,22 +509,22 @@ def test_weights_without_names_hint_at_the_option_that_gives_them(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
-        (["http://example.org/cat.jpg"], "http://example.org/cat.jpg is a URL, and those are not read"),
+        (["http://example.org/cat.jpg"], "http://example.org/cat.jpg is a URL; vitkit reads local files only"),
         (["nowhere.jpg"], "nowhere.jpg does not exist"),
         ([f"{'long' * 80}.jpg"], "cannot be read: File name too long"),
         (["PHOTOS", "--out", f"{'long' * 80}.csv"], "cannot be written: File name too long"),
         (["PHOTOS", "--top", "0"], "--top 0: 1 or more is needed"),
-        (["PHOTOS", "--csv", "--json"], "one is needed"),
+        (["PHOTOS", "--csv", "--json"], "--csv, --json and --out exclude each other"),
         (["PHOTOS", "--out", "answers.xlsx"], ".csv, .jsonl, .parquet"),
         (["PHOTOS", "--out", "no/folder/answers.csv"], "there is no folder"),
     ],
 )
-def test_mistakes_are_told_in_words(
-    run: Path, photos: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_readable_errors(
+    run: Path, photos: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit) as stopped:
-        predict(run, *(str(photos) if word == "PHOTOS" else word for word in words))
+        predict(run, *(str(photos) if argument == "PHOTOS" else argument for argument in arguments))
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err

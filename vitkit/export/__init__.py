@@ -1,1 +1,1 @@
-"""`vitkit export`: a model as one file for other runtimes, compared before it is kept."""
+"""Export a model as one file for other runtimes, and compare it with the model before it is kept."""

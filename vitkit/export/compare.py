@@ -1,6 +1,6 @@
-"""An exported file beside the model it was made of, on the same real pictures.
+"""The comparison of an exported file with its model, on the same real images.
 
-Shapes: n pictures, K classes.
+Shapes: n images, K classes.
 """
 
 from __future__ import annotations
@@ -14,120 +14,117 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.export.exported import Exported
-from vitkit.predict.classifier import Classifier, probabilities
-from vitkit.predict.engine import exact
-from vitkit.predict.samples import Pixels, Samples, check_any, other_shapes
+from vitkit.export.exported import ExportedModel
+from vitkit.predict.agreement import Agreement, measure_agreement
+from vitkit.predict.classifier import Classifier
+from vitkit.predict.engines import exact_engine
+from vitkit.predict.prediction import to_probabilities
+from vitkit.predict.samples import Pixels, Samples, check_not_empty, other_shapes
 from vitkit.progress import Progress, no_progress
 
 TOLERANCE = 1e-4  # of a probability
-LIKELY = 0.5  # from which a label of several is given
+THRESHOLD = 0.5  # from which one of several labels is predicted
 BATCH = 16
 
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """`same` and `agree` differ in ties: two classes that the model itself can hardly tell apart."""
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Agreement):
+    """The agreement of a file with its model, and the accuracy of both on the images whose class is known."""
 
-    data: str  # which pictures
-    pictures: int
-    sizes: int  # different ones among them
-    same: int  # of the pictures have the same class first; of several labels, the same ones too
-    agree: int  # of the pictures have it, or another that is as likely within the tolerance
-    largest: float  # difference of any probability
-    labelled: int = 0  # pictures whose class is known
+    data: str  # which images
+    sizes: int  # different sizes among them
+    labelled: int = 0  # images whose class is known
     accuracy: float | None = None  # of the model on those, 0 to 1
     file_accuracy: float | None = None  # of the file
 
     @property
     def equal(self) -> bool:
-        return self.largest <= TOLERANCE and self.agree == self.pictures
+        return self.largest <= TOLERANCE and self.agree == self.images
 
     @property
     def drop(self) -> float:
-        """Points of accuracy lost; where no labels tell, the share of answers that changed, which bounds it."""
+        """Points of accuracy lost; without labels, the share of predictions that changed, which is an upper bound."""
         if self.accuracy is not None and self.file_accuracy is not None:
             lost = self.accuracy - self.file_accuracy
         else:
-            lost = 1 - self.same / self.pictures
+            lost = 1 - self.same / self.images
         return round(100 * lost, 6)  # 0.915 - 0.91 is a hair more than half a point, and would be refused as such
 
     def record(self) -> dict[str, Any]:
         return {**asdict(self), "tolerance": TOLERANCE}
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return (
-            f"{self.same:,} of {self.pictures:,} answers the same, probabilities within {self.largest:.1e} "
+            f"{self.same:,} of {self.images:,} predictions the same, probabilities within {self.largest:.1e} "
             f"({self.sizes:,} sizes; {self.data})"
         )
 
 
-def compare(classifier: Classifier, file: Exported, samples: Samples, progress: Progress = no_progress) -> Comparison:
-    """The pictures as they are, and parts of the first few in shapes that they may not have."""
-    engine = exact(classifier.model, torch.device("cpu"))
-    truth: list[NDArray[np.float32]] = []
-    told: list[NDArray[np.float32]] = []
+def compare(
+    classifier: Classifier, file: ExportedModel, samples: Samples, progress: Progress = no_progress
+) -> Comparison:
+    """Compare a file with its model on the samples, and on crops of the first in sizes that they may lack."""
+    engine = exact_engine(classifier.model, torch.device("cpu"))
+    exact: list[NDArray[np.float32]] = []
+    exported: list[NDArray[np.float32]] = []
     labels: list[int] = []
     sizes: set[tuple[int, ...]] = set()
-    for batch in progress(_batches(_all(samples), BATCH), -(-len(samples) // BATCH), "comparing"):
-        pictures = [pixels for _, pixels in batch]
-        seen = torch.stack([classifier.exact(pixels) for pixels in pictures])
-        truth.append(probabilities(engine.logits(seen), classifier.multilabel))
-        told.append(file.probabilities(pictures))
+    for batch in progress(_batches(_with_labels(samples), BATCH), -(-len(samples) // BATCH), "comparing"):
+        images = [pixels for _, pixels in batch]
+        preprocessed = torch.stack([classifier.transform(pixels) for pixels in images])
+        exact.append(to_probabilities(engine.logits(preprocessed), classifier.multilabel))
+        exported.append(file.probabilities(images))
         labels += [label for label, _ in batch]
-        sizes |= {pixels.shape[:2] for pixels in pictures}
-    check_any(samples, len(labels))
-    return judge(
-        np.concatenate(truth), np.concatenate(told), np.array(labels), samples.words, len(sizes), classifier.multilabel
+        sizes |= {pixels.shape[:2] for pixels in images}
+    check_not_empty(samples, len(labels))
+    return compare_probabilities(
+        np.concatenate(exact),
+        np.concatenate(exported),
+        np.array(labels),
+        samples.description,
+        len(sizes),
+        classifier.multilabel,
     )
 
 
-def judge(
-    truth: NDArray[np.float32],
-    told: NDArray[np.float32],
+def compare_probabilities(
+    exact: NDArray[np.float32],
+    exported: NDArray[np.float32],
     labels: NDArray[np.int64],
     data: str,
     sizes: int,
     multilabel: bool = False,
 ) -> Comparison:
-    """(n, K) twice, and (n,) classes, -1 where they are not known."""
-    rows = np.arange(len(truth))
-    best, answer = truth.argmax(axis=1), told.argmax(axis=1)
-    # nan compares with nothing, and so never passes for close
-    close = truth[rows, best] - truth[rows, answer] <= TOLERANCE
-    same = best == answer
-    if multilabel:  # a label that comes or goes is another answer, wherever it stands
-        same &= ((truth >= LIKELY) == (told >= LIKELY)).all(axis=1)
+    """Compare two (n, K) tables; labels are (n,) class indices, -1 if not known."""
+    agreement = measure_agreement(exact, exported, tie=TOLERANCE, threshold=THRESHOLD if multilabel else None)
     known = labels >= 0
     accuracy, file_accuracy = (
-        float((given == labels)[known].mean()) if known.any() else None for given in (best, answer)
+        float((probabilities.argmax(axis=1) == labels)[known].mean()) if known.any() else None
+        for probabilities in (exact, exported)
     )
     return Comparison(
+        **asdict(agreement),
         data=data,
-        pictures=len(truth),
         sizes=sizes,
-        same=int(same.sum()),
-        agree=int(close.sum()),
-        largest=float(np.abs(truth - told).max()),
         labelled=int(known.sum()),
         accuracy=accuracy,
         file_accuracy=file_accuracy,
     )
 
 
-def _all(samples: Samples) -> Iterator[tuple[int, Pixels]]:
-    """With the labels that are known: of whole pictures, in data with one label each."""
-    one_each = samples.split.labels.ndim == 1
+def _with_labels(samples: Samples) -> Iterator[tuple[int, Pixels]]:
+    """Yield label and pixels; the label is -1 for crops and for data with several labels an image."""
+    one_label = samples.split.labels.ndim == 1
     for number, (index, pixels) in enumerate(samples):
-        yield int(samples.split.labels[index]) if one_each else -1, pixels
+        yield int(samples.split.labels[index]) if one_label else -1, pixels
         if number == 0:
-            yield from ((-1, part) for part in other_shapes(pixels))
+            yield from ((-1, crop) for crop in other_shapes(pixels))
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[Sequence[Item]]:
-    waiting = iter(items)
-    while batch := list(islice(waiting, size)):
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
         yield batch

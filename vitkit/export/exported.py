@@ -1,6 +1,6 @@
-"""An exported file, opened again and asked: `open_exported("model.onnx").probabilities([pixels, …])`.
+"""An exported file, opened again: `open_exported("model.onnx").probabilities([pixels, …])`.
 
-Shapes: B pictures, C channels, K classes.
+Shapes: B images, C channels, K classes.
 """
 
 from __future__ import annotations
@@ -11,54 +11,85 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from vitkit.errors import ConfigError
-from vitkit.export.metadata import exact_of, is_program, read_metadata
+from vitkit.compute.onnx_session import quietly, start_session
+from vitkit.errors import ConfigError, WeightsError
+from vitkit.export.metadata import is_pt2, read_metadata, transform_of
+from vitkit.export.pt2 import refuse_pickles
+from vitkit.export.trace import PROBABILITIES
 
-BATCH, PIXELS = 32, 4_000_000  # that go through the graph together
+MAX_BATCH, MAX_VALUES = 32, 4_000_000  # images, and values of all of them, in one batch
 
 
-class Exported(ABC):
+class ExportedModel(ABC):
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.metadata = read_metadata(path)
         self.labels = tuple(self.metadata["labels"])
 
     @abstractmethod
-    def run(self, pictures: NDArray[Any]) -> NDArray[np.float32]:
-        """What the graph takes, as its metadata say → probabilities (B, K)."""
+    def run(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """Run the graph on the input that its metadata describe and return probabilities (B, K)."""
 
-    def probabilities(self, pictures: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-        """Pixels (height, width, C) of any sizes, as the decoder gives them → (B, K); those of one size go together."""
-        ready = [self.ready(picture) for picture in pictures]
+    def probabilities(self, images: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+        """Decoded pixels (height, width, C) of any sizes → (B, K); images of one size share batches."""
+        inputs = [self.prepare(pixels) for pixels in images]
         by_shape: dict[tuple[int, ...], list[int]] = {}
-        for place, picture in enumerate(ready):
-            by_shape.setdefault(picture.shape, []).append(place)
-        told = np.empty((len(ready), len(self.labels)), np.float32)
-        for shape, places in by_shape.items():
-            step = max(1, min(BATCH, PIXELS // int(np.prod(shape))))
-            for start in range(0, len(places), step):
-                chosen = places[start : start + step]
-                told[chosen] = self.run(np.stack([ready[place] for place in chosen]))
-        return told
+        for index, prepared in enumerate(inputs):
+            by_shape.setdefault(prepared.shape, []).append(index)
+        probabilities = np.empty((len(inputs), len(self.labels)), np.float32)
+        for shape, indices in by_shape.items():
+            step = max(1, min(MAX_BATCH, MAX_VALUES // int(np.prod(shape))))
+            for start in range(0, len(indices), step):
+                batch = indices[start : start + step]
+                probabilities[batch] = self.run(np.stack([inputs[index] for index in batch]))
+        return probabilities
 
-    def ready(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        """Pixels as the graph takes them, without the batch."""
+    def prepare(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        """Return pixels as the graph takes them, without the batch dimension."""
         kind = self.metadata["input"]
         if kind == "tensor":
-            return exact_of(self.metadata)(pixels).numpy()
+            return transform_of(self.metadata)(pixels).numpy()
         if kind == "uint8" and pixels.dtype != np.uint8:
             raise ConfigError(
-                f"{self.path} takes pictures of bytes; this one is {pixels.dtype}, deeper than 8 bits.",
+                f"{self.path} takes images of 8 bits; this one is {pixels.dtype}, which is deeper.",
                 try_="vitkit export … --input float32, which takes both",
             )
         return pixels.astype(kind, copy=False)
 
 
-def open_exported(path: str | Path) -> Exported:
-    """By content."""
-    from vitkit.export.onnx_file import OnnxModel
-    from vitkit.export.pt2 import Program
+class OnnxModel(ExportedModel):
+    def __init__(self, path: str | Path):
+        super().__init__(path)
+        try:
+            self.session = start_session(str(path))
+        except Exception as error:  # its own classes, which have no common parent
+            raise WeightsError(f"{path} is not a file that onnxruntime can load: {error}") from error
 
-    return Program(path) if is_program(Path(path)) else OnnxModel(path)
+    def run(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        [graph_input] = self.session.get_inputs()  # older files have another name for it
+        probabilities: NDArray[np.float32] = self.session.run([PROBABILITIES], {graph_input.name: images})[0]
+        return probabilities
+
+
+class Pt2Model(ExportedModel):
+    def __init__(self, path: str | Path):
+        super().__init__(path)
+        refuse_pickles(self.path)
+        try:
+            with self.path.open("rb") as file, quietly():
+                self.module = torch.export.load(file).module()
+        except Exception as error:  # whichever torch raises first for a damaged archive
+            raise WeightsError(f"{path} is not a program that torch {torch.__version__} can load: {error}") from error
+
+    def run(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            probabilities: NDArray[np.float32] = self.module(torch.from_numpy(images))[0].numpy()
+        return probabilities
+
+
+def open_exported(path: str | Path) -> ExportedModel:
+    """Open a .onnx or .pt2 file, by its content."""
+    return Pt2Model(path) if is_pt2(Path(path)) else OnnxModel(path)

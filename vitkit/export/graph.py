@@ -1,13 +1,13 @@
-"""The preprocessing chain as tensor arithmetic that a graph can hold, for pictures of whatever size comes.
+"""The preprocessing as tensor arithmetic that a graph can hold, for images of any size.
 
-Antialiased resizing is linear in the pixels: each row of the result is a weighted sum of rows of the picture, and the
-same holds for columns. So the whole geometry, ends, resize, crop, padding, becomes two matrices that are computed from
-the picture's sides, and two products. No runtime's own resize is involved, and all give the same numbers.
+Antialiased resizing is linear in the pixels: each row of the result is a weighted sum of rows of the image, and so is
+each column. So the whole geometry, trimming, resizing, cropping and padding, becomes two matrices that are computed
+from the image's sides, and two products. No runtime's own resize is involved, and all give the same result.
 
-`vitkit.data.transforms.Exact` is the truth that this is held equal to. Its geometry counts in Python's float64, its
-weights in torch's float32, and so does this.
+It equals `vitkit.data.transforms.EvalTransform`, as a test holds. There, geometry is computed in Python's float64 and
+weights in torch's float32, and so they are here.
 
-Shapes: B pictures, C channels, (height, width) of the picture, (rows, columns) of the model's image.
+Shapes: B images, C channels, (height, width) of the images, (rows, columns) of the model's input.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 
 from vitkit.data.preprocessing import Interpolation, Preprocessing
-from vitkit.data.transforms import LONG, MARGIN, Size, before_crop, per_channel
+from vitkit.data.resize import Size
+from vitkit.data.transforms import FILTER_MARGIN, LONG_SIDE_RATIO, per_channel, size_before_crop
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What happens to one side of a picture: the pixels `first` to `first + kept` are resized to `size`, and the
-    model's image starts `offset` pixels into the result; below 0, there is padding before it. float64, no dimensions.
+    """The geometry of one side of an image, in float64 scalars.
+
+    The pixels `first` to `first + kept` are resized to `size`, and the model's input starts `offset` pixels into the
+    result; an offset below 0 is padding.
     """
 
     first: Tensor
@@ -33,43 +36,44 @@ class Axis:
     offset: Tensor
 
 
-def frame(pictures: Tensor, image: Size, how: Preprocessing) -> Tensor:
-    """(B, height, width, C) on 0 to 255 → (B, C, *image) on 0 to 255: `Exact.frame` for a batch of one size."""
-    height, width, channels = pictures.shape[1:]
-    down, across = axes(height, width, image, how)
-    rows, rows_used = weights(down, height, image[0], how.interpolation)  # (rows, height)
-    columns, columns_used = weights(across, width, image[1], how.interpolation)  # (columns, width)
-    # rows first: lines of interleaved channels are as good as any, and the picture is turned round when it is small
-    shrunk = (rows @ pictures.float().flatten(2)).unflatten(2, (width, channels))  # (B, rows, width, C)
+def resize_batch(images: Tensor, image: Size, preprocessing: Preprocessing) -> Tensor:
+    """(B, height, width, C) → (B, C, *image), both on 0 to 255: the geometry for images of one size."""
+    height, width, channels = images.shape[1:]
+    down, across = axes(height, width, image, preprocessing)
+    rows, rows_used = filter_weights(down, height, image[0], preprocessing.interpolation)  # (rows, height)
+    columns, columns_used = filter_weights(across, width, image[1], preprocessing.interpolation)  # (columns, width)
+    # rows first: they may have interleaved channels, and the transposed image is smaller then
+    shrunk = (rows @ images.float().flatten(2)).unflatten(2, (width, channels))  # (B, rows, width, C)
     framed = shrunk.permute(0, 3, 1, 2) @ columns.T  # (B, C, rows, columns)
-    if how.resize == "letterbox":
+    if preprocessing.resize == "letterbox":
         # the mean colour is what normalisation makes zero
         padding = ~(rows_used[:, None] & columns_used)
-        return framed + padding * (per_channel(how.mean, channels) * 255)
+        return framed + padding * (per_channel(preprocessing.mean, channels) * 255)
     return framed.clamp(0, 255)
 
 
-def axes(height: int, width: int, image: Size, how: Preprocessing) -> tuple[Axis, Axis]:
-    wanted, sides = _numbers(*image), _numbers(height, width)
-    target = _numbers(before_crop(image[0], how.crop), before_crop(image[1], how.crop))
+def axes(height: int, width: int, image: Size, preprocessing: Preprocessing) -> tuple[Axis, Axis]:
+    output, sides = _scalars(*image), _scalars(height, width)
+    target = _scalars(size_before_crop(image[0], preprocessing.crop), size_before_crop(image[1], preprocessing.crop))
     kept, sizes = sides, target
-    if how.resize == "letterbox":
-        scale = torch.minimum(wanted[0] / sides[0], wanted[1] / sides[1])
+    if preprocessing.resize == "letterbox":
+        scale = torch.minimum(output[0] / sides[0], output[1] / sides[1])
         sizes = [(side * scale).round().clamp(1, most) for side, most in zip(sides, image, strict=True)]
-    elif how.resize == "crop":
+    elif preprocessing.resize == "crop":
         kept = _without_ends(sides, target)
         scale = torch.maximum(target[0] / kept[0], target[1] / kept[1])
         sizes = [torch.maximum((side * scale).round(), least) for side, least in zip(kept, target, strict=True)]
     down, across = (
         Axis(_halved(side - keep), keep, size, _halved(size - room))
-        for side, keep, size, room in zip(sides, kept, sizes, wanted, strict=True)
+        for side, keep, size, room in zip(sides, kept, sizes, output, strict=True)
     )
     return down, across
 
 
-def _numbers(*sides: int) -> list[Tensor]:
-    """Whole numbers of the graph become tensors, and stay so: rounding and choosing then are operations. All of them
-    do, for torch divides a Python number by a tensor in two steps, and rounds twice.
+def _scalars(*sides: int) -> list[Tensor]:
+    """Return sides as tensors, so that rounding and choosing become operations of the graph.
+
+    All of them are tensors, because torch divides a Python number by a tensor in two steps, and rounds twice.
     """
     return [torch.full((), side, dtype=torch.float64) for side in sides]
 
@@ -77,31 +81,31 @@ def _numbers(*sides: int) -> list[Tensor]:
 def _without_ends(sides: list[Tensor], target: list[Tensor]) -> list[Tensor]:
     scale = torch.maximum(target[0] / sides[0], target[1] / sides[1])
     kept = []
-    for side, wanted in zip(sides, target, strict=True):
-        needed = (wanted / scale).ceil() + 2 * MARGIN
+    for side, length in zip(sides, target, strict=True):
+        needed = (length / scale).ceil() + 2 * FILTER_MARGIN
         odd = (side - needed) % 2  # as many pixels go on one side as on the other
-        kept.append(torch.where((side * scale <= LONG * wanted) | (side <= needed), side, needed + odd))
+        kept.append(torch.where((side * scale <= LONG_SIDE_RATIO * length) | (side <= needed), side, needed + odd))
     return kept
 
 
 def _halved(count: Tensor) -> Tensor:
-    """Towards zero: what is cut off at the beginning, or padded there, is never the larger half."""
+    """Halve and round towards zero: the beginning never loses, or gets, the larger half."""
     return (count / 2).trunc()
 
 
-def weights(axis: Axis, side: int, wanted: int, filter: Interpolation) -> tuple[Tensor, Tensor]:
-    """(wanted, side) of the antialiasing filter's weights, each row summing to 1, or 0 in the padding; and (wanted,),
-    which rows are none.
+def filter_weights(axis: Axis, side: int, length: int, filter: Interpolation) -> tuple[Tensor, Tensor]:
+    """Return the weights of the antialiasing filter, (length, side), and which rows are no padding, (length,).
 
-    In float32 and in torch's order of operations, so that the same roundings give the same weights.
+    Each row sums to 1, or to 0 in the padding. They are computed in float32 and in torch's order of operations, so that
+    the same roundings give the same weights.
     """
-    place = torch.arange(wanted, dtype=torch.float64) + axis.offset  # in the resized picture
-    used = (place >= 0) & (place < axis.size)
+    row = torch.arange(length, dtype=torch.float64) + axis.offset  # in the resized image
+    used = (row >= 0) & (row < axis.size)
     pixel = torch.arange(side, dtype=torch.float64) - axis.first  # in the part that is resized
     inside = (pixel >= 0) & (pixel < axis.kept)
     scale = axis.kept.float() / axis.size.float()
-    centre = scale * (place.float() + 0.5)
-    distance = (pixel.float() - centre[:, None] + 0.5) * (1 / scale.clamp(min=1))  # (wanted, side)
+    centre = scale * (row.float() + 0.5)
+    distance = (pixel.float() - centre[:, None] + 0.5) * (1 / scale.clamp(min=1))  # (length, side)
     heights = torch.where(inside, _FILTERS[filter](distance.abs()), 0)
     total = torch.where(used, heights.sum(dim=1), 1)
     return torch.where(used[:, None], heights / total[:, None], 0), used
@@ -112,7 +116,7 @@ def _triangle(distance: Tensor) -> Tensor:
 
 
 def _cubic(distance: Tensor) -> Tensor:
-    """Keys' with a = -0.5, as in Pillow; torch's own without antialiasing has -0.75."""
+    """Return Keys' cubic with a = -0.5, as in Pillow; torch's own without antialiasing has -0.75."""
     a = -0.5
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = (((distance - 5) * distance + 8) * distance - 4) * a

@@ -1,4 +1,4 @@
-"""What an exported file says of itself, in JSON: classes, preprocessing, variant, provenance, how to feed it."""
+"""The metadata of an exported file, in JSON: classes, preprocessing, variant, provenance, and how to feed it."""
 
 from __future__ import annotations
 
@@ -7,85 +7,86 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from vitkit.compute.onnx_session import PACKAGES
 from vitkit.data.preprocessing import Preprocessing
-from vitkit.data.transforms import Exact
-from vitkit.errors import WeightsError
-from vitkit.export.trace import LOGITS, PICTURES, PROBABILITIES, Input
+from vitkit.data.transforms import EvalTransform
+from vitkit.errors import VitkitError, WeightsError
+from vitkit.export.trace import IMAGES, LOGITS, PROBABILITIES, ExportInput
 from vitkit.predict.classifier import Classifier
 from vitkit.weights.native import HEADER, record_of
 
-EXTRA = f"{HEADER}.json"  # the name of the record among the extra files of a .pt2
-ZIP = b"PK\x03\x04"  # how a .pt2 begins
+EXTRA = f"{HEADER}.json"  # the name of the metadata among the extra files of a .pt2
+ZIP = b"PK\x03\x04"  # the first bytes of a .pt2
 
 
-def describe(classifier: Classifier, input: Input, numbers: str) -> dict[str, Any]:
-    """`numbers` is what the file computes in: float32, or int8 where it can."""
+def build_metadata(classifier: Classifier, input: ExportInput, precision: str) -> dict[str, Any]:
+    """Describe a classifier; `precision` is what the file computes in: float32, or int8 in part."""
     return {
         **record_of(classifier.model),
         "labels": list(classifier.labels),
         "multilabel": classifier.multilabel,
-        "image": list(classifier.exact.image),
+        "image": list(classifier.transform.image),
         "channels": classifier.model.config.channels,
         "input": input,
-        "numbers": numbers,
+        "numbers": precision,
         "feed": _feed(classifier, input),
-        "steps": classifier.exact.describe(),
+        "steps": classifier.transform.describe(),
     }
 
 
-def _feed(classifier: Classifier, input: Input) -> str:
-    """In words, for whoever has the file and nothing else: OpenCV's BGR or a photo on its side would go unnoticed."""
-    channels, (height, width) = classifier.model.config.channels, classifier.exact.image
+def _feed(classifier: Classifier, input: ExportInput) -> str:
+    """Describe the input for people who have only the file: OpenCV's BGR or a rotated photo would go unnoticed."""
+    channels, (height, width) = classifier.model.config.channels, classifier.transform.image
     colours = {1: "grey", 3: "red green blue"}.get(channels, f"{channels} bands")
     if input == "tensor":
         return (
-            f"(batch, {channels}, {height}, {width}) float32, {colours}: pictures turned upright as their Exif "
+            f"(batch, {channels}, {height}, {width}) float32, {colours}: images turned upright as their Exif "
             "says, after the steps, which are not inside"
         )
     return (
-        f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: pictures of any one size, turned "
+        f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: images of any one size, turned "
         "upright as their Exif says, over white where transparent; the steps are inside"
     )
 
 
 def usage(path: str | Path, metadata: dict[str, Any]) -> dict[str, Any]:
-    """What a file takes and gives, in words, and three lines of Python for whoever has it and not vitkit."""
+    """Describe what a file takes and gives, with three lines of Python for people who do not have vitkit."""
     onnx, name = Path(path).suffix == ".onnx", json.dumps(str(path), ensure_ascii=False)
     takes = metadata["feed"] + (f": {'; '.join(metadata['steps'])}" if metadata["input"] == "tensor" else "")
     labels = f'the labels under "{HEADER}" in its metadata' if onnx else f"the labels in its extra/{EXTRA}"
-    asked = (
-        f'onnxruntime.InferenceSession({name}).run(None, {{"{PICTURES}": picture[None]}})'
+    call = (
+        f'onnxruntime.InferenceSession({name}).run(None, {{"{IMAGES}": image[None]}})'
         if onnx
-        else f"torch.export.load({name}).module()(torch.from_numpy(picture[None]))"
+        else f"torch.export.load({name}).module()(torch.from_numpy(image[None]))"
     )
-    opened = _picture(metadata)
+    opened = _open_image(metadata)
     modules = f"import numpy, {'onnxruntime' if onnx else 'torch'}"
     return {
         "takes": takes,
         "gives": f"{PROBABILITIES} and {LOGITS}, (batch, {len(metadata['labels'])}) each, in the order of {labels}",
         "ask": [
             f"{modules}; from PIL import Image, ImageOps" if "Image." in opened else modules,
-            f"picture = {opened}",
-            f"{PROBABILITIES}, {LOGITS} = {asked}",
+            f"image = {opened}",
+            f"{PROBABILITIES}, {LOGITS} = {call}",
         ],
     }
 
 
-def _picture(metadata: dict[str, Any]) -> str:
-    """An expression for one picture as the file takes it."""
+def _open_image(metadata: dict[str, Any]) -> str:
+    """Return an expression for one image as the file takes it."""
     mode = {1: "L", 3: "RGB"}.get(metadata["channels"])
     if metadata["input"] == "tensor" or mode is None:  # no one call makes these
-        return 'numpy.load("picture.npy")  # as it takes them, without the batch'
-    opened = f'numpy.array(ImageOps.exif_transpose(Image.open("picture.jpg")).convert("{mode}"))'
+        return 'numpy.load("image.npy")  # as the file takes it, without the batch dimension'
+    opened = f'numpy.array(ImageOps.exif_transpose(Image.open("image.jpg")).convert("{mode}"))'
     bands = "[..., None]" if mode == "L" else ""
     return opened + bands + ('.astype("float32")' if metadata["input"] == "float32" else "")
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The record of a .onnx or .pt2 that `vitkit export` wrote, by content and without running anything in it."""
+    """Return the metadata of a .onnx or .pt2 that `vitkit export` wrote, without running anything in it."""
     path = Path(path)
     try:
-        text = _of_program(path) if is_program(path) else _of_onnx(path)
+        text = _read_pt2(path) if is_pt2(path) else _read_onnx(path)
         record = json.loads(text) if text else None
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -96,24 +97,46 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     return record
 
 
-def exact_of(metadata: dict[str, Any]) -> Exact:
-    """The preprocessing that a file with a tensor for input leaves to the caller."""
+def transform_of(metadata: dict[str, Any]) -> EvalTransform:
+    """Return the preprocessing that a file with tensor input leaves to the caller."""
     height, width = metadata["image"]
-    return Exact(image=(height, width), preprocessing=Preprocessing.from_record(metadata["preprocessing"]))
+    return EvalTransform(image=(height, width), preprocessing=Preprocessing.from_record(metadata["preprocessing"]))
 
 
-def is_program(path: Path) -> bool:
+def is_pt2(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(ZIP)) == ZIP
 
 
-def _of_program(path: Path) -> str | None:
+def _read_pt2(path: Path) -> str | None:
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.split("/")[1:] == ["extra", EXTRA]]
         return archive.read(names[0]).decode("utf-8") if names else None
 
 
-def _of_onnx(path: Path) -> str | None:
-    from vitkit.export.onnx_file import metadata_of
+def _read_onnx(path: Path) -> str | None:
+    check_installed()
+    import onnx
 
-    return metadata_of(path).get(HEADER)
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except OSError:
+        raise
+    except Exception as error:  # protobuf's, which comes without types
+        raise WeightsError(f"{path} is neither an ONNX file nor a .pt2.") from error
+    return {entry.key: entry.value for entry in model.metadata_props}.get(HEADER)
+
+
+class ExportError(VitkitError):
+    """A file that cannot be written as requested, or that does not agree with its model."""
+
+
+def check_installed() -> None:
+    missing = []
+    for name in PACKAGES:
+        try:
+            __import__(name)
+        except ImportError:
+            missing.append(name)
+    if missing:
+        raise ExportError(f"ONNX needs {', '.join(missing)}.", try_='pip install "vitkit[export]", or --to pt2')

@@ -1,4 +1,4 @@
-"""torch.export's program as a file, .pt2: a zip of JSON and raw tensors, written and opened without pickles."""
+"""A program of torch.export as a .pt2 file: a zip of JSON and raw tensors, written and opened without pickles."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
+from vitkit.compute.onnx_session import quietly
 from vitkit.errors import WeightsError
-from vitkit.export.exported import Exported
 from vitkit.export.metadata import EXTRA
-from vitkit.export.trace import quietly
 
 # all that `vitkit export` puts into an archive; torch reads other layouts too, and unpickles what is in them
-_OURS = re.compile(
+_ENTRIES = re.compile(
     r"[^/]+/(models/model\.json|data/weights/(weight_\d+|model_weights_config\.json)"
     r"|data/constants/(tensor_\d+|model_constants_config\.json)|data/sample_inputs/model\.pt"
     r"|extra/vitkit\.json|archive_format|archive_version|byteorder|(\.data/)?version"
@@ -33,30 +30,14 @@ def write_program(program: ExportedProgram, path: Path, metadata: dict[str, Any]
         torch.export.save(program, file, extra_files={EXTRA: json.dumps(metadata)})
 
 
-class Program(Exported):
-    def __init__(self, path: str | Path):
-        super().__init__(path)
-        refuse_pickles(self.path)
-        try:
-            with self.path.open("rb") as file, quietly():
-                self.module = torch.export.load(file).module()
-        except Exception as error:  # whatever torch meets first in a damaged archive
-            raise WeightsError(f"{path} is no program that torch {torch.__version__} can load: {error}") from error
-
-    def run(self, pictures: NDArray[Any]) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            probabilities: NDArray[np.float32] = self.module(torch.from_numpy(pictures))[0].numpy()
-        return probabilities
-
-
 def refuse_pickles(path: Path) -> None:
-    """torch.export.load unpickles what a stranger put into an archive; what `vitkit export` wrote holds none."""
+    """Refuse archives with pickles, which torch.export.load would run; `vitkit export` writes none."""
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 name = entry.filename
                 if (
-                    not _OURS.fullmatch(name)
+                    not _ENTRIES.fullmatch(name)
                     or (name.endswith("model.pt") and entry.file_size)
                     or (name.endswith("_config.json") and _pickled(json.loads(archive.read(entry))))
                 ):

@@ -1,4 +1,4 @@
-"""A classifier → a file for other runtimes, opened again and compared with the model before it gets its name."""
+"""Export a classifier to a file for other runtimes; it is compared with the model before it gets its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,30 +17,30 @@ import numpy as np
 from vitkit.atomic import replacing, write_text
 from vitkit.errors import ConfigError
 from vitkit.export.compare import TOLERANCE, Comparison, compare
-from vitkit.export.exported import Exported
-from vitkit.export.metadata import describe, usage
-from vitkit.export.onnx_file import ExportError, OnnxModel, check_installed, write_onnx
-from vitkit.export.pt2 import Program, write_program
-from vitkit.export.trace import Input, trace
+from vitkit.export.exported import ExportedModel, OnnxModel, Pt2Model
+from vitkit.export.metadata import ExportError, build_metadata, check_installed, usage
+from vitkit.export.onnx_file import write_onnx
+from vitkit.export.pt2 import write_program
+from vitkit.export.trace import ExportInput, trace
 from vitkit.predict.classifier import Classifier
-from vitkit.predict.samples import Samples, inside
+from vitkit.predict.samples import Samples, package_samples
 from vitkit.progress import Progress, no_progress
 
 Format = Literal["onnx", "pt2"]
 
-COMPARED, SCORED = 64, 1000  # pictures: to see that two files compute the same; to tell a loss of accuracy
+COMPARED, SCORED = 64, 1000  # images: to see that two files compute the same; to measure a loss of accuracy
 MAX_DROP = 1.0  # points of accuracy
 ROUNDS = 9  # of timing, the two files in turn
 
 
 @dataclass(frozen=True)
-class Quantised:
-    """What int8 is worth, beside the same model's float32 file."""
+class Int8Result:
+    """The gains and the costs of int8, compared with the same model's float32 file."""
 
     float_bytes: int
-    speed: dict[int, float]  # pictures at a time → times as fast as float32
+    speed: dict[int, float]  # batch size → times as fast as float32
     kept: int  # layers that stayed in float32
-    beside: float  # how far a probability moves with the pictures that are asked together
+    batch_effect: float  # how far a probability moves with the other images of a batch
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Export:
     path: Path
     bytes: int
     comparison: Comparison
-    metadata: dict[str, Any]  # what the file says of itself
-    quantised: Quantised | None = None
+    metadata: dict[str, Any]  # of the file
+    int8: Int8Result | None = None
 
     def record(self) -> dict[str, Any]:
         return {
@@ -58,11 +58,14 @@ class Export:
             **usage(self.path.name, self.metadata),
             "comparison": self.comparison.record(),
             "int8": None
-            if self.quantised is None
+            if self.int8 is None
             else {
-                **asdict(self.quantised),
+                "float_bytes": self.int8.float_bytes,
+                "speed": self.int8.speed,
+                "kept": self.int8.kept,
+                "beside": self.int8.batch_effect,
                 "drop": self.comparison.drop,
-                "drop_is": "accuracy" if self.comparison.labelled else "at most, from the answers that changed",
+                "drop_is": "accuracy" if self.comparison.labelled else "at most, from the predictions that changed",
             },
         }
 
@@ -72,62 +75,62 @@ def export(
     path: str | os.PathLike[str],
     *,
     to: Format = "onnx",
-    input: Input = "uint8",
+    input: ExportInput = "uint8",
     samples: Samples | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Export:
-    """Writes `path`, and `path`.json: how to ask it, what the comparison found. A file that disagrees is not kept."""
+    """Write `path`, and `path`.json with its usage and the comparison; a file that disagrees is not kept."""
     target, samples = _prepare(classifier, path, to, samples, overwrite)
     with replacing(target, ExportError) as temporary:
         file = _write(classifier, temporary, to, input)
-        found = compare(classifier, file, samples.spread(COMPARED), progress)
-        _refuse_other_answers(target, found)
-        made = Export(target, temporary.stat().st_size, found, file.metadata)
-    return _noted(made)
+        comparison = compare(classifier, file, samples.spread(COMPARED), progress)
+        _check_equal(target, comparison)
+        made = Export(target, temporary.stat().st_size, comparison, file.metadata)
+    return _write_record(made)
 
 
 def export_int8(
     classifier: Classifier,
     path: str | os.PathLike[str],
     *,
-    input: Input = "uint8",
+    input: ExportInput = "uint8",
     samples: Samples | None = None,
-    most: int = SCORED,
+    max_images: int = SCORED,
     max_drop: float = MAX_DROP,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Export:
-    """An ONNX file in int8. One that loses more than `max_drop` points of accuracy is not kept."""
-    from vitkit.export.quantize import PICTURES_LOOKED_AT, quantise
+    """Write an ONNX file in int8; one that loses more than `max_drop` points of accuracy is not kept."""
+    from vitkit.export.quantize import CALIBRATION_IMAGES, quantize
 
     target, samples = _prepare(classifier, path, "onnx", samples, overwrite)
     with (
         replacing(target, ExportError) as temporary,
         tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder,
     ):
-        plain = Path(folder) / "float32.onnx"
-        exact = _write(classifier, plain, "onnx", input)
-        _refuse_other_answers(target, compare(classifier, exact, samples.spread(COMPARED)))
-        looked_at = samples.calibration(PICTURES_LOOKED_AT)
-        kept = quantise(plain, temporary, looked_at, json.dumps(describe(classifier, input, "int8")))
-        small = OnnxModel(temporary)
-        found = compare(classifier, small, samples.spread(most), progress)
-        if not found.drop <= max_drop:
-            enough = math.ceil(10 * found.drop) / 10
+        float_path = Path(folder) / "float32.onnx"
+        float_model = _write(classifier, float_path, "onnx", input)
+        _check_equal(target, compare(classifier, float_model, samples.spread(COMPARED)))
+        calibration = samples.calibration(CALIBRATION_IMAGES)
+        kept = quantize(float_path, temporary, calibration, json.dumps(build_metadata(classifier, input, "int8")))
+        int8_model = OnnxModel(temporary)
+        comparison = compare(classifier, int8_model, samples.spread(max_images), progress)
+        if not comparison.drop <= max_drop:
+            enough = math.ceil(10 * comparison.drop) / 10
             raise ExportError(
-                f"int8 loses {_loss(found)}, more than {max_drop:g}; {target} was not written.",
+                f"int8 loses {_loss(comparison)}, more than {max_drop:g}; {target} was not written.",
                 try_=f"--max-drop {enough:g} if that will do, or float32, without --int8",
             )
-        speed = {count: _times_as_fast(small, exact, [looked_at[0]] * count) for count in (1, 8)}
+        speed = {batch: _speedup(int8_model, float_model, [calibration[0]] * batch) for batch in (1, 8)}
         made = Export(
             target,
             temporary.stat().st_size,
-            found,
-            small.metadata,
-            Quantised(plain.stat().st_size, speed, len(kept), _moved_by_others(small, looked_at)),
+            comparison,
+            int8_model.metadata,
+            Int8Result(float_path.stat().st_size, speed, len(kept), _batch_effect(int8_model, calibration)),
         )
-    return _noted(made)
+    return _write_record(made)
 
 
 def _prepare(
@@ -137,7 +140,7 @@ def _prepare(
     refuse_existing(target, overwrite)
     if to == "onnx":
         check_installed()
-    return target, samples if samples is not None else inside(classifier.model)
+    return target, samples if samples is not None else package_samples(classifier.model)
 
 
 def refuse_existing(target: Path, overwrite: bool) -> None:
@@ -147,82 +150,82 @@ def refuse_existing(target: Path, overwrite: bool) -> None:
         raise ConfigError(f"{target} exists already; nothing was written.", try_="another name, or --overwrite")
 
 
-def _write(classifier: Classifier, path: Path, to: Format, input: Input) -> Exported:
-    """The file, opened again from the disk."""
-    program, metadata = trace(classifier, input), describe(classifier, input, "float32")
+def _write(classifier: Classifier, path: Path, to: Format, input: ExportInput) -> ExportedModel:
+    """Write a file and return it, opened again from the disk."""
+    program, metadata = trace(classifier, input), build_metadata(classifier, input, "float32")
     if to == "pt2":
         write_program(program, path, metadata)
-        return Program(path)
+        return Pt2Model(path)
     write_onnx(program, path, metadata)
     return OnnxModel(path)
 
 
-def _refuse_other_answers(target: Path, found: Comparison) -> None:
-    if not found.equal:
+def _check_equal(target: Path, comparison: Comparison) -> None:
+    if not comparison.equal:
         raise ExportError(
-            f"the exported file does not answer as the model does; {target} was not written.",
-            found=found.words,
+            f"the exported file does not predict as the model does; {target} was not written.",
+            found=comparison.description,
             allowed=f"{TOLERANCE:.0e} of a probability, and the same class first",
         )
 
 
-def _loss(found: Comparison) -> str:
-    if found.accuracy is None or found.file_accuracy is None:
+def _loss(comparison: Comparison) -> str:
+    if comparison.accuracy is None or comparison.file_accuracy is None:
         return (
-            f"at most {found.drop:.2f} points of accuracy ({found.pictures - found.same:,} of {found.pictures:,} "
-            "answers changed; there are no labels to tell more)"
+            f"at most {comparison.drop:.2f} points of accuracy ({comparison.images - comparison.same:,} of "
+            f"{comparison.images:,} predictions changed; without labels, no more is known)"
         )
     return (
-        f"{found.drop:.2f} points of accuracy ({100 * found.accuracy:.2f} % to {100 * found.file_accuracy:.2f} % "
-        f"of {found.labelled:,} pictures)"
+        f"{comparison.drop:.2f} points of accuracy ({100 * comparison.accuracy:.2f} % to "
+        f"{100 * comparison.file_accuracy:.2f} % of {comparison.labelled:,} images)"
     )
 
 
-def _times_as_fast(file: Exported, other: Exported, pictures: list[Any]) -> float:
-    """In turn, so that whatever else the machine does slows both; the median of the ratios."""
+def _speedup(file: ExportedModel, other: ExportedModel, images: list[Any]) -> float:
+    """Return the median ratio of times; the files take turns, so that what else the machine does slows both."""
     ratios = []
     for _ in range(ROUNDS):
         seconds = []
         for one in (file, other):
             started = time.perf_counter()
-            one.probabilities(pictures)
+            one.probabilities(images)
             seconds.append(time.perf_counter() - started)
         ratios.append(seconds[1] / seconds[0])
     return statistics.median(ratios)
 
 
-def _moved_by_others(file: Exported, pictures: list[Any]) -> float:
-    """Activations of a batch share one scale, so that a picture's answer depends on what is asked beside it."""
-    height, width = (min(pixels.shape[side] for pixels in pictures) for side in (0, 1))
-    of_one_size = [pixels[:height, :width] for pixels in pictures]
+def _batch_effect(file: ExportedModel, images: list[Any]) -> float:
+    """Return how far probabilities depend on the other images of a batch, whose activations share one scale."""
+    height, width = (min(pixels.shape[side] for pixels in images) for side in (0, 1))
+    of_one_size = [pixels[:height, :width] for pixels in images]
     alone = np.concatenate([file.probabilities([pixels]) for pixels in of_one_size])
     return float(np.abs(file.probabilities(of_one_size) - alone).max())
 
 
-def _noted(made: Export) -> Export:
+def _write_record(made: Export) -> Export:
     write_text(made.path.with_name(f"{made.path.name}.json"), json.dumps(made.record(), indent=2) + "\n", ExportError)
     return made
 
 
-def words(made: Export) -> list[str]:
-    """For people, a line each."""
-    lines = [f"written    {made.path} ({made.bytes / 2**20:.1f} MiB)", f"compared   {made.comparison.words}"]
-    if made.quantised is not None:
-        one, several = made.quantised.speed[1], made.quantised.speed[8]
+def summary(made: Export) -> list[str]:
+    """Return lines that describe an export for people."""
+    lines = [f"written    {made.path} ({made.bytes / 2**20:.1f} MiB)", f"compared   {made.comparison.description}"]
+    if made.int8 is not None:
+        one, several = made.int8.speed[1], made.int8.speed[8]
         lines += [
             f"accuracy   int8 loses {_loss(made.comparison)}",
-            f"size       {made.bytes / made.quantised.float_bytes:.2f} of float32's "
-            f"{made.quantised.float_bytes / 2**20:.1f} MiB; {made.quantised.kept} layers stayed in float32",
-            f"speed      {one:.2f} times float32's one picture at a time, {several:.2f} times with 8",
-            f"batches    probabilities move by up to {made.quantised.beside:.2f} with the pictures asked "
-            "together; asked alone, they are always the same",
+            f"size       {made.bytes / made.int8.float_bytes:.2f} of float32's "
+            f"{made.int8.float_bytes / 2**20:.1f} MiB; {made.int8.kept} layers stayed in float32",
+            f"speed      {one:.2f} times float32's with batch size 1, {several:.2f} times with 8",
+            f"batches    probabilities move by up to {made.int8.batch_effect:.2f} with the other images of a batch; "
+            "one image at a time, they are always the same",
         ]
-    how = usage(made.path, made.metadata)
-    first, *rest = how["ask"]
+    described = usage(made.path, made.metadata)
+    first, *rest = described["ask"]
     return [
         *lines,
-        f"takes      {how['takes']}",
-        f"gives      {how['gives']}",
-        f"ask it     {first}",
+        f"takes      {described['takes']}",
+        f"gives      {described['gives']}",
+        f"use it     {first}",
         *(f"           {line}" for line in rest),
     ]

@@ -1,1 +1,1 @@
-"""Using a trained model: predictions, exported graphs, a server and its page, all with the same answers."""
+"""Prediction with a trained model: `Classifier`, streams of files, and the engines that compute logits."""

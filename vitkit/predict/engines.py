@@ -1,91 +1,84 @@
-"""The ways to compute a model faster that this machine and its packages have; nothing is measured here."""
+"""Engines compute a trained model's logits: the exact one, and faster candidates that this machine can run.
+
+The exact engine is the model itself in float32; every other one, exported or fast, is compared with it. Nothing is
+measured here.
+
+Shapes: B images, C channels, K classes.
+"""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.compute import int8
-from vitkit.compute.cast import Whole
-from vitkit.compute.compiled import Compiled
-from vitkit.compute.cuda_graph import Graphed
-from vitkit.compute.fixed_batches import InSizes
-from vitkit.compute.fused_vit import applies, roundable
-from vitkit.compute.inference import Numbers, numbers_here, ready
+from vitkit.compute.cast import Cast
+from vitkit.compute.cuda_graph import CudaGraphModule
+from vitkit.compute.fixed_batches import PaddedBatches
+from vitkit.compute.fused_vit import fp8_widths_fit, reason_to_decline
+from vitkit.compute.inference import Precision, for_inference, supported_precisions
+from vitkit.compute.onnx_session import missing_packages, start_session, to_onnx, trace_program
+from vitkit.devices import describe_device
+from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
-
-if TYPE_CHECKING:
-    from vitkit.predict.classifier import Classifier
+from vitkit.torch_private import cpu_instructions, unlimited_recompiles
 
 Compute = Callable[[Tensor], Tensor]  # (B, C, height, width) float32 on the host → (B, K) float32 on the host
 
 
 @dataclass(frozen=True)
-class Way:
-    words: str  # "int8 matrices"
-    build: Callable[[Classifier], Compute]
-    slow_to_build: bool = False  # many seconds: tried where nothing else is worth it
+class Engine:
+    logits: Compute
+    description: str  # "exact: float32 on cpu, 2 threads"
+    batch: int = 64  # the batch size that suits it
 
 
-def ways(classifier: Classifier) -> list[Way]:
-    if classifier.device.type == "cuda":
-        return _on_a_gpu(classifier)
-    return _on_a_cpu(classifier) if classifier.device.type == "cpu" else []
+def exact_engine(model: Model, device: torch.device) -> Engine:
+    logits = _run_torch(for_inference(model.to(device), "fp32"), device)
+    return Engine(logits, f"exact: float32 on {describe_device(device, torch.get_num_threads())}")
 
 
-def _on_a_gpu(classifier: Classifier) -> list[Way]:
-    can = numbers_here(classifier.device)
-    if "bf16" not in can:
+@dataclass(frozen=True)
+class EngineCandidate:
+    description: str  # "int8 matrices"
+    build: Callable[[], Compute]
+    slow_to_build: bool = False  # takes many seconds, so it is tried only if nothing before it is fast enough
+
+
+def engine_candidates(model: Model, device: torch.device) -> list[EngineCandidate]:
+    """Return the engines that this device and the installed packages can run, in the order of trying them."""
+    if device.type == "cuda":
+        return _gpu_candidates(model, device)
+    return _cpu_candidates(model) if device.type == "cpu" else []
+
+
+def _gpu_candidates(model: Model, device: torch.device) -> list[EngineCandidate]:
+    precisions = supported_precisions(device)
+    if "bf16" not in precisions:
         return []
-    model = classifier.model
-    if not isinstance(model, VisionTransformer) or not applies(model):
-        return [
-            Way("bf16", lambda given: _recorded(given, "bf16")),
-            Way("compiled bf16", _compiled, slow_to_build=True),
-        ]
-    found = [Way("bf16", lambda given: _recorded(given, "bf16"))]
-    if "fp8" in can and roundable(model):
-        found.append(Way("fp8 matrices", lambda given: _recorded(given, "fp8")))
-    return found
+    candidates = [EngineCandidate("bf16", lambda: _captured(model, device, "bf16"))]
+    if not isinstance(model, VisionTransformer) or reason_to_decline(model) is not None:
+        candidates.append(EngineCandidate("compiled bf16", lambda: _compiled(model, device), slow_to_build=True))
+    elif "fp8" in precisions and fp8_widths_fit(model):
+        candidates.append(EngineCandidate("fp8 matrices", lambda: _captured(model, device, "fp8")))
+    return candidates
 
 
-def _on_a_cpu(classifier: Classifier) -> list[Way]:
-    can = instructions()
-    found = []
-    if (
-        can & {"avx512_vnni", "amx_int8"}
-        and hasattr(torch.ops.onednn, "qlinear_pointwise")
-        and int8.applies(classifier.model)
-    ):
-        found.append(Way("int8 matrices", lambda given: _torch(int8.in_bytes(given.model))))
-    if can & {"avx512_bf16", "amx_bf16"}:
-        found.append(Way("bf16", lambda given: _torch(ready(given.model, "bf16"))))
-    if not missing_for_onnx():
-        found.append(Way("onnxruntime, float32", _onnxruntime, slow_to_build=True))
-    return found
+def _cpu_candidates(model: Model) -> list[EngineCandidate]:
+    instructions, candidates = cpu_instructions(), []
+    if instructions & {"avx512_vnni", "amx_int8"} and int8.reason_to_decline(model) is None:
+        candidates.append(EngineCandidate("int8 matrices", lambda: _run_torch(int8.quantize_blocks(model))))
+    if instructions & {"avx512_bf16", "amx_bf16"}:
+        candidates.append(EngineCandidate("bf16", lambda: _run_torch(for_inference(model, "bf16"))))
+    if not missing_packages():
+        candidates.append(EngineCandidate("onnxruntime, float32", lambda: _onnxruntime(model), slow_to_build=True))
+    return candidates
 
 
-def missing_for_onnx() -> list[str]:
-    return [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-
-
-def instructions() -> set[str]:
-    """Those of the CPU that torch knows of, as Linux names them."""
-    told = getattr(torch.cpu, "get_capabilities", None)
-    if told is not None:
-        return {name for name, there in told().items() if there is True}
-    asked = {"avx512_vnni": "_is_vnni_supported", "avx512_bf16": "_is_avx512_bf16_supported"}  # before torch 2.12
-    return {name for name, function in asked.items() if getattr(torch.cpu, function, bool)()}
-
-
-def _torch(model: torch.nn.Module, device: torch.device | None = None) -> Compute:
+def _run_torch(model: nn.Module, device: torch.device | None = None) -> Compute:
     model.eval()
 
     def logits(images: Tensor) -> Tensor:
@@ -95,31 +88,39 @@ def _torch(model: torch.nn.Module, device: torch.device | None = None) -> Comput
     return logits
 
 
-def _recorded(classifier: Classifier, numbers: Numbers) -> Compute:
-    return _in_sizes(classifier, Graphed(ready(classifier.model, numbers)))
+def _captured(model: Model, device: torch.device, precision: Precision) -> Compute:
+    return _in_fixed_batches(CudaGraphModule(for_inference(model, precision)), model, device)
 
 
-def _compiled(classifier: Classifier) -> Compute:
-    return _in_sizes(classifier, Compiled(Whole(classifier.model).eval()))
+def _compiled(model: Model, device: torch.device) -> Compute:
+    return _in_fixed_batches(CompiledModel(Cast(model).eval()), model, device)
 
 
-def _in_sizes(classifier: Classifier, model: torch.nn.Module) -> Compute:
-    example = torch.zeros(1, classifier.model.config.channels, *classifier.exact.image, device=classifier.device)
+def _in_fixed_batches(computing: nn.Module, model: Model, device: torch.device) -> Compute:
+    example = torch.zeros(1, model.config.channels, *model.config.image, device=device)
     with torch.inference_mode():
-        return _torch(InSizes(model, example), classifier.device)
+        return _run_torch(PaddedBatches(computing, example), device)
 
 
-def _onnxruntime(classifier: Classifier) -> Compute:
-    from vitkit.export.metadata import describe
-    from vitkit.export.onnx_file import start, write_onnx
-    from vitkit.export.trace import LOGITS, PICTURES, trace
+class CompiledModel(nn.Module):
+    """A model compiled by torch, anew for each batch size."""
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.onnx"
-        write_onnx(trace(classifier, "tensor"), file, describe(classifier, "tensor", "float32"))
-        session: Any = start(str(file))
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.compiled = torch.compile(model, dynamic=False, fullgraph=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        with unlimited_recompiles():
+            logits: Tensor = self.compiled(images)
+        return logits
+
+
+def _onnxruntime(model: Model) -> Compute:
+    example = torch.zeros(2, model.config.channels, *model.config.image)
+    program = trace_program(for_inference(model, "fp32"), example, ["batch"])
+    session = start_session(to_onnx(program, "images", ["logits"]).SerializeToString())
 
     def logits(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run([LOGITS], {PICTURES: images.numpy()})[0])
+        return torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
 
     return logits

@@ -1,7 +1,7 @@
-"""Fast on request: each way that this machine has is tried on the model itself, beside the exact one; the fastest that
-answers alike is taken, and says what was measured.
+"""The choice of a fast engine: each candidate of this machine is compared with the exact engine on real images and
+timed on the model itself; the fastest that agrees is taken, and its description says what was measured.
 
-Shapes: n pictures, C channels, K classes.
+Shapes: n images, C channels, K classes.
 """
 
 from __future__ import annotations
@@ -12,216 +12,207 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.devices import computing_with, describe_device
-from vitkit.predict.classifier import Classifier, probabilities
-from vitkit.predict.engine import Engine
-from vitkit.predict.engines import Compute, Way, missing_for_onnx, ways
-from vitkit.predict.samples import Samples, inside
+from vitkit.compute.onnx_session import missing_packages
+from vitkit.devices import describe_device, use_threads
+from vitkit.model.build import Model
+from vitkit.predict.agreement import Agreement, measure_agreement
+from vitkit.predict.engines import Compute, Engine, EngineCandidate, engine_candidates, exact_engine
+from vitkit.predict.inputs import preprocess
+from vitkit.predict.prediction import to_probabilities
+from vitkit.predict.samples import Samples, package_samples
 
-BATCHES = (1, 8)  # sizes that are timed; what counts is their geometric mean
-SECONDS = 0.4  # of timing for a way and size, at least ROUNDS
-ROUNDS = 2
-WORTH = 1.1  # times as fast as exact, from which it is worth not being exact
-PICTURES = 64  # to compare on at most, and
-FEWEST = 16  # at least, or as many as
-LOOKING = 2.0  # seconds of exact answers allow
-LEAST_AGREEING = 0.97  # of the pictures; below, a way is dropped
-TIE = 0.05  # answers that the exact model finds as likely as its first, within this, agree
-FARTHEST = 0.25  # of a probability
+BATCHES = (1, 8)  # the batch sizes that are timed; the geometric mean of the speedups counts
+SECONDS = 0.4  # of timing for a candidate and batch size, with at least
+ROUNDS = 2  # rounds
+MIN_SPEEDUP = 1.1  # over exact, below which inexact results are not worth it
+MAX_IMAGES = 64  # to compare on, and at least
+MIN_IMAGES = 16  # or as many as the exact engine computes in
+COMPARE_SECONDS = 2.0  # seconds
+MIN_AGREEING = 0.97  # of the images
+TIE = 0.05  # classes that the exact model finds as likely as its first, within this, agree
+MAX_DIFFERENCE = 0.25  # of a probability
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Agreement:
-    same: int  # pictures with the same class first
-    agree: int  # or with one that is about as likely
-    pictures: int
-    farthest: float  # difference of any probability
-    where: str
+class Trial:
+    """What became of a candidate."""
 
-    @property
-    def enough(self) -> bool:
-        return self.agree >= LEAST_AGREEING * self.pictures and self.farthest <= FARTHEST
-
-    @property
-    def words(self) -> str:
-        ties = f" and about as likely a one for {self.agree - self.same}" if self.agree > self.same else ""
-        return (
-            f"same answer for {self.same}{ties} of {self.pictures} pictures ({self.where}), "
-            f"probabilities within {max(self.farthest, 1e-4):.2g}"
-        )
-
-
-@dataclass(frozen=True)
-class Tried:
-    """What came of a way."""
-
-    way: Way
-    compute: Compute | None  # None where it was given up
-    times: tuple[float, ...] = ()  # as fast as exact, for each of BATCHES
+    candidate: EngineCandidate
+    compute: Compute | None  # None if it failed or does not agree
+    speedups: tuple[float, ...] = ()  # over exact, for each of BATCHES
     agreement: Agreement | None = None
+    data: str = ""  # the images that it was compared on
     failure: str | None = None
 
     @property
     def score(self) -> float:
-        return math.prod(self.times) ** (1 / len(self.times)) if self.times else 0.0
+        return math.prod(self.speedups) ** (1 / len(self.speedups)) if self.speedups else 0.0
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
+        return self.candidate.description + self.measurements
+
+    @property
+    def measurements(self) -> str:
         if self.failure is not None:
-            return f"{self.way.words} failed: {self.failure}"
-        parts = [self.way.words]
-        if self.times:
-            parts.append(
-                ", ".join(
-                    f"{times:.1f} times exact on {batch} picture{'s' * (batch > 1)}"
-                    for batch, times in zip(BATCHES, self.times, strict=True)
-                )
-            )
-        if self.agreement is not None:
-            parts.append(self.agreement.words)
-        return "; ".join(parts)
+            return f" failed: {self.failure}"
+        timed = ", ".join(
+            f"{speedup:.1f} times exact on {batch} image{'s' * (batch > 1)}"
+            for batch, speedup in zip(BATCHES, self.speedups, strict=False)
+        )
+        compared = describe_agreement(self.agreement, self.data) if self.agreement is not None else ""
+        return "".join(f"; {text}" for text in (timed, compared) if text)
 
 
-def quicken(classifier: Classifier, samples: Samples | None = None) -> Engine:
-    """The fastest engine that answers as the exact one does, or the exact one. `samples` are pictures of the kind that
-    will be asked about; without them, those inside the package serve to compare on."""
-    compare = Comparison(classifier, samples if samples is not None else inside(classifier.model))
-    best: Tried | None = None
-    others: list[str] = []
-    for way in ways(classifier):
-        if way.slow_to_build and best is not None:
+def fastest_engine(
+    model: Model, device: torch.device, *, multilabel: bool = False, samples: Samples | None = None
+) -> Engine:
+    """Return the fastest engine that agrees with the exact one, or the exact one.
+
+    `samples` are images of the kind that will be predicted; without them, those inside the package are compared on.
+    """
+    exact, samples = exact_engine(model, device), package_samples(model) if samples is None else samples
+    reference = Reference(exact, model, samples, multilabel=multilabel)
+    best: Trial | None = None
+    rejected: list[str] = []
+    for candidate in engine_candidates(model, device):
+        if candidate.slow_to_build and best is not None:
             break
-        tried = attempt(way, classifier, compare)
-        if tried.compute is not None and tried.score >= max(WORTH, best.score if best is not None else 0.0):
-            tried, best = best or tried, tried
-        if best is not tried:
-            others.append(tried.words)
-        del tried  # and its copy of the weights
-    engine = _engine(classifier, best, others)
-    return engine if classifier.device.type != "cpu" else with_fewer_threads(engine, compare.pictures)
+        trial = try_candidate(candidate, exact, reference)
+        if trial.compute is not None and trial.score >= max(MIN_SPEEDUP, best.score if best is not None else 0.0):
+            trial, best = best or trial, trial
+        if best is not trial:
+            rejected.append(trial.description)
+        del trial  # and its copy of the weights
+    if best is not None and best.compute is not None:
+        where = describe_device(device, torch.get_num_threads())
+        description = f"fast: {best.candidate.description} on {where}{best.measurements}"
+        engine = Engine(best.compute, description, exact.batch)
+    else:
+        reasons = "; ".join([*rejected, *_hints(device)]) or "nothing faster is known for this machine"
+        engine = replace(exact, description=f"{exact.description}, because --fast found nothing better: {reasons}")
+    return engine if device.type != "cpu" else with_fewer_threads(engine, reference.images)
 
 
-def with_fewer_threads(engine: Engine, pictures: Tensor) -> Engine:
-    """Half of them, and half again, as long as that is faster: beside other busy programs, or two to a core, threads
-    wait for each other at every layer."""
+def try_candidate(candidate: EngineCandidate, exact: Engine, reference: Reference) -> Trial:
+    """Build, compare and time a candidate; a failure becomes a reason in the trial and never an error."""
+    try:
+        compute = candidate.build()
+        agreement = reference.compare(compute)
+        if not agrees(agreement):
+            return Trial(candidate, None, agreement=agreement, data=reference.data)
+        speedups = measure_speedups(exact.logits, compute, reference.images)
+        return Trial(candidate, compute, speedups, agreement, reference.data)
+    except Exception as error:  # compilers and runtimes raise classes of their own
+        lines = str(error).strip().splitlines()
+        return Trial(candidate, None, failure=f"{type(error).__name__}{': ' * bool(lines)}{''.join(lines[:1])[:200]}")
+
+
+class Reference:
+    """The exact engine's probabilities for real images, computed once."""
+
+    def __init__(self, exact: Engine, model: Model, samples: Samples, *, multilabel: bool) -> None:
+        self.multilabel, self.data = multilabel, samples.description
+        preprocessed = _preprocessed(model, samples)
+        first = next(preprocessed, None)
+        if first is None:  # not one of them can be read
+            self.data = package_samples(model).description
+            preprocessed = _preprocessed(model, package_samples(model))
+            first = next(preprocessed)
+        exact.logits(first[None])  # warm up
+        images, logits = [], []
+        until = time.perf_counter() + COMPARE_SECONDS
+        for image in itertools.chain([first], preprocessed):
+            images.append(image)
+            logits.append(exact.logits(image[None]))
+            if time.perf_counter() > until and len(images) >= MIN_IMAGES:
+                break
+        self.images = torch.stack(images)  # (n, C, height, width)
+        self.probabilities = to_probabilities(torch.cat(logits), multilabel)  # (n, K)
+
+    def compare(self, compute: Compute) -> Agreement:
+        # a batch size that nothing is prepared for: any has to work
+        logits = torch.cat([compute(batch) for batch in self.images.split(7)])
+        return measure_agreement(self.probabilities, to_probabilities(logits, self.multilabel), tie=TIE)
+
+
+def _preprocessed(model: Model, samples: Samples) -> Iterator[Tensor]:
+    """Yield (C, height, width) each."""
+    transform = preprocess(model).transform
+    return (transform(pixels) for _, pixels in samples.spread(MAX_IMAGES))
+
+
+def agrees(agreement: Agreement) -> bool:
+    return agreement.agree >= MIN_AGREEING * agreement.images and agreement.largest <= MAX_DIFFERENCE
+
+
+def describe_agreement(agreement: Agreement, data: str) -> str:
+    tied = agreement.agree - agreement.same
+    ties = f" and one about as likely for {tied}" if tied > 0 else ""
+    return (
+        f"same class for {agreement.same}{ties} of {agreement.images} images ({data}), "
+        f"probabilities within {max(agreement.largest, 1e-4):.2g}"
+    )
+
+
+def with_fewer_threads(engine: Engine, images: Tensor) -> Engine:
+    """Halve the number of threads as long as that is faster.
+
+    Next to other busy programs, or two to a core, threads wait for each other at every layer.
+    """
     threads = torch.get_num_threads()
     while threads > 1:
         fewer = replace(engine, logits=_limited(engine.logits, threads // 2))
-        times = race(engine.logits, fewer.logits, pictures)
-        if min(times) < WORTH:
+        speedups = measure_speedups(engine.logits, fewer.logits, images)
+        if min(speedups) < MIN_SPEEDUP:
             break
         threads //= 2
-        gain = ", ".join(f"{one:.1f}" for one in times)
-        engine = replace(fewer, words=f"{engine.words}; then with {threads} thread{'s' * (threads > 1)} {gain} times")
+        gain = ", ".join(f"{speedup:.1f}" for speedup in speedups)
+        description = f"{engine.description}; then with {threads} thread{'s' * (threads > 1)} {gain} times"
+        engine = replace(fewer, description=description)
     return engine
 
 
 def _limited(compute: Compute, threads: int) -> Compute:
     def logits(images: Tensor) -> Tensor:
-        with computing_with(threads):
+        with use_threads(threads):
             return compute(images)
 
     return logits
 
 
-def attempt(way: Way, classifier: Classifier, compare: Comparison) -> Tried:
-    """Built, compared, timed; what fails or answers otherwise is given up with a reason, and never a user's error."""
-    try:
-        compute = way.build(classifier)
-        agreement = compare(compute)
-        if not agreement.enough:
-            return Tried(way, None, agreement=agreement)
-        return Tried(way, compute, race(classifier.engine.logits, compute, compare.pictures), agreement)
-    except Exception as error:  # compilers and runtimes have kinds of their own
-        lines = str(error).strip().splitlines()
-        return Tried(way, None, failure=f"{type(error).__name__}{': ' * bool(lines)}{''.join(lines[:1])[:200]}")
+def measure_speedups(
+    exact: Compute, other: Compute, images: Tensor, clock: Clock = time.perf_counter
+) -> tuple[float, ...]:
+    """Return how many times as fast as exact the other is, for each of BATCHES.
+
+    They take turns and the best round of each counts, so that neither suffers from what else the machine does.
+    """
+    return tuple(_speedup(exact, other, _repeated(images, batch), clock) for batch in BATCHES)
 
 
-class Comparison:
-    """The exact model's answers to real pictures, asked once."""
-
-    def __init__(self, classifier: Classifier, samples: Samples) -> None:
-        self.classifier, self.where = classifier, samples.words
-        exact, seen, answers = classifier.engine.logits, [], []
-        shown = _seen(classifier, samples)
-        first = next(shown, None)
-        if first is None:  # not one of them can be read
-            self.where = inside(classifier.model).words
-            shown = _seen(classifier, inside(classifier.model))
-            first = next(shown)
-        exact(first[None])  # the first time is not like the others
-        until = time.perf_counter() + LOOKING
-        for picture in itertools.chain([first], shown):
-            seen.append(picture)
-            answers.append(exact(picture[None]))
-            if time.perf_counter() > until and len(seen) >= FEWEST:
-                break
-        self.pictures = torch.stack(seen)  # (n, C, height, width)
-        self.exact = probabilities(torch.cat(answers), classifier.multilabel)  # (n, K)
-
-    def __call__(self, compute: Compute) -> Agreement:
-        # batches of sizes that nobody prepared for: any must do
-        told = torch.cat([compute(part) for part in self.pictures.split(7)])
-        return agreement(self.exact, probabilities(told, self.classifier.multilabel), self.where)
-
-
-def _seen(classifier: Classifier, samples: Samples) -> Iterator[Tensor]:
-    """(C, height, width) each."""
-    return (classifier.exact(pixels) for _, pixels in samples.spread(PICTURES))
-
-
-def agreement(exact: NDArray[np.float32], told: NDArray[np.float32], where: str) -> Agreement:
-    """(n, K) twice; nan agrees with nothing."""
-    rows = np.arange(len(exact))
-    first, answer = exact.argmax(axis=1), told.argmax(axis=1)
-    finite = np.isfinite(told).all(axis=1)
-    close = (exact[rows, first] - exact[rows, answer] <= TIE) & finite
-    farthest = float(np.abs(exact - told).max()) if finite.all() else math.inf
-    return Agreement(int(((first == answer) & finite).sum()), int(close.sum()), len(exact), farthest, where)
-
-
-def race(exact: Compute, other: Compute, pictures: Tensor, clock: Clock = time.perf_counter) -> tuple[float, ...]:
-    """How many times as fast as exact, for each of BATCHES: they take turns, the best round of each counts, so that
-    neither suffers from what else the machine does."""
-    return tuple(_race(exact, other, _filled(pictures, batch), clock) for batch in BATCHES)
-
-
-def _race(exact: Compute, other: Compute, images: Tensor, clock: Clock) -> float:
+def _speedup(exact: Compute, other: Compute, images: Tensor, clock: Clock) -> float:
     best = [math.inf, math.inf]
     other(images)
     until, rounds = clock() + SECONDS, 0
     while rounds < ROUNDS or clock() < until:
-        for place, compute in enumerate((exact, other)):
+        for index, compute in enumerate((exact, other)):
             started = clock()
             compute(images)
-            best[place] = min(best[place], clock() - started)
+            best[index] = min(best[index], clock() - started)
         rounds += 1
     return best[0] / max(best[1], 1e-9)
 
 
-def _filled(pictures: Tensor, batch: int) -> Tensor:
-    return pictures.repeat(-(-batch // len(pictures)), 1, 1, 1)[:batch].contiguous()
+def _repeated(images: Tensor, batch: int) -> Tensor:
+    return images.repeat(-(-batch // len(images)), 1, 1, 1)[:batch].contiguous()
 
 
-def _engine(classifier: Classifier, best: Tried | None, others: Sequence[str]) -> Engine:
-    exact = classifier.engine
-    if best is None or best.compute is None:
-        hint = _hint(classifier)
-        why = "; ".join([*others, *([hint] if hint else [])]) or "nothing faster is known for this machine"
-        return replace(exact, words=f"{exact.words}, fast was asked for, but: {why}")
-    where = describe_device(classifier.device, torch.get_num_threads())
-    return Engine(
-        best.compute, f"fast: {best.way.words} on {where}{best.words.removeprefix(best.way.words)}", exact.batch
-    )
-
-
-def _hint(classifier: Classifier) -> str:
-    missing = missing_for_onnx() if classifier.device.type == "cpu" else []
-    return f'{" and ".join(missing)} not installed: pip install "vitkit[export]" for one more way' if missing else ""
+def _hints(device: torch.device) -> Sequence[str]:
+    missing = missing_packages() if device.type == "cpu" else []
+    return [f'{" and ".join(missing)} not installed: pip install "vitkit[export]" for one more engine'] * bool(missing)

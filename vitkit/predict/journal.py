@@ -1,77 +1,81 @@
-"""Rows that survive a stop: written as they come into FILE.part, taken up again by the next call, FILE once complete.
+"""Rows that survive an interruption: they are appended to FILE.part, continued by the next call, and end in FILE.
 
-The first line says what the rows belong to, so that answers of another model or to other pictures are never mixed.
+The header, the first line, records what the rows depend on, so that predictions of another model or for other images
+are never mixed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
+from vitkit.atomic import lock
 from vitkit.errors import ConfigError
+
+# keys of the header and of rows, in journals of older versions
+OLD_KEYS = {"pictures": "images", "computing": "engine", "picture": "image"}
 
 
 class Trait(NamedTuple):
     """One thing that rows depend on."""
 
     value: str | int  # what is compared, such as a hash
-    words: str  # what a message says of it; two of the same words may still differ
+    description: str  # for messages; two traits with the same description may still differ
 
 
-def part_of(path: Path) -> Path:
+def journal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
 class Journal:
-    def __init__(self, path: Path, belongs_to: Mapping[str, Trait], *, anew: bool = False):
-        """The journal of the file `path`; `done` rows of it are there already, unless it begins `anew`."""
-        self.path = part_of(path)
+    def __init__(self, path: Path, traits: Mapping[str, Trait], *, restart: bool = False):
+        """Open the journal of the file `path`; `done` of its rows are complete already, unless it restarts."""
+        self.path = journal_path(path)
         self.done = 0
-        with self._told():
-            self.file = self.path.open("ab+")  # one handle for all: closing another would give up the lock
+        with self._explain_os_errors():
+            self.file = self.path.open("ab+")
         try:
-            with self._told():
+            with self._explain_os_errors():
                 self._lock()
-                if anew:
+                if restart:
                     self.file.truncate(0)
-                self._take_up(belongs_to)
+                self._continue(traits)
         except BaseException:
             self.close()
             raise
 
     def _lock(self) -> None:
-        if not _locked(self.file):
+        if not lock(self.file):
             raise ConfigError(f"another process is writing {self.path}.", try_="another --out, or wait for it to end")
 
-    def _take_up(self, belongs_to: Mapping[str, Trait]) -> None:
-        """Counts the whole rows and cuts off what a kill or a full disk has left of the last one."""
-        head = json.dumps(dict(belongs_to)).encode() + b"\n"
+    def _continue(self, traits: Mapping[str, Trait]) -> None:
+        """Count the complete rows and cut off an incomplete last one, which a kill or a full disk leaves."""
+        header = json.dumps(dict(traits)).encode() + b"\n"
         self.file.seek(0)
-        found = self.file.readline()
-        if head.startswith(found) and found != head:  # nothing, or not even all of the first line
+        old_header = self.file.readline()
+        if header.startswith(old_header) and old_header != header:  # nothing, or an incomplete header
             self.file.truncate(0)
-            self._append(head)
+            self._append(header)
             return
-        if different := _differences(found, belongs_to):
+        if differences := _differences(old_header, traits):
             raise ConfigError(
-                f"{self.path} was begun with another model, other settings or other pictures.",
-                found=different,
+                f"{self.path} was begun with another model, other settings or other images.",
+                found=differences,
                 try_="another --out, or --overwrite to begin again",
             )
-        whole = len(found)
+        end = len(old_header)
         for line in self.file:
             if not _is_row(line):
                 break
-            whole += len(line)
+            end += len(line)
             self.done += 1
-        self.file.truncate(whole)
+        self.file.truncate(end)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        with self._told():
+        with self._explain_os_errors():
             self._append(json.dumps(row).encode() + b"\n")
 
     def _append(self, line: bytes) -> None:
@@ -82,10 +86,10 @@ class Journal:
         self.file.seek(0)
         self.file.readline()
         for line in self.file:
-            yield json.loads(line)
+            yield _with_new_keys(json.loads(line))
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # of what a full disk did not take, and was told of then
+        with contextlib.suppress(OSError):  # of rows that a full disk did not take, which was reported then
             self.file.close()
 
     def discard(self) -> None:
@@ -93,32 +97,14 @@ class Journal:
         self.path.unlink()
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explain_os_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be written: {error.strerror}.",
-                try_="the same command, without --overwrite, once it can be: it goes on behind the last row",
+                try_="once it can be, the same command without --overwrite, which continues after the last row",
             ) from error
-
-
-def _locked(file: BinaryIO) -> bool:
-    """Whether this process alone has the file now. Ends with the process, and children do not have it too.
-
-    Windows has no such lock, nor have some network disks: there, it is the user who has to take care.
-    """
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _is_row(line: bytes) -> bool:
@@ -128,18 +114,22 @@ def _is_row(line: bytes) -> bool:
         return False
 
 
-def _differences(found: bytes, now: Mapping[str, Trait]) -> list[str]:
-    """By value, told in words: a model that lies elsewhere now is still the same."""
+def _differences(header: bytes, traits: Mapping[str, Trait]) -> list[str]:
+    """Describe the traits whose values differ: a model that was moved is still the same."""
     try:
-        before = {name: Trait(*trait) for name, trait in json.loads(found).items()}
+        old = {name: Trait(*trait) for name, trait in _with_new_keys(json.loads(header)).items()}
     except (ValueError, TypeError, AttributeError):
-        before = {}
-    if before.keys() != now.keys():
+        old = {}
+    if old.keys() != traits.keys():
         return ["a file that vitkit has not written, or not this version of it"]
     return [
-        f"{name}: {before[name].words}; now {trait.words}"
-        if before[name].words != trait.words
-        else f"{name}: {trait.words}, as now, but what is called so has changed"
-        for name, trait in now.items()
-        if before[name].value != trait.value
+        f"{name}: {old[name].description}; now {trait.description}"
+        if old[name].description != trait.description
+        else f"{name}: {trait.description}, as now, but the content has changed"
+        for name, trait in traits.items()
+        if old[name].value != trait.value
     ]
+
+
+def _with_new_keys(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {OLD_KEYS.get(key, key): value for key, value in record.items()}

@@ -1,4 +1,4 @@
-"""What a model answers to one picture: a probability for each class, or why there is no answer."""
+"""The prediction for one image: a probability for each class, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitkit.errors import DecodeError
 
@@ -16,21 +17,21 @@ from vitkit.errors import DecodeError
 class Answer:
     label: str
     probability: float
-    index: int  # place among the model's classes
+    index: int  # of the class, in the order of the logits
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """`prediction.label`, `prediction.probability`, `prediction.top(5)`; with `error` instead, where there is none."""
+    """A prediction has a `label`, a `probability` and `top(5)`, or an `error` instead."""
 
     labels: tuple[str, ...]
     probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))  # (K,)
-    name: str | None = None  # of the file, where it was one
-    error: str | None = None  # why the picture could not be read, or has no answer
+    name: str | None = None  # of the file, if it was one
+    error: str | None = None  # why the image could not be read or predicted
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.probabilities).all():  # would come first in every order, and JSON has no word for it
-            object.__setattr__(self, "error", "the model answers with what is no number; its weights may be damaged")
+        if not np.isfinite(self.probabilities).all():  # nan would come first in every order, and JSON has none
+            object.__setattr__(self, "error", "the model's output is not a number; its weights may be damaged")
 
     @property
     def label(self) -> str:
@@ -41,19 +42,24 @@ class Prediction:
         return self.top(1)[0].probability
 
     def top(self, count: int = 5) -> list[Answer]:
-        """The likeliest classes first; of equal ones, the earlier."""
+        """Return the most likely classes, the most likely one first; of equal ones, the one with the lower index."""
         if self.error is not None:
-            raise DecodeError(f"{self.name or 'the picture'}: {self.error}")
+            raise DecodeError(f"{self.name or 'the image'}: {self.error}")
         order = np.argsort(-self.probabilities, kind="stable")[:count]
         return [Answer(self.labels[index], float(self.probabilities[index]), int(index)) for index in order]
 
     def record(self, count: int = 5) -> Mapping[str, Any]:
-        """For JSON; a picture that could not be read has a reason and no answers."""
+        """Return a row for JSON; an image that could not be read has a reason and no answers."""
         answers = [] if self.error is not None else [asdict(answer) for answer in self.top(count)]
-        return {"picture": self.name, "error": self.error, "answers": answers}
+        return {"image": self.name, "error": self.error, "answers": answers}
 
     def __repr__(self) -> str:
         if self.error is not None:
             return f"Prediction(error={self.error!r})"
-        words = ", ".join(f"{answer.label} {answer.probability:.1%}" for answer in self.top(3))
-        return f"Prediction({words})"
+        answers = ", ".join(f"{answer.label} {answer.probability:.1%}" for answer in self.top(3))
+        return f"Prediction({answers})"
+
+
+def to_probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:
+    """(B, K) → (B, K): softmax for one class per image, sigmoid for each class on its own."""
+    return (logits.sigmoid() if multilabel else logits.softmax(dim=-1)).numpy()

@@ -1,4 +1,4 @@
-"""Predictions as people read them: bars for a few pictures, a line each for many."""
+"""Predictions printed for people: bars for a few images, a line each for many."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterable, Sequence
 
 from vitkit.predict.prediction import Prediction
 
-FEW = 6  # pictures that get bars
-BAR = 24  # characters of a certain answer
+FEW = 6  # images that get bars
+BAR = 24  # characters of a probability of 1
 NAME = 40  # characters of a name in a line, at most
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], top: int) -> None:
-    """`names` are those of all pictures, so that columns stand from the first line on."""
+    """Print predictions; `names` are those of all images, so that columns are aligned from the first line on."""
     if len(names) <= FEW:
-        for place, prediction in enumerate(predictions):
-            print("\n" * (place > 0) + "\n".join(_bars(prediction, top)))
+        for index, prediction in enumerate(predictions):
+            print("\n" * (index > 0) + "\n".join(_bars(prediction, top)))
         return
     common = os.path.commonpath([os.path.dirname(name) or "." for name in names]) if _comparable(names) else ""
     width = min(max(len(_short(name, common)) for name in names), NAME)
@@ -31,9 +31,9 @@ def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], t
 
 
 def _bars(prediction: Prediction, top: int) -> list[str]:
-    name = in_one_line(prediction.name or "")
+    name = escape_unprintable(prediction.name or "")
     if prediction.error is not None:
-        return [name, f"  no answer: {prediction.error}"]
+        return [name, f"  no prediction: {prediction.error}"]
     return [
         name,
         *(f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}" for answer in prediction.top(top)),
@@ -46,24 +46,24 @@ def _bar(share: float) -> str:
 
 
 def _line(prediction: Prediction, name: str, top: int, room: int | None) -> str:
-    """As many answers as there is room for, one at least."""
+    """Return a line with as many answers as fit, but at least one."""
     if prediction.error is not None:
-        return f"{name}  no answer: {prediction.error}"
+        return f"{name}  no prediction: {prediction.error}"
     line = name
-    for place, answer in enumerate(prediction.top(top)):
+    for index, answer in enumerate(prediction.top(top)):
         more = f"  {answer.label} {answer.probability:.1%}"
-        if place and room is not None and len(line) + len(more) > room:
+        if index and room is not None and len(line) + len(more) > room:
             break
         line += more
     return line
 
 
 def _short(name: str, common: str) -> str:
-    return in_one_line(os.path.relpath(name, common) if common else name)
+    return escape_unprintable(os.path.relpath(name, common) if common else name)
 
 
-def in_one_line(name: str) -> str:
-    """File names may hold line breaks, commands to a terminal and what is no text at all; those become escapes."""
+def escape_unprintable(name: str) -> str:
+    """Escape the line breaks, terminal commands and undecodable bytes that a file name may hold."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 

@@ -17,21 +17,21 @@ from vitkit.text import printable
 
 Row = Mapping[str, Any]  # Prediction.record
 
-AT_A_TIME = 10_000  # rows of a Parquet group
+GROUP = 10_000  # rows of a Parquet group
 
 
 def write_rows(path: Path, rows: Iterable[Row], top: int) -> None:
-    """By the ending of the file's name; whole or not at all."""
+    """Write a file completely or not at all, in the format of its suffix."""
     write = WRITERS[path.suffix.lower()]
     with replacing(path, ConfigError) as temporary:
         write(temporary, rows, top)
 
 
-def check_name(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     if path.suffix.lower() not in WRITERS:
-        raise ConfigError(f"--out {path}: rows are written as {', '.join(WRITERS)}, by the ending of the name")
+        raise ConfigError(f"--out {path}: the name must end in {', '.join(WRITERS)}")
     if os.path.isdir(path):  # unlike pathlib's, not stopped by a name that is too long
-        raise ConfigError(f"--out {path}: that is a folder")
+        raise ConfigError(f"--out {path}: this is a folder")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
     if path.suffix.lower() == ".parquet":
@@ -39,19 +39,19 @@ def check_name(path: Path) -> None:
 
 
 def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
-    """picture, error, label_1, probability_1, label_2, …"""
+    """Yield a header, image, error, label_1, probability_1, label_2, …, and a line for each row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["picture", "error", *(f"{what}_{place}" for place in range(1, top + 1) for what in ("label", "probability"))]
+        ["image", "error", *(f"{name}_{rank}" for rank in range(1, top + 1) for name in ("label", "probability"))]
     )
     yield text.getvalue()
     for row in rows:
         text.seek(0)
         text.truncate()
-        told = [value for answer in row["answers"] for value in (answer["label"], answer["probability"])]
-        # as many fields in each row: strict readers, Arrow's among them, refuse the whole file otherwise
-        writer.writerow([row["picture"], row["error"] or "", *told, *[""] * (2 * top - len(told))])
+        values = [value for answer in row["answers"] for value in (answer["label"], answer["probability"])]
+        # as many fields in each row: strict parsers, Arrow's among them, refuse the whole file otherwise
+        writer.writerow([row["image"], row["error"] or "", *values, *[""] * (2 * top - len(values))])
         yield text.getvalue()
 
 
@@ -66,11 +66,11 @@ def _write_jsonl(path: Path, rows: Iterable[Row], top: int) -> None:
 
 
 def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
-    """label and probability of the likeliest class; labels, probabilities of the first `top`; null where unreadable."""
+    """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls."""
     arrow, parquet = _pyarrow()
     schema = arrow.schema(
         [
-            ("picture", arrow.string()),
+            ("image", arrow.string()),
             ("error", arrow.string()),
             ("label", arrow.string()),
             ("probability", arrow.float32()),
@@ -80,14 +80,14 @@ def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
     )
     remaining = iter(rows)
     with parquet.ParquetWriter(path, schema) as writer:
-        while part := list(islice(remaining, AT_A_TIME)):
-            writer.write_table(arrow.Table.from_pylist([_flat(row) for row in part], schema=schema))
+        while group := list(islice(remaining, GROUP)):
+            writer.write_table(arrow.Table.from_pylist([_flat(row) for row in group], schema=schema))
 
 
 def _flat(row: Row) -> dict[str, Any]:
     answers = row["answers"]
     return {
-        "picture": printable(row["picture"]),
+        "image": printable(row["image"]),
         "error": row["error"],
         "label": answers[0]["label"] if answers else None,
         "probability": answers[0]["probability"] if answers else None,

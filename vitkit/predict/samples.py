@@ -1,5 +1,5 @@
-"""Real pictures to compare an exported model on: those of the run's own data, of data that the user names, or, where
-there are none, those inside the package. What they are is said."""
+"""Real images to compare an engine or an exported model on: from the run's own data, from data that the user names, or
+from inside the package; their description says which."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.decode import decode
-from vitkit.data.sources.base import Data, DataError, Split
+from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.fashion import open_fashion
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
 from vitkit.errors import ConfigError, DecodeError, VitkitError
-from vitkit.evaluate.matching import match
-from vitkit.evaluate.unseen import unseen
+from vitkit.evaluate.held_out import data_to_score
+from vitkit.evaluate.matching import match_classes
 from vitkit.model.build import Model
 from vitkit.run_folder import CONFIG, RunFolder
 
@@ -26,67 +26,67 @@ Pixels = NDArray[Any]  # (height, width, channels), uint8 or float32 on 0 to 255
 
 @dataclass(frozen=True)
 class Samples:
-    words: str  # "photos/, test"
+    description: str  # "photos/, test"
     split: Split  # labels in the model's classes, -1 where they are not known
     channels: int
-    others: Split | None = None  # for calibration: pictures of the same kind that are not asked about
+    calibration_split: Split | None = None  # other images of the same kind
 
     @property
     def labelled(self) -> bool:
         return self.split.labelled
 
     def spread(self, count: int) -> Samples:
-        """So many of them, evenly over the split, which is often sorted by class."""
+        """Return `count` of the samples, evenly spaced over the split, which is often sorted by class."""
         return replace(self, split=_spread(self.split, count))
 
     def __len__(self) -> int:
         return len(self.split)
 
     def __iter__(self) -> Iterator[tuple[int, Pixels]]:
-        """Index and pixels of those that can be read; what cannot has no answer to compare."""
+        """Yield index and pixels of the images that can be read."""
         for index in range(len(self.split)):
             pixels = _pixels(self.split, index, self.channels)
             if pixels is not None:
                 yield index, pixels
 
     def calibration(self, count: int) -> list[Pixels]:
-        source = _spread(self.others if self.others is not None else self.split, count)
-        found = (_pixels(source, index, self.channels) for index in range(len(source)))
-        return [pixels for pixels in found if pixels is not None]
+        source = _spread(self.calibration_split if self.calibration_split is not None else self.split, count)
+        decoded = (_pixels(source, index, self.channels) for index in range(len(source)))
+        return [pixels for pixels in decoded if pixels is not None]
 
 
 def find_samples(run: str, model: Model, data: str | None = None) -> Samples:
     if data is not None:
-        return _of(run, model, open_data(data))
-    folder = RunFolder.of(run)
+        return _from_data(run, model, open_data(data))
+    folder = RunFolder.from_weights(run)
     if folder is not None and (folder.path / CONFIG).is_file():
         config = folder.config()
         try:
-            return _of(run, model, open_data(config.data, label=config.label))
+            return _from_data(run, model, open_data(config.data, label=config.label))
         except (DataError, OSError) as error:
-            gone = str(error).splitlines()[0]
-            return inside(model, f"; the run's own data cannot be used: {gone}")
-    return inside(model)
+            reason = str(error).splitlines()[0]
+            return package_samples(model, f"; the run's own data cannot be used: {reason}")
+    return package_samples(model)
 
 
-def _of(run: str, model: Model, data: Data) -> Samples:
-    data = unseen(run, data, None)
+def _from_data(run: str, model: Model, data: Data) -> Samples:
+    data = data_to_score(run, data, None)
     try:
-        data = match(model, data).data
+        data = match_classes(model, data).data
         name = scoring_split(data)
-    except VitkitError:  # no labels, or none that the model knows: the pictures serve all the same
+    except VitkitError:  # no labels, or none that the model knows: the images can still be compared on
         name = next((name for name in ("test", "val", "all") if name in data.splits), next(iter(data.splits)))
         data.splits[name] = _unlabelled(data.splits[name])
-    fitted = next((data.splits[name] for name in ("train", "trainval") if name in data.splits), None)
+    training = next((data.splits[name] for name in ("train", "trainval") if name in data.splits), None)
     if len(data.splits[name]) == 0:
-        raise DataError(f"{data.name}, {name}, has no pictures.")
-    return Samples(f"{data.name}, {name}", data.splits[name], model.config.channels, fitted)
+        raise DataError(f"{data.name}, {name}, has no images.")
+    return Samples(f"{data.name}, {name}", data.splits[name], model.config.channels, training)
 
 
-def inside(model: Model, why: str = "") -> Samples:
-    """Pictures that a model was hardly made for: numbers can be compared on them, answers are not scored."""
+def package_samples(model: Model, note: str = "") -> Samples:
+    """Return images that the model was hardly trained for: probabilities can be compared on them, but not scored."""
     split = open_fashion().splits["test"]
-    return Samples(f"fashion, inside the package{why}", _unlabelled(split), model.config.channels)
+    return Samples(f"fashion, inside the package{note}", _unlabelled(split), model.config.channels)
 
 
 def _unlabelled(split: Split) -> Split:
@@ -105,7 +105,7 @@ def _pixels(split: Split, index: int, channels: int) -> Pixels | None:
 
 
 def _stacked(split: Split, index: int, channels: int) -> Pixels | None:
-    """Grey pictures as the bands of a model that takes another number of them than any picture at hand has."""
+    """Return grey images as the channels of one, for a model with more channels than the images have."""
     if channels in (1, 3):
         return None
     try:
@@ -116,11 +116,11 @@ def _stacked(split: Split, index: int, channels: int) -> Pixels | None:
 
 
 def other_shapes(pixels: Pixels) -> list[Pixels]:
-    """Parts of a picture that are wide, high, a line, a point, and one that is larger: sizes that data may lack."""
+    """Return crops of an image (wide, high, a line, a point) and an enlargement: sizes that data may lack."""
     height, width = pixels.shape[:2]
     return [
-        np.ascontiguousarray(part)
-        for part in (
+        np.ascontiguousarray(crop)
+        for crop in (
             pixels[: max(1, height // 3)],
             pixels[:, : max(1, width // 4)],
             pixels[height // 2 : height // 2 + 1],
@@ -131,9 +131,9 @@ def other_shapes(pixels: Pixels) -> list[Pixels]:
     ]
 
 
-def check_any(samples: Samples, compared: int) -> None:
+def check_not_empty(samples: Samples, compared: int) -> None:
     if compared == 0:
         raise ConfigError(
-            f"no picture of {samples.words} could be read; there is nothing to compare on.",
-            try_="--data a folder of pictures",
+            f"no image of {samples.description} could be read, so there is nothing to compare on.",
+            try_="--data a folder of images",
         )

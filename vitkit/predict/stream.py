@@ -1,22 +1,23 @@
-"""Many pictures, one after another: read beside the computing, answered in order, never all in memory."""
+"""Predictions for many image files: decoded by data workers, in order, never all in memory."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
-from vitkit.data.loader import Batch, Reader, batches_in_order
-from vitkit.data.sources.base import Split
-from vitkit.data.sources.named import as_split
+from vitkit.data.loader import Batch, SplitDataset, sequential_batches
+from vitkit.data.sources.dataset import Split
+from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.errors import ConfigError
 from vitkit.evaluate.features import weights_hash
 from vitkit.model.variants import name_of
 from vitkit.predict.classifier import Classifier
-from vitkit.predict.journal import Journal, Trait, part_of
+from vitkit.predict.journal import Journal, Trait, journal_path
 from vitkit.predict.prediction import Prediction
-from vitkit.predict.rows import check_name, write_rows
+from vitkit.predict.rows import check_output_path, write_rows
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few, printable
 
@@ -29,23 +30,26 @@ def predict_files(
     workers: int = 0,
     progress: Progress = no_progress,
 ) -> Iterator[Prediction]:
-    """The predictions of all pictures from `start` on, in order; broken ones have an `error`."""
-    split = as_split(paths[start:])
-    reader = Reader(split=split, transform=classifier.exact, channels=classifier.model.config.channels)
-    batches = batches_in_order(reader, classifier.engine.batch, workers=workers, pin=classifier.device.type == "cuda")
-    predictions = (prediction for batch in batches for prediction in _answers(classifier, split, batch))
-    yield from progress(predictions, len(split), "predicting")
+    """Yield the predictions for all images from index `start` on, in order; broken ones have an `error`."""
+    # batches begin where they would in one go: the last bits of a product depend on the batch that it is computed in
+    repeated = start % classifier.engine.batch
+    split = unlabelled_split(paths[start - repeated :])
+    dataset = SplitDataset(split=split, transform=classifier.transform, channels=classifier.model.config.channels)
+    pin_memory = classifier.device.type == "cuda"
+    batches = sequential_batches(dataset, classifier.engine.batch, workers=workers, pin_memory=pin_memory)
+    predictions = (prediction for batch in batches for prediction in _predict_batch(classifier, split, batch))
+    yield from progress(islice(predictions, repeated, None), len(split) - repeated, "predicting")
 
 
-def _answers(classifier: Classifier, split: Split, batch: Batch) -> list[Prediction]:
-    answered = {
+def _predict_batch(classifier: Classifier, split: Split, batch: Batch) -> list[Prediction]:
+    predictions = {
         index: Prediction(classifier.labels, name=split.keys[index], error=reason) for index, reason in batch.failures
     }
     if len(batch.images):
-        told = classifier.probabilities(batch.images)
-        for index, row in zip(batch.indices.tolist(), told, strict=True):
-            answered[index] = Prediction(classifier.labels, row, name=split.keys[index])
-    return [answered[index] for index in sorted(answered)]
+        rows = classifier.probabilities(batch.images)
+        for index, row in zip(batch.indices.tolist(), rows, strict=True):
+            predictions[index] = Prediction(classifier.labels, row, name=split.keys[index])
+    return [predictions[index] for index in sorted(predictions)]
 
 
 def predict_into(
@@ -59,52 +63,56 @@ def predict_into(
     source: str = "",
     progress: Progress = no_progress,
 ) -> tuple[int, int]:
-    """Rows into a file, .csv, .jsonl or .parquet; called again after a stop, it goes on behind the last row.
+    """Write rows into a file, .csv, .jsonl or .parquet; after an interruption, continue after the last row.
 
-    How many rows were there already, and how many pictures could not be read. `source` is where the model came from.
+    Return how many rows were complete already, and how many images could not be read. `source` is where the model came
+    from, for messages.
     """
-    check_name(out)
+    check_output_path(out)
     if os.path.exists(out) and not overwrite and not _being_replaced(out):
         raise ConfigError(f"{out} exists already; nothing was written.", try_="another --out, or --overwrite")
     top = min(top, len(classifier.labels))
-    journal = Journal(out, _belongs_to(classifier, paths, top, source), anew=overwrite)
-    taken_up = journal.done
+    journal = Journal(out, _traits(classifier, paths, top, source), restart=overwrite)
+    done = journal.done
     try:
-        for prediction in predict_files(classifier, paths, start=taken_up, workers=workers, progress=progress):
+        for prediction in predict_files(classifier, paths, start=done, workers=workers, progress=progress):
             journal.write(prediction.record(top))
         write_rows(out, journal.rows(), top)
         failed = sum(row["error"] is not None for row in journal.rows())
         journal.discard()
     finally:
         journal.close()
-    return taken_up, failed
+    return done, failed
 
 
 def _being_replaced(out: Path) -> bool:
-    """By a call with `overwrite` that was stopped: whose rows are newer than the file."""
-    part = part_of(out)
-    return part.exists() and part.stat().st_mtime >= out.stat().st_mtime
+    """Return whether a call with `overwrite` was interrupted: its rows are newer than the file."""
+    journal = journal_path(out)
+    return journal.exists() and journal.stat().st_mtime >= out.stat().st_mtime
 
 
-def _belongs_to(classifier: Classifier, paths: Sequence[Path], top: int, source: str) -> dict[str, Trait]:
-    """What rows depend on; the engine too, for fast answers are not exact ones."""
-    model, (height, width), labels = classifier.model, classifier.exact.image, classifier.labels
+def _traits(classifier: Classifier, paths: Sequence[Path], top: int, source: str) -> dict[str, Trait]:
+    """Return what rows depend on; the engine too, for a fast one is not exact."""
+    model, transform, labels = classifier.model, classifier.transform, classifier.labels
+    height, width = transform.image
     head = _digest(tensor.float().cpu().numpy().tobytes() for tensor in model.head.state_dict().values())
     names = _digest(str(path).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    computes = classifier.engine.words.partition(":")[0]
-    described = f"{name_of(model.config) or 'sizes of its own'} at {height} x {width} px"
+    engine = classifier.engine.description.partition(":")[0]
+    variant = f"{name_of(model.config) or 'sizes of its own'} at {height} x {width} px"
+    # the name that EvalTransform has in journals
+    preprocessing = f"Exact(image={transform.image!r}, preprocessing={transform.preprocessing!r})"
     return {
-        "model": Trait(f"{weights_hash(model)} {head}", f"{described}, from {source}" if source else described),
+        "model": Trait(f"{weights_hash(model)} {head}", f"{variant}, from {source}" if source else variant),
         "class names": Trait(_digest([repr(labels).encode()]), few(labels, 3)),
-        "preprocessing": Trait(repr(classifier.exact), "; ".join(classifier.exact.describe())),
-        "computing": Trait(computes, computes),
+        "preprocessing": Trait(preprocessing, "; ".join(transform.describe())),
+        "engine": Trait(engine, engine),
         "--top": Trait(top, f"{top}"),
-        "pictures": Trait(names, f"{len(paths):,}, the first {printable(str(paths[0]))}" if paths else "none"),
+        "images": Trait(names, f"{len(paths):,}, the first {printable(str(paths[0]))}" if paths else "none"),
     }
 
 
-def _digest(parts: Iterable[bytes]) -> str:
+def _digest(chunks: Iterable[bytes]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(part)
+    for chunk in chunks:
+        digest.update(chunk)
     return digest.hexdigest()

@@ -1,0 +1,40 @@
+"""How well the probabilities of another engine or file agree with those of the exact model on the same images.
+
+Shapes: n images, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """`same` and `agree` differ in ties: two classes that the exact model itself can hardly tell apart."""
+
+    images: int
+    same: int  # images with the same most likely class and, with a threshold, the same classes above it
+    agree: int  # images with that class, or with another that the exact model finds as likely within the tie
+    largest: float  # the largest difference of any probability
+
+
+def measure_agreement(
+    exact: NDArray[np.float32], other: NDArray[np.float32], *, tie: float, threshold: float | None = None
+) -> Agreement:
+    """Compare two (n, K) tables of probabilities; nan agrees with nothing."""
+    rows = np.arange(len(exact))
+    first, answer = exact.argmax(axis=1), other.argmax(axis=1)
+    finite = np.isfinite(exact).all(axis=1) & np.isfinite(other).all(axis=1)
+    same = (first == answer) & finite
+    if threshold is not None:
+        same &= ((exact >= threshold) == (other >= threshold)).all(axis=1)
+    return Agreement(
+        images=len(exact),
+        same=int(same.sum()),
+        agree=int(((exact[rows, first] - exact[rows, answer] <= tie) & finite).sum()),
+        largest=float(np.abs(exact - other).max()) if finite.all() else math.inf,
+    )
