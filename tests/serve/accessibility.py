@@ -1,4 +1,4 @@
-"""What a page is for people who see little, or use no mouse: contrast, names of controls, the way of the Tab key."""
+"""Accessibility checks of a page: contrast of texts, names of controls, and the order of the Tab key."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-# WCAG 2: 4.5 for text, 3 where it is large. What is seen behind a text is the nearest painted ground.
-CONTRAST = """() => {
-    const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
-    const light = colour => numbers(colour).slice(0, 3).map(v => v / 255)
+# WCAG 2: 4.5 for text, 3 for large text. The background of a text is that of its nearest opaque ancestor.
+LOW_CONTRAST_TEXTS = """() => {
+    const channels = colour => colour.match(/[\\d.]+/g).map(Number);
+    const luminance = colour => channels(colour).slice(0, 3).map(v => v / 255)
         .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
         .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-    const ground = element => {
-        for (let at = element; at; at = at.parentElement) {
-            const colour = getComputedStyle(at).backgroundColor;
-            if ((numbers(colour)[3] ?? 1) === 1) return colour;
+    const background = element => {
+        for (let node = element; node; node = node.parentElement) {
+            const colour = getComputedStyle(node).backgroundColor;
+            if ((channels(colour)[3] ?? 1) === 1) return colour;
         }
         return "rgb(255, 255, 255)";
     };
@@ -26,36 +26,37 @@ CONTRAST = """() => {
         const element = texts.currentNode.parentElement;
         if (!texts.currentNode.data.trim() || !element.checkVisibility()) continue;
         const style = getComputedStyle(element);
-        const [dark, bright] = [light(style.color), light(ground(element))].sort((a, b) => a - b);
+        const [dark, bright] = [luminance(style.color), luminance(background(element))].sort((a, b) => a - b);
         const ratio = (bright + 0.05) / (dark + 0.05), large = parseFloat(style.fontSize) >= 24;
         if (ratio < (large ? 3 : 4.5)) poor.push(`${texts.currentNode.data.trim().slice(0, 40)}: ${ratio.toFixed(2)}`);
     }
     return poor;
 }"""
 
-FOCUSED = """() => {
-    const at = document.activeElement;
-    const outlined = at.type === "radio" ? at.nextElementSibling : at;
-    if (at !== document.body && getComputedStyle(outlined).outlineStyle !== "solid") return `${at.id}: no outline`;
-    return at === document.body ? "" : at.id || at.value || at.localName;
+FOCUSED_ELEMENT = """() => {
+    const active = document.activeElement;
+    const outlined = active.type === "radio" ? active.nextElementSibling : active;
+    if (active === document.body) return "";
+    if (getComputedStyle(outlined).outlineStyle !== "solid") return `${active.id}: no outline`;
+    return active.id || active.value || active.localName;
 }"""
 
 
 def tab_through(page: Page) -> list[str]:
-    """What has the focus after each Tab from the page's top on, each with a visible outline."""
+    """Return the focused element after each Tab from the top of the page; each must have a visible outline."""
     page.evaluate("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
     reached: list[str] = []
     while len(reached) < 50:
         page.keyboard.press("Tab")
-        name = page.evaluate(FOCUSED)
+        name = page.evaluate(FOCUSED_ELEMENT)
         if not name:
             break
         reached.append(name)
     return reached
 
 
-def unnamed(page: Page) -> list[str]:
-    """Roles of what can have the focus and no name that a screen reader could say, by the browser's own reckoning."""
+def controls_without_name(page: Page) -> list[str]:
+    """Return the roles of focusable elements without a name for screen readers, from the browser's own tree."""
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     controls = [
@@ -63,7 +64,7 @@ def unnamed(page: Page) -> list[str]:
         for node in nodes
         if not node["ignored"]
         and node["role"]["value"] != "RootWebArea"
-        and any(one["name"] == "focusable" and one["value"]["value"] for one in node.get("properties", []))
+        and any(entry["name"] == "focusable" and entry["value"]["value"] for entry in node.get("properties", []))
     ]
     assert len(controls) >= 10
     return [node["role"]["value"] for node in controls if not node.get("name", {}).get("value", "").strip()]

@@ -1,4 +1,4 @@
-"""A real Chromium on the page of a real server: how tests hand it pictures, and what they read off it."""
+"""A real Chromium on the page of a real server: send files to the page, and read what it shows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.serve.servers import TIMEOUT
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 KEY = "open-sesame"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
-HAND_OVER = """([way, name, type, content]) => {
+SEND_FILE = """([event, name, type, content]) => {
     const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
-    const carried = new DataTransfer();
-    carried.items.add(new File([bytes], name, { type }));
-    const event = way === "paste"
-        ? new ClipboardEvent("paste", { clipboardData: carried, bubbles: true, cancelable: true })
-        : new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true });
-    document.body.dispatchEvent(event);
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([bytes], name, { type }));
+    document.body.dispatchEvent(event === "paste"
+        ? new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true, cancelable: true })
+        : new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
 }"""
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[str]:
-    """The address of a server in a process of its own, which asks for the key."""
+def server_with_key(*arguments: str) -> Iterator[str]:
+    """Yield the address of a server in a process of its own, which requires the key."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VITKIT_API_KEY": KEY}
     server = subprocess.Popen(
         [sys.executable, "-m", "vitkit", "serve", *arguments, "--port", "0"],
@@ -47,47 +48,47 @@ def serving(*arguments: str) -> Iterator[str]:
     )
     try:
         assert server.stdout is not None
-        said = []
+        output = []
         for line in server.stdout:
-            said.append(line)
-            if found := re.search(r"http://\S+?:\d+", line):
-                yield found[0]
+            output.append(line)
+            if match := re.search(r"http://\S+?:\d+", line):
+                yield match[0]
                 return
-        raise AssertionError("the server did not start:\n" + "".join(said))
+        raise AssertionError("the server did not start:\n" + "".join(output))
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=TIMEOUT)
 
 
 @dataclass
 class Visit:
-    """A page that is open, what it asked for and what it complained of."""
+    """An open page, with the URLs that it requested and the messages on its console."""
 
     page: Page
     address: str
-    asked: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
+    requested_urls: list[str] = field(default_factory=list)
+    console_messages: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.page.set_default_timeout(15_000)
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.set_default_timeout(1000 * TIMEOUT)
+        self.page.on("request", lambda request: self.requested_urls.append(request.url))
+        self.page.on("console", lambda message: self.console_messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.console_messages.append(str(error)))
         self.page.goto(self.address)
-        self.page.locator("#expects").wait_for()
+        self.page.locator("#model-info").wait_for()
 
     def drop(self, name: str, content: bytes, kind: str = "image/png") -> None:
-        self.page.evaluate(HAND_OVER, ["drop", name, kind, base64.b64encode(content).decode()])
+        self.page.evaluate(SEND_FILE, ["drop", name, kind, base64.b64encode(content).decode()])
 
     def paste(self, name: str, content: bytes) -> None:
-        self.page.evaluate(HAND_OVER, ["paste", name, "image/png", base64.b64encode(content).decode()])
+        self.page.evaluate(SEND_FILE, ["paste", name, "image/png", base64.b64encode(content).decode()])
 
-    def answered(self, name: str) -> None:
-        """Waits until the answer to the picture of this name, and where the model looks, are there."""
+    def wait_for_prediction(self, name: str) -> None:
+        """Wait until the page shows the prediction and the attention of the image with this name."""
         from playwright.sync_api import expect
 
-        expect(self.page.locator("#given-name")).to_contain_text(f"{name} · answered in")
-        self.page.locator("#sights").wait_for()
+        expect(self.page.locator("#caption")).to_contain_text(f"{name} · answered in")
+        self.page.locator("#attention-view").wait_for()
 
     def overlay(self) -> NDArray[np.uint8]:
         address: str = self.page.evaluate("document.getElementById('overlay').toDataURL()")
@@ -96,16 +97,17 @@ class Visit:
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()
 
-    def foreign(self) -> list[str]:
-        return [url for url in self.asked if not url.startswith((self.address, "data:", "blob:" + self.address))]
+    def foreign_urls(self) -> list[str]:
+        own = (self.address, "data:", f"blob:{self.address}")
+        return [url for url in self.requested_urls if not url.startswith(own)]
 
 
 def pixels(content: bytes) -> NDArray[np.uint8]:
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
-def picture(seed: int, size: tuple[int, int] = (48, 60)) -> bytes:
-    """A few blots of colour; of each seed, another one."""
+def make_image(seed: int, size: tuple[int, int] = (48, 60)) -> bytes:
+    """Return a few blots of colour, different for each seed."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
     content = io.BytesIO()
@@ -114,7 +116,7 @@ def picture(seed: int, size: tuple[int, int] = (48, 60)) -> bytes:
 
 
 def write_models(folder: Path) -> dict[str, Path]:
-    """A ViT with names that try the page, a ResNet, and one whose classes are judged each on its own."""
+    """Write a ViT with class names that are hard to show, a ResNet, and a multi-label model."""
     from dataclasses import replace
 
     import torch
@@ -127,15 +129,15 @@ def write_models(folder: Path) -> dict[str, Path]:
     torch.manual_seed(0)
     names = ("cat", "<b>dog</b> & co", "고양이", "w" * 120, "a name of many words that goes on and on", "bird", "7")
     vit = vitkit.create("mu/4", image=32, classes=len(names), depth=3)
-    several = vitkit.create("mu/8", image=32, classes=3)
+    multilabel_vit = vitkit.create("mu/8", image=32, classes=3)
     resnet = build(ResNetConfig(body=ConvConfig.bit((1, 1, 1, 1), 32), image=(32, 32), classes=3))
-    written = {}
+    paths = {}
     for name, model, labels, multilabel in (
         ("vit", vit, names, False),
         ("resnet", resnet, ("a", "b", "c"), False),
-        ("several", several, ("sun", "sea", "sand"), True),
+        ("multilabel", multilabel_vit, ("sun", "sea", "sand"), True),
     ):
         randomise(model).metadata = replace(model.metadata, labels=labels, provenance={"multilabel": multilabel})
-        written[name] = folder / name
-        vitkit.save(model, written[name])
-    return written
+        paths[name] = folder / name
+        vitkit.save(model, paths[name])
+    return paths

@@ -1,4 +1,4 @@
-"""What the server's tests share: a small model, distinct pictures, a server in this process or another."""
+"""Small models, distinct images, and servers in this process or another, for the tests of the server."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 from PIL import Image
 
 import vitkit
 from tests.model.kinds import make
 from vitkit.serve.app import create_app
-from vitkit.serve.http_server import Server, address_of, bind, make_server
+from vitkit.serve.http_server import GracefulServer, address_of, bind, make_server
 from vitkit.serve.limits import Limits
-from vitkit.serve.model_pool import Service
+from vitkit.serve.model_pool import ModelPool
 
 COMMAND = [sys.executable, "-m", "vitkit", "serve"]
+TIMEOUT = 300  # seconds until a test gives up; no test waits for it unless something is broken
+PATIENT = Limits(seconds=TIMEOUT, patience=TIMEOUT)  # so that a slow machine does not run into a limit
+EPS = float(np.finfo(np.float32).eps)
+PROBABILITY_ATOL = 8 * EPS * 10_000**0.5  # a forward pass that sums up to 10,000 products in another order
 
 
 def small_classifier(kind: str = "token") -> vitkit.Classifier:
@@ -38,8 +42,12 @@ def small_run(folder: Path, kind: str = "token") -> Path:
     return folder
 
 
-def picture(seed: int, size: tuple[int, int] = (40, 36), kind: str = "PNG") -> bytes:
-    """Blocks of colour, different for each seed; noise would look the same to a model."""
+def make_pool(limits: Limits = PATIENT, *, batch: int | None = None, kind: str = "token", **models: Any) -> ModelPool:
+    return ModelPool(models or {"small": small_classifier(kind)}, limits, batch=batch)
+
+
+def make_image(seed: int, size: tuple[int, int] = (40, 36), kind: str = "PNG") -> bytes:
+    """Return blocks of colour, different for each seed; a model could not tell noise of two seeds apart."""
     rng = np.random.default_rng(seed)
     blocks = Image.fromarray(rng.integers(0, 256, (3, 3, 3), dtype=np.uint8)).resize(size, Image.Resampling.NEAREST)
     file = io.BytesIO()
@@ -47,8 +55,8 @@ def picture(seed: int, size: tuple[int, int] = (40, 36), kind: str = "PNG") -> b
     return file.getvalue()
 
 
-def bomb() -> bytes:
-    """A PNG whose header claims 60000 x 60000 pixels."""
+def decompression_bomb() -> bytes:
+    """Return a PNG whose header declares 60000 x 60000 pixels."""
     import struct
     import zlib
 
@@ -59,43 +67,51 @@ def bomb() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1_000_000))) + chunk(b"IEND", b"")
 
 
-def form(*pictures: bytes) -> list[tuple[str, tuple[str, bytes, str]]]:
-    """For httpx's files=."""
-    return [("pictures", (f"{place}.png", content, "image/png")) for place, content in enumerate(pictures)]
+def image_form(*images: bytes, field: str = "images") -> list[tuple[str, tuple[str, bytes, str]]]:
+    """Return images in the form that httpx takes as files=."""
+    return [(field, (f"{index}.png", content, "image/png")) for index, content in enumerate(images)]
 
 
-def best(prediction: Any) -> dict[int, float]:
+def probability_by_index(prediction: Any) -> dict[int, float]:
     return {answer["index"]: answer["probability"] for answer in prediction["answers"]}
 
 
+def wait_for(condition: Callable[[], object]) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never held"
+        time.sleep(0.005)
+
+
 @contextmanager
-def in_process(service: Service, **options: Any) -> Iterator[tuple[str, asyncio.AbstractEventLoop, Server]]:
-    """A real server in a thread: its event loop can be looked at."""
+def running_server(pool: ModelPool, **options: Any) -> Iterator[tuple[str, asyncio.AbstractEventLoop, GracefulServer]]:
+    """Run a real server in a thread, so that a test can inspect its event loop."""
     listener = bind("127.0.0.1", 0)
     address, ready, loops = address_of(listener), threading.Event(), []
 
-    def say() -> None:
+    def on_ready() -> None:
         loops.append(asyncio.get_running_loop())
         ready.set()
 
-    server = make_server(create_app(service, **options), service, say)
+    server = make_server(create_app(pool, **options), pool, on_ready)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(TIMEOUT)
     try:
         yield address, loops[0], server
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(TIMEOUT)
         assert not thread.is_alive(), "the server did not stop"
 
 
-class Process:
-    """`vitkit serve` as a user starts it."""
+class ServerProcess:
+    """`vitkit serve` in a process of its own, as a user starts it."""
 
-    def __init__(self, *words: str | Path, env: dict[str, str] | None = None):
+    def __init__(self, *arguments: str | Path, env: dict[str, str] | None = None):
         self.process = subprocess.Popen(
-            [*COMMAND, *map(str, words), "--port", "0", "--json", "--device", "cpu"],
+            [*COMMAND, *map(str, arguments), "--port", "0", "--json", "--device", "cpu"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -104,23 +120,20 @@ class Process:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
-        self.told = json.loads(line)
-        self.address: str = self.told["address"]
+        self.startup = json.loads(line)
+        self.address: str = self.startup["address"]
 
     def stop(self, number: int = 15) -> tuple[int, str]:
-        """Its exit code, and what it complained of."""
+        """Send a signal, and return the exit code and what the server wrote to stderr."""
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=60)
+        _, errors = self.process.communicate(timeout=TIMEOUT)
         return self.process.returncode, errors
 
-    def resident(self) -> int:
-        """MB in memory now."""
+    def resident_mb(self) -> int:
+        """Return the resident memory in MB."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
 
-    def threads(self) -> int:
-        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
-
-    def __enter__(self) -> Process:
+    def __enter__(self) -> ServerProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -131,25 +144,15 @@ class Process:
 
 def connect(address: str) -> socket.socket:
     host, port = address.removeprefix("http://").rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT)
 
 
-def heard(connection: socket.socket) -> bytes:
-    """Everything until the other side closes."""
-    parts = []
+def read_all(connection: socket.socket) -> bytes:
+    """Return everything until the other side closes."""
+    chunks = []
     try:
-        while part := connection.recv(65536):
-            parts.append(part)
+        while chunk := connection.recv(65536):
+            chunks.append(chunk)
     except ConnectionResetError:
         pass
-    return b"".join(parts)
-
-
-def service(limits: Limits | None = None, *, batch: int | None = None, kind: str = "token", **models: Any) -> Service:
-    return Service(models or {"small": small_classifier(kind)}, limits, batch=batch)
-
-
-def client(made: Service, **options: Any) -> httpx.AsyncClient:
-    """Straight into the application, without a network."""
-    transport = httpx.ASGITransport(create_app(made, **options))
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30)
+    return b"".join(chunks)

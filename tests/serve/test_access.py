@@ -1,17 +1,17 @@
-"""Who may ask, and what a browser may be made to do: keys, names, other sites, headers, files."""
+"""Access control: API keys, host names, pages of other sites, security headers, and the files that are served."""
 
 from __future__ import annotations
 
 import httpx
 import pytest
 
-from tests.serve.asking import JPEG, asked, once
-from tests.serve.small import form, service
+from tests.serve.asgi_client import JPEG_IMAGE, run_requests, send
+from tests.serve.servers import image_form, make_pool
 
 
-def test_a_key_is_asked_for_where_there_is_one_and_only_there():
-    async def scene(http: httpx.AsyncClient) -> list[int]:
-        tried = [
+def test_the_api_requires_the_key_and_the_other_routes_do_not():
+    async def requests(http: httpx.AsyncClient) -> list[int]:
+        credentials = [
             {},
             {"authorization": "Bearer wrong-key"},
             {"authorization": "Basic right-key"},
@@ -21,16 +21,19 @@ def test_a_key_is_asked_for_where_there_is_one_and_only_there():
             {"authorization": "bearer right-key"},
             {"x-api-key": "right-key"},
         ]
-        codes = [(await http.post("/v1/predict", files=form(JPEG), headers=headers)).status_code for headers in tried]
-        opened = [(await http.get(path)).status_code for path in ("/healthz", "/readyz", "/metrics", "/")]
-        shut = [(await http.get("/v1/models")).status_code, (await http.get("/v1/nothing")).status_code]
-        return [*codes, *opened, *shut]
+        codes = [
+            (await http.post("/v1/predict", files=image_form(JPEG_IMAGE), headers=headers)).status_code
+            for headers in credentials
+        ]
+        public = [(await http.get(path)).status_code for path in ("/healthz", "/readyz", "/metrics", "/")]
+        protected = [(await http.get("/v1/models")).status_code, (await http.get("/v1/nothing")).status_code]
+        return [*codes, *public, *protected]
 
-    assert asked(service(), scene, key="right-key") == [401] * 5 + [200] * 3 + [200] * 4 + [401] * 2
+    assert run_requests(make_pool(), requests, key="right-key") == [401] * 5 + [200] * 3 + [200] * 4 + [401] * 2
 
 
-def test_a_name_that_is_not_the_servers_own_is_refused():
-    async def scene(http: httpx.AsyncClient) -> list[int]:
+def test_a_host_name_outside_the_allow_list_is_rejected():
+    async def requests(http: httpx.AsyncClient) -> list[int]:
         return [
             (await http.get("/v1/models", headers={"host": host})).status_code
             for host in (
@@ -47,7 +50,7 @@ def test_a_name_that_is_not_the_servers_own_is_refused():
         ]
 
     hosts = {"localhost", "127.0.0.1", "::1"}
-    assert asked(service(), scene, hosts=hosts) == [200] * 4 + [400] * 5
+    assert run_requests(make_pool(), requests, hosts=hosts) == [200] * 4 + [400] * 5
 
 
 @pytest.mark.parametrize(
@@ -62,18 +65,21 @@ def test_a_name_that_is_not_the_servers_own_is_refused():
         ("cross-site", ["*"], 200),
     ],
 )
-def test_a_page_of_another_site_cannot_make_a_browser_send_pictures(site: str, cors: list[str], status: int):
-    """Which it would without asking first, for a form; only the answer is kept from that page."""
+def test_a_page_of_another_site_cannot_make_a_browser_send_images(site: str, cors: list[str], status: int):
+    """A browser sends a form without a preflight request, and only hides the response from that page."""
     headers = {"sec-fetch-site": site, "origin": "https://friend.example"}
-    assert once("POST", "/v1/predict", options={"cors": cors}, files=form(JPEG), headers=headers).status_code == status
-    assert once("GET", "/", headers={"sec-fetch-site": site}).status_code == 200  # a link to the page is no harm
+    assert (
+        send("POST", "/v1/predict", options={"cors": cors}, files=image_form(JPEG_IMAGE), headers=headers).status_code
+        == status
+    )
+    assert send("GET", "/", headers={"sec-fetch-site": site}).status_code == 200  # a link to the page is harmless
 
 
-def test_other_sites_may_ask_only_where_they_were_named():
-    async def scene(http: httpx.AsyncClient) -> list[str | None]:
-        found = []
+def test_only_sites_of_the_cors_allow_list_get_the_cors_headers():
+    async def requests(http: httpx.AsyncClient) -> list[str | None]:
+        allowed = []
         for origin in ("https://friend.example", "https://foe.example"):
-            before = await http.options(
+            preflight = await http.options(
                 "/v1/predict",
                 headers={
                     "origin": origin,
@@ -81,21 +87,21 @@ def test_other_sites_may_ask_only_where_they_were_named():
                     "access-control-request-headers": "x-api-key",
                 },
             )
-            refused = await http.get("/v1/models", headers={"origin": origin})
-            found += [
-                before.headers.get("access-control-allow-origin"),
-                refused.headers.get("access-control-allow-origin"),
+            response = await http.get("/v1/models", headers={"origin": origin})
+            allowed += [
+                preflight.headers.get("access-control-allow-origin"),
+                response.headers.get("access-control-allow-origin"),
             ]
-        return found
+        return allowed
 
-    assert asked(service(), scene) == [None] * 4
+    assert run_requests(make_pool(), requests) == [None] * 4
     friend = "https://friend.example"
-    assert asked(service(), scene, cors=[friend], key="a-key") == [friend, friend, None, None]
+    assert run_requests(make_pool(), requests, cors=[friend], key="a-key") == [friend, friend, None, None]
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/nothing", "/v1/predict", "/metrics"])
-def test_every_answer_carries_the_headers_that_keep_browsers_safe(path: str):
-    headers = once("GET", path).headers
+def test_every_response_has_the_security_headers(path: str):
+    headers = send("GET", path).headers
     assert "default-src 'self'" in headers["content-security-policy"]
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
@@ -119,12 +125,15 @@ def test_every_answer_carries_the_headers_that_keep_browsers_safe(path: str):
         "/C:%5Cwindows",
     ],
 )
-def test_nothing_but_the_pages_own_files_is_served(path: str):
-    response = once("GET", path)
+def test_no_file_but_those_of_the_page_is_served(path: str):
+    response = send("GET", path)
     assert response.status_code == 404
-    assert response.json() == {"error": "There is nothing here.", "try": "what /openapi.json describes"}
+    assert response.json() == {
+        "error": "There is nothing at this address.",
+        "try": "See /openapi.json for what the server offers.",
+    }
 
 
-def test_the_page_is_served_with_its_types():
-    response = once("GET", "/")
+def test_the_page_is_served_as_html():
+    response = send("GET", "/")
     assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")

@@ -1,10 +1,11 @@
-"""The HTTP API, straight into the application: right answers for the right pictures."""
+"""The HTTP API, straight into the application: every image gets the prediction of the classifier."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import io
+from typing import Any
 
 import httpx
 import numpy as np
@@ -12,167 +13,236 @@ import pytest
 from PIL import Image
 
 import vitkit
-from tests.serve.asking import JPEG, asked, in_base64, once
-from tests.serve.small import best, form, picture, service, small_classifier
+from tests.serve.asgi_client import JPEG_IMAGE, base64_images, gated_pool, run_requests, send, wait_until
+from tests.serve.servers import (
+    EPS,
+    PROBABILITY_ATOL,
+    TIMEOUT,
+    image_form,
+    make_image,
+    make_pool,
+    probability_by_index,
+    small_classifier,
+)
 from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.rollout import rollout
-from vitkit.serve.model_pool import Service
+from vitkit.predict.inputs import pixels_of
+
+MAP_ATOL = 0.5e-6 + 8 * EPS  # the server rounds to six decimals
 
 
-def test_a_prediction_shows_what_the_model_sees_where_that_is_asked_for():
-    """Also of a ResNet, which has no attention to show it with."""
+def test_a_prediction_includes_the_preprocessed_image_on_request():
+    """It does so for a ResNet too, which has no attention route that would show it."""
     classifier = small_classifier("ResNet")
-    answer = once("POST", "/v1/predict?seen=true", made=Service({"small": classifier}), files=form(JPEG, b"x")).json()
+    answer = send(
+        "POST", "/v1/predict?seen=true", pool=make_pool(small=classifier), files=image_form(JPEG_IMAGE, b"x")
+    ).json()
     first, second = answer["predictions"]
-    seen = Image.open(io.BytesIO(base64.b64decode(first["seen"].removeprefix("data:image/png;base64,"))))
-    assert np.abs(np.asarray(seen, dtype=float) - classifier.frame(JPEG).permute(1, 2, 0).numpy()).max() <= 0.5
-    assert best(first)[classifier(JPEG).top(1)[0].index] == pytest.approx(classifier(JPEG).probability, abs=1e-4)
+    model_input = Image.open(io.BytesIO(base64.b64decode(first["seen"].removeprefix("data:image/png;base64,"))))
+    assert (
+        np.abs(
+            np.asarray(model_input, dtype=float)
+            - classifier.transform.resize_only(pixels_of(JPEG_IMAGE)).permute(1, 2, 0).numpy()
+        ).max()
+        <= 0.5
+    )
+    assert probability_by_index(first)[classifier(JPEG_IMAGE).top(1)[0].index] == pytest.approx(
+        classifier(JPEG_IMAGE).probability, abs=PROBABILITY_ATOL
+    )
     assert "seen" not in second
-    assert "seen" not in once("POST", "/v1/predict", files=form(JPEG)).json()["predictions"][0]
+    assert "seen" not in send("POST", "/v1/predict", files=image_form(JPEG_IMAGE)).json()["predictions"][0]
 
 
-def test_every_picture_gets_its_own_answer_whoever_it_is_computed_with():
-    classifier, pictures = small_classifier(), [picture(seed) for seed in range(48)]
-    alone = [classifier(content).probabilities for content in pictures]
-    assert len({tuple(row.round(3)) for row in alone}) == 48  # a mixed-up answer would show
-    made = Service({"small": classifier})
+def test_every_image_gets_its_own_prediction_in_any_batch():
+    images = [make_image(seed) for seed in range(48)]
+    pool, gate, sizes = gated_pool()
+    classifier = pool.workers["small"].classifier
+    gate.set()
+    expected = [classifier(content).probabilities for content in images]
+    gate.clear()
+    sizes.clear()
+    assert len({tuple(row.round(3)) for row in expected}) == 48  # so that a mix-up would show
+    sample = pool.metrics.registry.get_sample_value
 
-    async def scene(http: httpx.AsyncClient) -> list[httpx.Response]:
-        return await asyncio.gather(
-            *(
-                http.post("/v1/predict?top=10", files=form(content))
-                if place % 2
-                else http.post("/v1/predict?top=10", json=in_base64(content))
-                for place, content in enumerate(pictures)
+    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
+        tasks = [
+            asyncio.create_task(
+                http.post("/v1/predict?top=10", files=image_form(content))
+                if index % 2
+                else http.post("/v1/predict?top=10", json=base64_images(content))
             )
-        )
+            for index, content in enumerate(images)
+        ]
+        # all are queued while the first batch waits for the gate
+        await wait_until(lambda: sample("vitkit_images_total", {"model": "small", "outcome": "read"}) == 48)
+        gate.set()
+        return await asyncio.gather(*tasks)
 
-    for response, row in zip(asked(made, scene), alone, strict=True):
-        answer = response.json()
-        assert (response.status_code, answer["model"]) == (200, "small")
-        told = best(answer["predictions"][0])
-        assert np.abs(np.array([told[index] for index in range(10)]) - row).max() < 1e-4
-    batches = made.meters.registry.get_sample_value
-    assert batches("vitkit_batch_pictures_sum", {"model": "small", "task": "predict"}) == 48
-    assert (batches("vitkit_batch_pictures_count", {"model": "small", "task": "predict"}) or 48) < 48
+    for response, row in zip(run_requests(pool, requests), expected, strict=True):
+        content = response.json()
+        assert (response.status_code, content["model"]) == (200, "small")
+        probabilities = probability_by_index(content["predictions"][0])
+        assert np.abs(np.array([probabilities[index] for index in range(10)]) - row).max() < PROBABILITY_ATOL
+    batches = {"model": "small", "task": "predict"}
+    assert sample("vitkit_batch_images_sum", batches) == 48
+    assert sample("vitkit_batch_images_count", batches) == len(sizes) < 48
 
 
-def test_several_pictures_are_answered_in_their_order_the_unreadable_with_a_reason():
+def test_several_images_are_answered_in_order_and_broken_ones_with_the_reason():
     classifier = small_classifier()
-    response = once(
+    response = send(
         "POST",
         "/v1/predict?top=3",
-        made=Service({"small": classifier}),
-        files=form(picture(1), b"no picture", JPEG[:-20], picture(2)),
+        pool=make_pool(small=classifier),
+        files=image_form(make_image(1), b"no image", JPEG_IMAGE[:-20], make_image(2)),
     )
     first, second, third, fourth = response.json()["predictions"]
     assert response.status_code == 200
-    assert second["error"].startswith("not a picture in any format that is read here: JPEG, PNG")
+    assert second["error"].startswith("not an image in an accepted format: JPEG, PNG")
     assert (second["answers"], set(second)) == ([], {"error", "answers"})
     assert "truncated" in third["error"], third
-    for seed, told in ((1, first), (2, fourth)):
-        assert told["error"] is None
-        assert [answer["label"] for answer in told["answers"]] == [
-            answer.label for answer in classifier(picture(seed)).top(3)
+    for seed, prediction in ((1, first), (2, fourth)):
+        assert prediction["error"] is None
+        assert [answer["label"] for answer in prediction["answers"]] == [
+            answer.label for answer in classifier(make_image(seed)).top(3)
         ]
 
 
-def test_only_unreadable_pictures_are_a_422_with_the_same_body_and_an_error():
-    told = once("POST", "/v1/predict", files=form(b"a", b"b"))
-    assert told.status_code == 422
-    assert told.json()["error"] == "None of the pictures can be read."
-    assert [each["answers"] for each in told.json()["predictions"]] == [[], []]
-    told = once("POST", "/v1/embed", files=form(b"a"))
-    assert (told.status_code, told.json()["width"]) == (422, 0)
+def test_a_request_without_a_decodable_image_gets_a_422_with_the_same_body_and_an_error():
+    response = send("POST", "/v1/predict", files=image_form(b"a", b"b"))
+    assert response.status_code == 422
+    assert response.json()["error"] == "None of the images can be decoded."
+    assert [each["answers"] for each in response.json()["predictions"]] == [[], []]
+    response = send("POST", "/v1/embed", files=image_form(b"a"))
+    assert (response.status_code, response.json()["width"]) == (422, 0)
 
 
-def test_more_answers_than_classes_are_all_of_them():
-    answer = once("POST", "/v1/predict?top=1000", files=form(*[JPEG] * 3)).json()
+def test_a_request_for_more_classes_than_there_are_gets_all_of_them():
+    answer = send("POST", "/v1/predict?top=1000", files=image_form(*[JPEG_IMAGE] * 3)).json()
     assert [len(each["answers"]) for each in answer["predictions"]] == [10] * 3
 
 
-def test_embeddings_are_the_models_own():
+def test_embeddings_equal_those_of_the_classifier():
     classifier = small_classifier()
-    answer = once("POST", "/v1/embed", made=Service({"small": classifier}), files=form(picture(3), b"x")).json()
-    expected = classifier.embed(classifier.see(picture(3))[None])[0]
+    answer = send("POST", "/v1/embed", pool=make_pool(small=classifier), files=image_form(make_image(3), b"x")).json()
+    expected = classifier.embed(classifier.preprocess(make_image(3))[None])[0]
     assert answer["width"] == len(expected)
-    assert np.allclose(answer["embeddings"][0]["vector"], expected, atol=1e-5)
-    assert (answer["embeddings"][1]["vector"], "not a picture" in answer["embeddings"][1]["error"]) == ([], True)
+    assert np.allclose(answer["embeddings"][0]["vector"], expected, atol=16 * EPS * len(expected) ** 0.5)
+    assert (answer["embeddings"][1]["vector"], "not an image" in answer["embeddings"][1]["error"]) == ([], True)
 
 
 @pytest.mark.parametrize(
     ("query", "views", "heads"), [("", None, None), ("?layer=1", [1], None), ("?layer=0&head=1", [0], [1])]
 )
-def test_attention_is_what_inspect_finds(query: str, views: list[int] | None, heads: list[int] | None):
+def test_attention_equals_that_of_vitkit_inspect(query: str, views: list[int] | None, heads: list[int] | None):
     classifier = small_classifier()
-    answer = once("POST", f"/v1/attention{query}", made=Service({"small": classifier}), files=form(JPEG)).json()
-    image = classifier.see(JPEG)[None]
+    answer = send(
+        "POST", f"/v1/attention{query}", pool=make_pool(small=classifier), files=image_form(JPEG_IMAGE)
+    ).json()
+    image = classifier.preprocess(JPEG_IMAGE)[None]
     maps = attention_maps(classifier.model, image, layers=views, heads=heads)[0]
-    assert np.allclose(answer["maps"], maps, atol=1e-6)
-    assert np.allclose(answer["rollout"], rollout(classifier.model, image)[0], atol=1e-6)
+    assert np.allclose(answer["maps"], maps, atol=MAP_ATOL)
+    assert np.allclose(answer["rollout"], rollout(classifier.model, image)[0], atol=MAP_ATOL)
     assert (len(answer["views"]), len(answer["heads"])) == maps.shape[:2]
-    assert best(answer["prediction"])[classifier(JPEG).top(1)[0].index] == pytest.approx(
-        classifier(JPEG).probability, abs=1e-4
+    assert probability_by_index(answer["prediction"])[classifier(JPEG_IMAGE).top(1)[0].index] == pytest.approx(
+        classifier(JPEG_IMAGE).probability, abs=PROBABILITY_ATOL
     )
-    seen = Image.open(io.BytesIO(base64.b64decode(answer["seen"].removeprefix("data:image/png;base64,"))))
-    assert np.abs(np.asarray(seen, dtype=float) - classifier.frame(JPEG).permute(1, 2, 0).numpy()).max() <= 0.5
+    model_input = Image.open(io.BytesIO(base64.b64decode(answer["seen"].removeprefix("data:image/png;base64,"))))
+    assert (
+        np.abs(
+            np.asarray(model_input, dtype=float)
+            - classifier.transform.resize_only(pixels_of(JPEG_IMAGE)).permute(1, 2, 0).numpy()
+        ).max()
+        <= 0.5
+    )
 
 
 @pytest.mark.parametrize("kind", ["axial", "gap", "non-square, one channel", "five channels", "hybrid"])
-def test_models_of_other_kinds_show_their_attention_or_say_why_not(kind: str):
-    made = service(kind=kind)
-    content = picture(5)
+def test_models_of_other_kinds_return_their_attention(kind: str):
+    pool = make_pool(kind=kind)
+    content = make_image(5)
     if kind == "five channels":
         file = io.BytesIO()
         np.save(file, np.random.default_rng(0).integers(0, 256, (40, 40, 5), dtype=np.uint8))
         content = file.getvalue()
-    response = once("POST", "/v1/attention", made=made, files=form(content))
+    response = send("POST", "/v1/attention", pool=pool, files=image_form(content))
     assert response.status_code == 200, response.text
-    assert response.json()["views"] == made.models["small"].describe().views
+    assert response.json()["views"] == pool.workers["small"].describe().views
 
 
-def test_a_resnet_predicts_and_says_that_it_has_no_attention():
-    made = service(kind="ResNet")
+def test_a_resnet_predicts_and_reports_that_it_has_no_attention():
+    pool = make_pool(kind="ResNet")
 
-    async def scene(http: httpx.AsyncClient) -> list[httpx.Response]:
-        return [await http.post(f"/v1/{task}", files=form(JPEG)) for task in ("predict", "attention")]
+    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await http.post(f"/v1/{task}", files=image_form(JPEG_IMAGE)) for task in ("predict", "attention")]
 
-    answers = asked(made, scene)
+    answers = run_requests(pool, requests)
     assert answers[0].status_code == 200
     assert (answers[1].status_code, "ResNet" in answers[1].json()["error"]) == (422, True)
-    told = made.models["small"].describe()
-    assert (told.views, told.heads, told.grid) == ([], 0, None)
+    info = pool.workers["small"].describe()
+    assert (info.views, info.heads, info.grid) == ([], 0, None)
 
 
-def test_models_are_asked_by_name_and_the_first_is_the_default():
-    many = {"one": small_classifier(), "two": small_classifier("gap")}
-    made = Service(many)
+def test_a_request_can_name_a_model_and_the_first_is_the_default():
+    classifiers = {"one": small_classifier(), "two": small_classifier("gap")}
+    pool = make_pool(**classifiers)
 
-    async def scene(http: httpx.AsyncClient) -> list[httpx.Response]:
+    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
         return [
             await http.get("/v1/models"),
             *[
-                await http.post(f"/v1/predict?top=10{query}", files=form(JPEG))
+                await http.post(f"/v1/predict?top=10{query}", files=image_form(JPEG_IMAGE))
                 for query in ("", "&model=", "&model=two", "&model=tow")
             ],
         ]
 
-    listed, *answers = asked(made, scene)
+    listed, *answers = run_requests(pool, requests)
     assert listed.json()["default"] == "one"
     assert [
         (model["name"], model["variant"], model["image"], len(model["classes"])) for model in listed.json()["models"]
     ] == [("one", "mu/8", [32, 32], 10), ("two", "mu/8", [32, 32], 10)]
-    assert listed.json()["limits"] == {"body_bytes": 32_000_000, "pixels": 50_000_000, "pictures": 64, "seconds": 30}
+    assert listed.json()["limits"] == {"body_bytes": 32_000_000, "pixels": 50_000_000, "images": 64, "seconds": TIMEOUT}
     for response, name in zip(answers, ("one", "one", "two"), strict=False):
         assert response.json()["model"] == name
-        answer = many[name](JPEG).top(1)[0]
-        assert best(response.json()["predictions"][0])[answer.index] == pytest.approx(answer.probability, abs=1e-4)
+        answer = classifiers[name](JPEG_IMAGE).top(1)[0]
+        assert probability_by_index(response.json()["predictions"][0])[answer.index] == pytest.approx(
+            answer.probability, abs=PROBABILITY_ATOL
+        )
     assert (answers[3].status_code, "did you mean two" in answers[3].json()["error"]) == (404, True)
 
 
-def test_a_classifier_is_not_changed_by_being_served():
+def test_serving_a_classifier_does_not_change_it():
     classifier = small_classifier()
-    before = classifier(JPEG).probabilities
-    once("POST", "/v1/predict", made=Service({"small": classifier}), files=form(JPEG))
-    assert np.array_equal(before, classifier(JPEG).probabilities)
+    before = classifier(JPEG_IMAGE).probabilities
+    send("POST", "/v1/predict", pool=make_pool(small=classifier), files=image_form(JPEG_IMAGE))
+    assert np.array_equal(before, classifier(JPEG_IMAGE).probabilities)
     assert isinstance(classifier, vitkit.Classifier)
+
+
+@pytest.mark.parametrize("kind", ["form", "JSON"])
+def test_the_old_field_name_works_with_a_warning(kind: str, caplog: pytest.LogCaptureFixture):
+    def body(field: str) -> dict[str, Any]:
+        if kind == "form":
+            return {"files": image_form(JPEG_IMAGE, field=field)}
+        return {"json": base64_images(JPEG_IMAGE, field=field)}
+
+    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
+        return [
+            await http.post("/v1/predict", **body("images")),
+            await http.post("/v1/predict", **body("pictures")),
+            await http.post("/v1/embed", **body("pictures")),
+            await http.post("/v1/attention?layer=99", **body("pictures")),  # an error has the headers, too
+            await http.get("/v1/models"),
+        ]
+
+    new, *old, models = run_requests(make_pool(), requests)
+    assert old[0].json() == new.json()
+    assert [response.status_code for response in (new, *old, models)] == [200, 200, 200, 422, 200]
+    for response in old:
+        assert response.headers["deprecation"].startswith("@")
+        assert response.headers["warning"].startswith('299 vitkit "pictures is deprecated')
+    for response in (new, models):
+        assert not {"deprecation", "warning"} & set(response.headers)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert 'the field "pictures", which is deprecated' in warnings[0]

@@ -1,4 +1,4 @@
-"""What cannot be answered, and the error for people that comes instead."""
+"""Requests that cannot be answered, and the error that each of them gets."""
 
 from __future__ import annotations
 
@@ -9,43 +9,42 @@ import httpx
 import pytest
 import torch
 
-from tests.serve.asking import JPEG, asked, in_base64, once
-from tests.serve.small import form, small_classifier
-from vitkit.predict.engine import Engine
-from vitkit.serve.model_pool import Service
+from tests.serve.asgi_client import JPEG_IMAGE, base64_images, run_requests, send
+from tests.serve.servers import image_form, make_pool, small_classifier
+from vitkit.predict.engines import Engine
 
 
 @pytest.mark.parametrize(
-    ("path", "request_", "status", "words"),
+    ("path", "request_", "status", "message"),
     [
-        ("/v1/predict?top=0", {"files": form(JPEG)}, 422, "top: "),
-        ("/v1/predict?top=-1", {"files": form(JPEG)}, 422, "top: "),
-        ("/v1/predict?top=1e9", {"files": form(JPEG)}, 422, "top: "),
-        ("/v1/predict?top=1000000000", {"files": form(JPEG)}, 422, "top: "),
-        ("/v1/attention?layer=99", {"files": form(JPEG)}, 422, "no layer 99"),
-        ("/v1/attention?head=99", {"files": form(JPEG)}, 422, "no head 99"),
-        ("/v1/attention", {"files": form(JPEG, JPEG)}, 413, "one at a time"),
-        ("/v1/attention", {"files": form(b"x")}, 422, "cannot be read"),
-        ("/v1/predict", {"json": {"pictures": []}}, 422, "pictures"),
-        ("/v1/predict", {"json": {}}, 422, "pictures"),
+        ("/v1/predict?top=0", {"files": image_form(JPEG_IMAGE)}, 422, "top: "),
+        ("/v1/predict?top=-1", {"files": image_form(JPEG_IMAGE)}, 422, "top: "),
+        ("/v1/predict?top=1e9", {"files": image_form(JPEG_IMAGE)}, 422, "top: "),
+        ("/v1/predict?top=1000000000", {"files": image_form(JPEG_IMAGE)}, 422, "top: "),
+        ("/v1/attention?layer=99", {"files": image_form(JPEG_IMAGE)}, 422, "no layer 99"),
+        ("/v1/attention?head=99", {"files": image_form(JPEG_IMAGE)}, 422, "no head 99"),
+        ("/v1/attention", {"files": image_form(JPEG_IMAGE, JPEG_IMAGE)}, 413, "one at a time"),
+        ("/v1/attention", {"files": image_form(b"x")}, 422, "cannot be decoded"),
+        ("/v1/predict", {"json": {"images": []}}, 422, "images"),
+        ("/v1/predict", {"json": {}}, 422, "images"),
         ("/v1/predict", {"json": ["a"]}, 422, "JSON"),
-        ("/v1/predict", {"json": {"pictures": [7]}}, 422, "pictures.0"),
-        ("/v1/predict", {"json": {"pictures": ["QUI="], "path": "/etc/passwd"}}, 422, "path"),
-        ("/v1/predict", {"json": {"pictures": ["QUJ"]}}, 400, "base64"),
-        ("/v1/predict", {"json": {"pictures": ["QU JD"]}}, 400, "base64"),
-        ("/v1/predict", {"json": {"pictures": ["QUJD\n"]}}, 400, "base64"),
-        ("/v1/predict", {"json": {"pictures": ["ä"]}}, 400, "base64"),
-        ("/v1/predict", {"json": {"pictures": ["data:image/png;base64,QUJD"]}}, 400, "base64"),
-        ("/v1/predict", {"json": in_base64(*[b"x"] * 65)}, 413, "64"),
-        ("/v1/predict", {"files": form(*[b"x"] * 65)}, 413, "64"),
-        ("/v1/predict", {"files": [("pictures", b"x")] * 1000}, 413, "64"),
+        ("/v1/predict", {"json": {"images": [7]}}, 422, "images.0"),
+        ("/v1/predict", {"json": {"images": ["QUI="], "path": "/etc/passwd"}}, 422, "path"),
+        ("/v1/predict", {"json": {"images": ["QUJ"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"images": ["QU JD"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"images": ["QUJD\n"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"images": ["ä"]}}, 400, "base64"),
+        ("/v1/predict", {"json": {"images": ["data:image/png;base64,QUJD"]}}, 400, "base64"),
+        ("/v1/predict", {"json": base64_images(*[b"x"] * 65)}, 413, "64"),
+        ("/v1/predict", {"files": image_form(*[b"x"] * 65)}, 413, "64"),
+        ("/v1/predict", {"files": [("images", b"x")] * 1000}, 413, "64"),
         ("/v1/predict", {"files": [("other", b"x")]}, 422, "other"),
         ("/v1/predict", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "JSON"),
         ("/v1/predict", {"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 400, "nested"),
         ("/v1/predict", {"content": b"[0" + b",0" * 10**6, "headers": {"content-type": "application/json"}}, 413, "64"),
         ("/v1/predict", {"content": b"\xff\xfe", "headers": {"content-type": "application/json"}}, 400, "JSON"),
-        ("/v1/predict", {"content": JPEG, "headers": {"content-type": "image/jpeg"}}, 415, "neither"),
-        ("/v1/predict", {"content": JPEG}, 415, "neither"),
+        ("/v1/predict", {"content": JPEG_IMAGE, "headers": {"content-type": "image/jpeg"}}, 415, "neither"),
+        ("/v1/predict", {"content": JPEG_IMAGE}, 415, "neither"),
         ("/v1/predict", {"content": b"", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
         (
             "/v1/predict",
@@ -55,10 +54,12 @@ from vitkit.serve.model_pool import Service
         ),
     ],
 )
-def test_what_cannot_be_answered_is_said(path: str, request_: dict[str, Any], status: int, words: str):
-    response = once("POST", path, **request_)
+def test_an_invalid_request_gets_an_error_that_says_what_is_wrong(
+    path: str, request_: dict[str, Any], status: int, message: str
+):
+    response = send("POST", path, **request_)
     assert response.status_code == status, response.text
-    assert words in response.json()["error"]
+    assert message in response.json()["error"]
     assert set(response.json()) >= {"error", "try"}
 
 
@@ -70,54 +71,57 @@ def test_what_cannot_be_answered_is_said(path: str, request_: dict[str, Any], st
         b"--b\r\n",
         b"no boundary at all",
         b"--b--",
-        b'--b\r\nContent-Disposition: form-data; name="pictures"',
-        b'--b\r\nContent-Disposition: form-data; name="pictures"\r\n\r\nbreaks off',
+        b'--b\r\nContent-Disposition: form-data; name="images"',
+        b'--b\r\nContent-Disposition: form-data; name="images"\r\n\r\nbreaks off',
         b"--b\r\n\xff\xfe: x\r\n\r\n\r\n--b--",
         b"--b\r\nX: " + b"y" * 100_000 + b"\r\n\r\n\r\n--b--",
         b"--b\r\n\r\nnameless\r\n--b--",
         b"\r\n" * 100_000 + b"--b--",
     ],
 )
-def test_a_malformed_form_is_the_clients_mistake(body: bytes):
-    response = once("POST", "/v1/predict", content=body, headers={"content-type": "multipart/form-data; boundary=b"})
+def test_a_malformed_form_gets_a_client_error(body: bytes):
+    response = send("POST", "/v1/predict", content=body, headers={"content-type": "multipart/form-data; boundary=b"})
     assert response.status_code in (400, 422)
     assert response.json()["error"]
 
 
-def test_an_engine_that_fails_answers_500_and_the_server_lives_on(caplog: pytest.LogCaptureFixture):
+def test_an_engine_failure_is_a_500_and_does_not_affect_the_next_request(caplog: pytest.LogCaptureFixture):
     classifier = small_classifier()
-    quick, broken = classifier.engine.logits, [True]
+    compute, failures = classifier.engine.logits, [RuntimeError("/secret/path: out of memory")]
 
     def logits(images: torch.Tensor) -> torch.Tensor:
-        if broken.pop() if broken else False:
-            raise RuntimeError("/secret/path: out of memory")
-        return quick(images)
+        if failures:
+            raise failures.pop()
+        return compute(images)
 
-    classifier.engine = Engine(logits, "at the second try")
+    classifier.engine = Engine(logits, "fails once")
 
-    async def scene(http: httpx.AsyncClient) -> list[httpx.Response]:
-        return [await http.post("/v1/predict", files=form(JPEG)) for _ in range(2)]
+    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await http.post("/v1/predict", files=image_form(JPEG_IMAGE)) for _ in range(2)]
 
-    first, second = asked(Service({"small": classifier}), scene)
+    first, second = run_requests(make_pool(small=classifier), requests)
     assert (first.status_code, second.status_code) == (500, 200)
     assert "secret" not in first.text
-    assert "/secret/path: out of memory" in caplog.text  # the operator does see it
+    assert "/secret/path: out of memory" in caplog.text  # the operator does see it, in the log
 
 
-def test_an_answer_that_is_no_number_is_an_error_and_valid_json():
+def test_a_prediction_that_is_not_finite_is_an_error_in_valid_json():
     classifier = small_classifier()
     classifier.engine = Engine(lambda images: torch.full((len(images), 10), torch.nan), "nonsense")
-    response = once("POST", "/v1/predict", made=Service({"small": classifier}), files=form(JPEG))
+    response = send("POST", "/v1/predict", pool=make_pool(small=classifier), files=image_form(JPEG_IMAGE))
     assert response.status_code == 422
-    assert "no number" in json.loads(response.text, parse_constant=pytest.fail)["error"]
+    assert "not a finite number" in json.loads(response.text, parse_constant=pytest.fail)["error"]
 
 
-def test_openapi_tells_both_forms_and_every_refusal():
-    described = once("GET", "/openapi.json", options={"key": "some-key"}).json()
+def test_openapi_describes_the_request_bodies_and_every_error():
+    description = send("GET", "/openapi.json", options={"key": "some-key"}).json()
     for path in ("/v1/predict", "/v1/embed", "/v1/attention"):
-        asked_ = described["paths"][path]["post"]
-        assert set(asked_["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
-        assert set(asked_["responses"]) == {
+        operation = description["paths"][path]["post"]
+        assert set(operation["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
+        for content in operation["requestBody"]["content"].values():
+            assert set(content["schema"]["properties"]) == {"images"}
+            assert content["schema"]["required"] == ["images"]
+        assert set(operation["responses"]) == {
             "200",
             "400",
             "401",
@@ -131,5 +135,5 @@ def test_openapi_tells_both_forms_and_every_refusal():
             "503",
             "504",
         }
-        assert asked_["security"] == [{"HTTPBearer": []}, {"APIKeyHeader": []}]
-    assert "security" not in described["paths"]["/healthz"]["get"]
+        assert operation["security"] == [{"HTTPBearer": []}, {"APIKeyHeader": []}]
+    assert "security" not in description["paths"]["/healthz"]["get"]

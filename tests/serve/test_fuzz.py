@@ -1,4 +1,4 @@
-"""The server's own OpenAPI description, fuzzed: whatever is sent, it answers as it said it would."""
+"""Fuzz the server with its own OpenAPI description: it responds to every request as described."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from tests.serve.small import in_process, picture, service
+from tests.serve.servers import make_image, make_pool, running_server
 
-NOT_MEANT = [positive_data_acceptance]  # text that might be a picture, but is none, is refused with 422
-REAL = base64.b64encode(picture(1)).decode()
+EXCLUDED_CHECKS = [positive_data_acceptance]  # random text in place of an image is rejected with 422
+REAL_IMAGE = base64.b64encode(make_image(1)).decode()
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with service() as made, in_process(made) as (address, _, _):
+    with make_pool() as pool, running_server(pool) as (address, _, _):
         yield address
 
 
 def fuzz(address: str, examples: int) -> dict[int, int]:
-    """How often which status came back; schemathesis raises what an answer got wrong."""
+    """Return how often each status came back; schemathesis raises if a response is not as described."""
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    # too many pictures is 413, a refusal that schemathesis does not count as one
+    # too many images is 413, which schemathesis does not count as a rejection
     schema.config.checks.negative_data_rejection.expected_statuses = ["400", "404", "405", "413", "415", "422"]
     statuses: dict[int, int] = {}
     for result in schema.get_all_operations():
         operation, mode = result.ok(), schemathesis.GenerationMode
-        right = operation.as_strategy(generation_mode=mode.POSITIVE)
-        wrong = operation.as_strategy(generation_mode=mode.NEGATIVE)
+        valid = operation.as_strategy(generation_mode=mode.POSITIVE)
+        invalid = operation.as_strategy(generation_mode=mode.NEGATIVE)
 
         @settings(
             max_examples=examples,
@@ -41,28 +41,28 @@ def fuzz(address: str, examples: int) -> dict[int, int]:
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @given(right.map(with_picture) | right | wrong)
+        @given(valid.map(with_real_image) | valid | invalid)
         def check(case: schemathesis.Case) -> None:
-            response = case.call_and_validate(excluded_checks=NOT_MEANT)
+            response = case.call_and_validate(excluded_checks=EXCLUDED_CHECKS)
             statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
 
         check()
     return statuses
 
 
-def with_picture(case: schemathesis.Case) -> schemathesis.Case:
-    """Random text is never a picture; this gets beyond the decoder."""
+def with_real_image(case: schemathesis.Case) -> schemathesis.Case:
+    """Replace random text, which the decoder rejects, by a real image."""
     if case.media_type == "application/json":
-        case.body = {"pictures": [REAL]}
+        case.body = {"images": [REAL_IMAGE]}
     return case
 
 
-def test_what_the_description_allows_and_what_it_does_not_is_answered_as_described(address: str):
+def test_valid_and_invalid_requests_get_the_described_responses(address: str):
     statuses = fuzz(address, 15)
     assert sum(statuses.values()) >= 40
     assert {200, 404, 422} <= set(statuses)
 
 
 @pytest.mark.slow
-def test_many_more_of_it(address: str):
+def test_many_more_requests_get_the_described_responses(address: str):
     assert sum(fuzz(address, 500).values()) > 1500

@@ -1,54 +1,82 @@
-"""Clients that lie, dawdle and flood, against a real server on a real port."""
+"""Hostile clients, which lie, dawdle and flood, against a real server on a real port."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.serve.asking import head
-from tests.serve.small import Process, bomb, connect, form, heard, picture
+from tests.serve.asgi_client import request_head
+from tests.serve.servers import (
+    PATIENT,
+    TIMEOUT,
+    ServerProcess,
+    connect,
+    decompression_bomb,
+    image_form,
+    make_image,
+    make_pool,
+    read_all,
+    running_server,
+    wait_for,
+)
 
-BOMB = bomb()
+BOMB = decompression_bomb()
 
 
 @pytest.fixture(scope="module")
-def strict(run: Path) -> Iterator[Process]:
-    """A server of little patience, which every test here must leave in good health."""
-    with Process(run, "--limit", "body=2", "patience=1", "seconds=5", "connections=40") as process:
+def process(run: Path) -> Iterator[ServerProcess]:
+    """A server that every test here must leave in good health."""
+    limits = ("body=2", f"patience={TIMEOUT}", f"seconds={TIMEOUT}")
+    with ServerProcess(run, "--limit", *limits) as process:
         yield process
         code, errors = process.stop()
         assert (code, errors) == (0, "")
 
 
 @pytest.fixture
-def healthy(strict: Process) -> Iterator[Process]:
-    yield strict
-    deadline = time.monotonic() + 10
-    while True:  # a connection of the test's own may still be closing
-        response = httpx.post(f"{strict.address}/v1/predict", files=form(picture(1)), timeout=20)
-        if response.status_code == 200 and "vitkit_queue_pictures 0.0" in httpx.get(f"{strict.address}/metrics").text:
-            return
-        assert time.monotonic() < deadline, response.text
-        time.sleep(0.1)
+def healthy(process: ServerProcess) -> Iterator[ServerProcess]:
+    yield process
+    response = httpx.post(f"{process.address}/v1/predict", files=image_form(make_image(1)), timeout=TIMEOUT)
+    assert response.status_code == 200, response.text
+    metrics = f"{process.address}/metrics"  # a request of the test's own may still be ending
+    wait_for(lambda: "vitkit_queue_images 0.0" in httpx.get(metrics, timeout=TIMEOUT).text)
 
 
-def test_a_gigabyte_with_its_length_told_is_refused_before_it_is_read(healthy: Process):
-    before = healthy.resident()
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[str]:
+    """The address of a server that gives a client two seconds for the head of a request, and as many for its body."""
+    with make_pool(replace(PATIENT, patience=2)) as pool, running_server(pool) as (address, _, _):
+        yield address
+
+
+def send_slowly(connection: socket.socket, chunks: Iterable[bytes]) -> None:
+    """Send a chunk every 50 ms until the server answers or closes the connection."""
+    with contextlib.suppress(OSError):
+        for chunk in chunks:
+            if select.select([connection], [], [], 0.05)[0]:
+                return
+            connection.sendall(chunk)
+
+
+def test_a_gigabyte_with_its_length_declared_is_rejected_before_it_is_read(healthy: ServerProcess):
+    before = healthy.resident_mb()
     with connect(healthy.address) as connection:
-        connection.sendall(head(10**9))
+        connection.sendall(request_head(10**9))
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
-    assert healthy.resident() - before < 20
+    assert healthy.resident_mb() - before < 20
 
 
-def test_a_gigabyte_in_chunks_is_refused_when_it_is_too_much_and_never_held(healthy: Process):
-    before, sent, answer = healthy.resident(), 0, b""
+def test_a_gigabyte_in_chunks_is_rejected_at_the_limit_and_never_held(healthy: ServerProcess):
+    before, sent, response = healthy.resident_mb(), 0, b""
     chunk = b"100000\r\n" + b"A" * 0x100000 + b"\r\n"
     with connect(healthy.address) as connection:
         connection.sendall(
@@ -61,143 +89,132 @@ def test_a_gigabyte_in_chunks_is_refused_when_it_is_too_much_and_never_held(heal
                 sent += 0x100000
         except OSError:
             pass
-        answer = heard(connection)
-    assert sent < 300 * 10**6  # it stopped listening long before
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert healthy.resident() - before < 60
+        response = read_all(connection)
+    assert sent < 300 * 10**6  # the server stopped reading long before
+    assert response.startswith(b"HTTP/1.1 413 ")
+    assert healthy.resident_mb() - before < 60
 
 
-def test_a_client_that_sends_less_than_it_said_is_told_that_it_is_slow(healthy: Process):
+def test_a_client_that_sends_less_than_it_declared_gets_a_408(impatient: str):
+    with connect(impatient) as connection:
+        connection.sendall(request_head(1000) + b'{"images"')
+        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_client_that_sends_more_than_it_declared_gets_a_response_to_what_it_declared(healthy: ServerProcess):
     with connect(healthy.address) as connection:
-        connection.sendall(head(1000) + b'{"pictures"')
-        assert heard(connection).startswith(b"HTTP/1.1 408 ")
+        connection.sendall(request_head(2) + b"{}" + b"\x00 more than that" * 100)
+        responses = read_all(connection)
+    assert responses.startswith(b"HTTP/1.1 422 ")
+    assert responses.count(b"HTTP/1.1 ") <= 2  # then a 400, because the rest is no HTTP, and the end
 
 
-def test_a_client_that_sends_more_than_it_said_gets_an_answer_to_what_it_said(healthy: Process):
-    with connect(healthy.address) as connection:
-        connection.sendall(head(2) + b"{}" + b"\x00 more than that" * 100)
-        answers = heard(connection)
-    assert answers.startswith(b"HTTP/1.1 422 ")
-    assert answers.count(b"HTTP/1.1 ") <= 2  # then "400, that is no HTTP", and the end
-
-
-def test_a_length_told_in_two_ways_is_refused_and_what_follows_is_not_taken_for_a_request(healthy: Process):
+def test_a_request_with_two_lengths_is_rejected_and_what_follows_is_not_taken_for_a_request(healthy: ServerProcess):
     with connect(healthy.address) as connection:
         connection.sendall(
-            head(5).replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n") + b"0\r\n\r\n"
+            request_head(5, headers=("transfer-encoding: chunked",)) + b"0\r\n\r\n"
             b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
         )
-        answers = heard(connection)
-    assert answers.startswith(b"HTTP/1.1 400 ")
-    assert b"in two ways" in answers
-    assert answers.count(b"HTTP/1.1 ") == 1
+        responses = read_all(connection)
+    assert responses.startswith(b"HTTP/1.1 400 ")
+    assert b"both Content-Length and Transfer-Encoding" in responses
+    assert responses.count(b"HTTP/1.1 ") == 1
 
 
-def test_bytes_that_dribble_in_end_with_408(healthy: Process):
-    began = time.monotonic()
-    with connect(healthy.address) as connection:
-        connection.sendall(head(10**5))
-        try:
-            for _ in range(100):
-                connection.sendall(b"A")
-                time.sleep(0.05)
-        except OSError:
-            pass
-        assert heard(connection).startswith(b"HTTP/1.1 408 ")
-    assert time.monotonic() - began < 15
+def test_a_body_that_arrives_byte_by_byte_gets_a_408(impatient: str):
+    with connect(impatient) as connection:
+        connection.sendall(request_head(10**5))
+        send_slowly(connection, itertools.repeat(b"A"))
+        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_head_that_dribbles_in_ends_the_connection(healthy: Process):
-    began = time.monotonic()
-    with connect(healthy.address) as connection:
-        try:
-            for byte in itertools.cycle(b"GET / HTTP/1.1\r\nx: "):
-                connection.sendall(bytes([byte]) if byte not in b"\r\n" else b"x")
-                time.sleep(0.05)
-        except OSError:
-            pass
-    assert 0.5 < time.monotonic() - began < 10
+def test_a_head_that_arrives_byte_by_byte_ends_the_connection(impatient: str):
+    started = time.monotonic()
+    with connect(impatient) as connection:
+        send_slowly(connection, itertools.chain([b"GET /"], itertools.repeat(b"x")))
+        assert read_all(connection) == b""
+    assert time.monotonic() - started > 1  # and not before its time is over
 
 
-def test_a_head_that_never_ends_is_refused(healthy: Process):
+def test_a_head_that_never_ends_is_rejected(healthy: ServerProcess):
     with connect(healthy.address) as connection:
         with contextlib.suppress(OSError):
             connection.sendall(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 10**5)
-        assert heard(connection)[:13] in (b"HTTP/1.1 400 ", b"")
+        assert read_all(connection)[:13] in (b"HTTP/1.1 400 ", b"")
 
 
-def test_nonsense_is_no_http(healthy: Process):
-    for nonsense in (
+def test_bytes_that_are_no_http_are_rejected(healthy: ServerProcess):
+    for request in (
         b"\x16\x03\x01 a TLS greeting\r\n\r\n",
         b"\0" * 1000 + b"\r\n\r\n",
         b"GET /v1/models HTTP/1.1\r\ncontent-length: -5\r\nhost: localhost\r\n\r\n",
     ):
         with connect(healthy.address) as connection:
-            connection.sendall(nonsense)
-            assert heard(connection)[:13] in (b"HTTP/1.1 400 ", b"")
+            connection.sendall(request)
+            assert read_all(connection)[:13] in (b"HTTP/1.1 400 ", b"")
 
 
-def test_more_connections_than_there_may_be_are_turned_away_with_retry_after(healthy: Process):
-    opened: list[socket.socket] = []
-    try:
-        for _ in range(45):
-            opened.append(connect(healthy.address))
-        answer = heard(opened[-1])
-    finally:
-        for each in opened:
-            each.close()
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"retry-after: 1" in answer
+def test_connections_over_the_limit_get_a_503_with_retry_after():
+    with (
+        make_pool(replace(PATIENT, connections=3)) as pool,
+        running_server(pool) as (address, _, server),
+        contextlib.ExitStack() as connections,
+    ):
+        for _ in range(3):
+            connections.enter_context(connect(address))
+        wait_for(lambda: len(server.server_state.connections) == 3)
+        response = read_all(connections.enter_context(connect(address)))
+    assert response.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1" in response
 
 
-def test_a_refused_upload_hears_why_although_it_is_still_sending(healthy: Process):
-    """As a browser would, which reads the answer only once it has sent everything."""
+def test_a_rejected_upload_gets_its_response_although_it_is_still_sending(healthy: ServerProcess):
+    """A browser reads the response only after it has sent everything."""
     with connect(healthy.address) as connection:
-        connection.sendall(head(6 * 10**6))
+        connection.sendall(request_head(6 * 10**6))
         for _ in range(6):
             connection.sendall(b"A" * 10**6)
-        assert heard(connection).startswith(b"HTTP/1.1 413 ")
+        assert read_all(connection).startswith(b"HTTP/1.1 413 ")
 
 
 @pytest.mark.parametrize(
     "content",
     [
         BOMB,
-        picture(0, kind="JPEG")[:-20],
-        picture(0)[:60],
+        make_image(0, kind="JPEG")[:-20],
+        make_image(0)[:60],
         b"",
         b"GIF89a",
         b"\xff\xd8\xff",
         b"\x93NUMPY\x01\x00v\x00{'descr': '|u1', 'fortran_order': False, 'shape': (9, 9, 99999999999), }".ljust(128),
     ],
 )
-def test_pictures_that_are_none_cost_nothing_but_their_answer(healthy: Process, content: bytes):
-    before = healthy.resident()
-    response = httpx.post(f"{healthy.address}/v1/predict", files=form(content, picture(4)), timeout=20)
+def test_broken_images_take_no_memory_and_do_not_affect_others(healthy: ServerProcess, content: bytes):
+    before = healthy.resident_mb()
+    form = image_form(content, make_image(4))
+    response = httpx.post(f"{healthy.address}/v1/predict", files=form, timeout=TIMEOUT)
     bad, good = response.json()["predictions"]
     assert response.status_code == 200
     assert bad["error"]
     assert good["answers"]
-    assert healthy.resident() - before < 60
+    assert healthy.resident_mb() - before < 60
 
 
-def test_a_bomb_is_told_its_size(healthy: Process):
-    response = httpx.post(f"{healthy.address}/v1/predict", files=form(BOMB))
+def test_a_decompression_bomb_gets_a_422_with_its_size(healthy: ServerProcess):
+    response = httpx.post(f"{healthy.address}/v1/predict", files=image_form(BOMB), timeout=TIMEOUT)
     assert response.status_code == 422
     assert "60000 x 60000 is 3,600,000,000 pixels, over the limit of 50,000,000" in response.json()["error"]
 
 
-def test_another_name_in_host_is_refused_on_loopback(healthy: Process):
-    response = httpx.get(f"{healthy.address}/v1/models", headers={"host": "rebound.example"})
+def test_a_foreign_host_name_is_rejected_on_loopback(healthy: ServerProcess):
+    response = httpx.get(f"{healthy.address}/v1/models", headers={"host": "rebound.example"}, timeout=TIMEOUT)
     assert (response.status_code, "name" in response.json()["error"]) == (400, True)
 
 
-def test_small_answers_are_not_kept_waiting_for_an_acknowledgement(healthy: Process):
-    """Without TCP_NODELAY, each takes the 40 ms after which Linux acknowledges what it has."""
-    with httpx.Client() as http:
-        took = []
-        for _ in range(15):
-            began = time.monotonic()
-            http.get(f"{healthy.address}/healthz")
-            took.append(time.monotonic() - began)
-    assert min(took[1:]) < 0.03
+def test_small_responses_do_not_wait_for_an_acknowledgement():
+    """Without TCP_NODELAY, each would take the 40 ms after which Linux acknowledges what it has received."""
+    with make_pool() as pool, running_server(pool) as (address, _, server), connect(address):
+        wait_for(lambda: server.server_state.connections)
+        (connection,) = server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -1,6 +1,6 @@
-"""The server as an ASGI application: routes that take pictures and give answers, health, metrics, the page.
+"""The ASGI application: routes that take images and return predictions, health checks, metrics and the web page.
 
-Nothing here opens a file or an address that a client names: pictures come in the request, and the page's files are a
+Nothing here opens a file or an address that a client names: images come in the request, and the page's files are a
 fixed list, read once.
 """
 
@@ -28,268 +28,289 @@ from vitkit.errors import VitkitError
 from vitkit.predict.prediction import Prediction
 from vitkit.serve import schema
 from vitkit.serve.batching import EngineError
-from vitkit.serve.body import body_of, check_form, pictures_of
-from vitkit.serve.guard import Gate, Shell, count_refusal, problem
-from vitkit.serve.limits import Refusal
-from vitkit.serve.metrics import CONTENT_TYPE, GONE
-from vitkit.serve.model_pool import Service
-from vitkit.serve.model_worker import Served, told
+from vitkit.serve.body import DEPRECATED_FIELD, FIELD, check_content_type, parse_images, read_body
+from vitkit.serve.limits import RequestError
+from vitkit.serve.metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE
+from vitkit.serve.middleware import AccessMiddleware, ResponseMiddleware, count_rejection, error_response
+from vitkit.serve.model_pool import ModelPool
+from vitkit.serve.model_worker import ModelWorker, prediction_response
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-MOST_ANSWERS = 1000  # for a picture: all classes of ImageNet
-QUICK = 1000  # answers that the event loop writes itself; more of them would hold up everybody else
-_SAYS_NO = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
-ModelName = Annotated[str | None, Query(alias="model", description="a name of /v1/models; else the default one")]
+_MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MAX_TOP = 1000  # classes per image: all of ImageNet
+MAX_INLINE_ROWS = 1000  # that the event loop serialises itself; more would hold up all other requests
+_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
+ModelName = Annotated[str | None, Query(alias="model", description="a name of /v1/models; default: the first one")]
 
 
 def create_app(
-    service: Service, *, key: str | None = None, cors: Sequence[str] = (), hosts: Collection[str] | None = None
+    pool: ModelPool, *, key: str | None = None, cors: Sequence[str] = (), hosts: Collection[str] | None = None
 ) -> ASGIApp:
-    """key: asked for by /v1/…; cors: origins whose pages may ask; hosts: names under which it answers, None: any."""
+    """Return the application; key, cors and hosts are those of AccessMiddleware."""
     api = FastAPI(
         title="vitkit",
         version=__version__,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        description="Pictures in, answers out.",
+        description="Image classification, embeddings and attention maps of Vision Transformers.",
     )
-    _add_questions(api, service, key)
-    _add_operations(api, service)
+    _add_model_routes(api, pool, key)
+    _add_monitoring_routes(api, pool)
     _add_page(api)
-    _add_errors(api, service)
+    _add_error_handlers(api, pool)
     routes = {route.path for route in api.routes}  # type: ignore[attr-defined]
-    app: ASGIApp = Gate(api, key=key, hosts=hosts, origins=cors)
+    app: ASGIApp = AccessMiddleware(api, key=key, hosts=hosts, origins=cors)
     if cors:
         app = CORSMiddleware(
             app,
             allow_origins=list(cors),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "X-API-Key", "Content-Type"],
-            expose_headers=["Retry-After"],
+            expose_headers=["Retry-After", "Deprecation", "Warning"],
         )
-    return Shell(app, routes=routes, meters=service.meters, admission=service.admission)
+    return ResponseMiddleware(app, routes=routes, metrics=pool.metrics, admission=pool.admission)
 
 
-def _add_questions(api: FastAPI, service: Service, key: str | None) -> None:
-    # the Gate asks for the key; these only tell OpenAPI of it
-    asked = (
+def _add_model_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
+    # AccessMiddleware checks the key; these only describe it in OpenAPI
+    security = (
         []
         if key is None
         else [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
     )
-    forms = partial(schema.input_forms, service.limits)
+    request_body = partial(schema.request_body, pool.limits)
 
-    @api.get("/v1/models", dependencies=asked, responses=schema.refusals(400, 401))
-    async def models() -> schema.Models:
-        """What is served, and how much it takes."""
-        limits = service.limits
-        return schema.Models(
-            default=service.default,
-            models=[served.describe() for served in service.models.values()],
-            limits=schema.ModelLimits(
-                body_bytes=limits.body_bytes, pixels=limits.pixels, pictures=limits.pictures, seconds=limits.seconds
+    @api.get("/v1/models", dependencies=security, responses=schema.error_responses(400, 401))
+    async def models() -> schema.ModelsResponse:
+        """List the models and the limits of a request."""
+        limits = pool.limits
+        return schema.ModelsResponse(
+            default=pool.default_name,
+            models=[worker.describe() for worker in pool.workers.values()],
+            limits=schema.RequestLimits(
+                body_bytes=limits.body_bytes, pixels=limits.pixels, images=limits.images, seconds=limits.seconds
             ),
             key_needed=key is not None,
         )
 
     @api.post(
         "/v1/predict",
-        dependencies=asked,
-        response_model=schema.Predictions,
-        openapi_extra=forms(),
-        responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadPredictions),
+        dependencies=security,
+        response_model=schema.PredictResponse,
+        openapi_extra=request_body(),
+        responses=schema.error_responses(*_ERRORS, undecodable=schema.PredictErrorResponse),
     )
     async def predict(
         request: Request,
         model: ModelName = None,
-        top: Annotated[int, Query(ge=1, le=MOST_ANSWERS, description="likeliest classes to tell")] = 5,
-        seen: Annotated[bool, Query(description="tell each picture as the model sees it, too")] = False,
+        top: Annotated[int, Query(ge=1, le=MAX_TOP, description="number of most probable classes to return")] = 5,
+        with_input: Annotated[
+            bool, Query(alias="seen", description="also return each preprocessed image that the model sees")
+        ] = False,
     ) -> Response:
-        """Names and probabilities for each picture."""
-        return await _asked(service, request, partial(_predict, service.model(model), top, seen))
+        """Return class names and probabilities for each image."""
+        return await _respond(pool, request, partial(_predict, pool.worker(model), top, with_input))
 
     @api.post(
         "/v1/embed",
-        dependencies=asked,
-        response_model=schema.Embeddings,
-        openapi_extra=forms(),
-        responses=schema.refusals(*_SAYS_NO, unread=schema.UnreadEmbeddings),
+        dependencies=security,
+        response_model=schema.EmbedResponse,
+        openapi_extra=request_body(),
+        responses=schema.error_responses(*_ERRORS, undecodable=schema.EmbedErrorResponse),
     )
     async def embed(request: Request, model: ModelName = None) -> Response:
-        """The vector that the model makes of each picture, as in `vitkit probe`."""
-        return await _asked(service, request, partial(_embed, service.model(model)))
+        """Return the representation of each image, the features that `vitkit probe` uses."""
+        return await _respond(pool, request, partial(_embed, pool.worker(model)))
 
     @api.post(
         "/v1/attention",
-        dependencies=asked,
-        response_model=schema.Attention,
-        openapi_extra=forms(single=True),
-        responses=schema.refusals(*_SAYS_NO),
+        dependencies=security,
+        response_model=schema.AttentionResponse,
+        openapi_extra=request_body(single=True),
+        responses=schema.error_responses(*_ERRORS),
     )
     async def attention(
         request: Request,
         model: ModelName = None,
-        layer: Annotated[int | None, Query(ge=0, description="one layer; else all")] = None,
-        head: Annotated[int | None, Query(ge=0, description="one head; else all")] = None,
+        layer: Annotated[int | None, Query(ge=0, description="one layer; default: all")] = None,
+        head: Annotated[int | None, Query(ge=0, description="one head; default: all")] = None,
     ) -> Response:
-        """Where the model looks in one picture, layer by layer and head by head."""
-        return await _asked(service, request, partial(_attend, service.model(model), layer, head))
+        """Return the attention maps of one image by layer and head, and the attention rollout."""
+        return await _respond(pool, request, partial(_attention, pool.worker(model), layer, head))
 
 
-async def _predict(served: Served, top: int, seen: bool, pictures: list[bytes]) -> Response:
-    predictions = await served.predict(pictures, seen=seen)
+async def _predict(worker: ModelWorker, top: int, with_input: bool, images: list[bytes]) -> Response:
+    predictions = await worker.predict(images, with_input=with_input)
 
-    def write() -> Response:
-        answer = schema.Predictions(model=served.name, predictions=[told(each, top) for each in predictions])
-        return _json(answer, unread=schema.UnreadPredictions, errors=[each.error for each in answer.predictions])
+    def serialise() -> Response:
+        rows = [prediction_response(prediction, top) for prediction in predictions]
+        content = schema.PredictResponse(model=worker.name, predictions=rows)
+        return _json(content, undecodable=schema.PredictErrorResponse, errors=[row.error for row in rows])
 
-    return write() if top * len(predictions) <= QUICK and not seen else await _aside(served, write)
-
-
-async def _embed(served: Served, pictures: list[bytes]) -> Response:
-    embeddings = await served.embed(pictures)
-    answer = schema.Embeddings(
-        model=served.name, width=max(len(each.vector) for each in embeddings), embeddings=embeddings
-    )
-    return await _aside(
-        served, partial(_json, answer, unread=schema.UnreadEmbeddings, errors=[each.error for each in embeddings])
-    )
+    inline = top * len(predictions) <= MAX_INLINE_ROWS and not with_input
+    return serialise() if inline else await _in_thread(worker, serialise)
 
 
-async def _attend(served: Served, layer: int | None, head: int | None, pictures: list[bytes]) -> Response:
-    if len(pictures) != 1:
-        raise Refusal(
-            413, f"{len(pictures)} pictures, where attention is shown for one at a time.", "a request for each"
-        )
+async def _embed(worker: ModelWorker, images: list[bytes]) -> Response:
+    rows = await worker.embed(images)
+    content = schema.EmbedResponse(model=worker.name, width=max(len(row.vector) for row in rows), embeddings=rows)
+    errors = [row.error for row in rows]
+    return await _in_thread(worker, partial(_json, content, undecodable=schema.EmbedErrorResponse, errors=errors))
+
+
+async def _attention(worker: ModelWorker, layer: int | None, head: int | None, images: list[bytes]) -> Response:
+    if len(images) != 1:
+        message = f"The request holds {len(images)} images; attention takes one at a time."
+        raise RequestError(413, message, "Send a request for each image.")
     try:
-        found = await served.attend(pictures[0], layer=layer, head=head)
-    except VitkitError as error:  # no attention in a ResNet, no such layer or head
+        content = await worker.attention(images[0], layer=layer, head=head)
+    except VitkitError as error:  # a ResNet has no attention; no such layer or head
         first, *rest = str(error).splitlines()
-        raise Refusal(422, first, "; ".join(" ".join(line.split()) for line in rest) or None) from None
-    if isinstance(found, Prediction):
-        raise Refusal(422, f"The picture cannot be read: {found.error}", "another picture")
-    return await _aside(served, partial(_json, found))
+        raise RequestError(422, first, "; ".join(" ".join(line.split()) for line in rest) or None) from None
+    if isinstance(content, Prediction):
+        raise RequestError(422, f"The image cannot be decoded: {content.error}", "Send another image.")
+    return await _in_thread(worker, partial(_json, content))
 
 
-async def _aside(served: Served, write: Callable[[], Response]) -> Response:
-    """Megabytes of numbers become text in a reader's thread."""
-    return await asyncio.get_running_loop().run_in_executor(served.readers, write)
+async def _in_thread(worker: ModelWorker, serialise: Callable[[], Response]) -> Response:
+    """Serialise megabytes of numbers in a decode thread instead of the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(worker.decode_executor, serialise)
 
 
-async def _asked(service: Service, request: Request, answer: Callable[[list[bytes]], Awaitable[T]]) -> T:
-    """From the request's body to its answer: every limit is met on this way."""
-    service.admission.check_open()
-    check_form(request)
-    async with body_of(request, service.admission) as body:
-        return await service.within_limits(_answered(service, request, body, answer), request)
+async def _respond(pool: ModelPool, request: Request, compute: Callable[[list[bytes]], Awaitable[T]]) -> T:
+    """Read the body, compute and return the response, within every limit."""
+    pool.admission.check_capacity()
+    check_content_type(request)
+    async with read_body(request, pool.admission) as body:
+        return await pool.with_timeout(_parse_and_compute(pool, request, body, compute), request)
 
 
-async def _answered(
-    service: Service, request: Request, body: bytearray, answer: Callable[[list[bytes]], Awaitable[T]]
+async def _parse_and_compute(
+    pool: ModelPool, request: Request, body: bytearray, compute: Callable[[list[bytes]], Awaitable[T]]
 ) -> T:
-    with service.admission.admit(1):  # it may hold one picture at least, and waits for a reader already
-        parse = partial(pictures_of, request.headers["content-type"], body, service.limits)
-        pictures = await asyncio.get_running_loop().run_in_executor(service.readers, parse)
-        body.clear()  # the pictures are as large again
-        with service.admission.admit(len(pictures) - 1):
-            return await answer(pictures)
+    with pool.admission.admit(1):  # a request holds at least one image, and already waits for a decode thread
+        parse = partial(parse_images, request.headers["content-type"], body, pool.limits)
+        images = await asyncio.get_running_loop().run_in_executor(pool.decode_executor, parse)
+        body.clear()  # the parsed images take as much memory again
+        if images.deprecated:
+            _warn_of_deprecated_field(pool, request)
+        with pool.admission.admit(len(images.contents) - 1):
+            return await compute(images.contents)
+
+
+def _warn_of_deprecated_field(pool: ModelPool, request: Request) -> None:
+    """Have ResponseMiddleware add the deprecation headers, and log the first such request."""
+    request.state.deprecated_field = True
+    if not pool.warned_of_deprecated_field:
+        pool.warned_of_deprecated_field = True
+        log.warning(
+            'a client sent the field "%s", which is deprecated and will be removed in the next release; '
+            'clients should send "%s" (this warning appears once)',
+            DEPRECATED_FIELD,
+            FIELD,
+        )
 
 
 def _json(
-    content: BaseModel, *, unread: type[BaseModel] | None = None, errors: Sequence[str | None] = (None,)
+    content: BaseModel, *, undecodable: type[BaseModel] | None = None, errors: Sequence[str | None] = (None,)
 ) -> Response:
-    """With 422 where not one picture could be read."""
-    if unread is None or None in errors:
+    """Return a JSON response, with status 422 if none of the images could be decoded."""
+    if undecodable is None or None in errors:
         return Response(content.model_dump_json(exclude_unset=True), media_type="application/json")
-    what = f"The picture cannot be read: {errors[0]}" if len(errors) == 1 else "None of the pictures can be read."
-    told = unread.model_validate({**content.model_dump(exclude_unset=True), "error": what, "try": "another picture"})
-    return Response(told.model_dump_json(by_alias=True, exclude_unset=True), 422, media_type="application/json")
+    error = f"The image cannot be decoded: {errors[0]}" if len(errors) == 1 else "None of the images can be decoded."
+    failure = undecodable.model_validate(
+        {**content.model_dump(exclude_unset=True), "error": error, "try": "Send another image."}
+    )
+    return Response(failure.model_dump_json(by_alias=True, exclude_unset=True), 422, media_type="application/json")
 
 
-def _add_operations(api: FastAPI, service: Service) -> None:
-    @api.get("/healthz", responses=schema.refusals(400))
-    async def healthz() -> schema.Health:
-        """The process lives."""
-        return schema.Health(status="ok")
+def _add_monitoring_routes(api: FastAPI, pool: ModelPool) -> None:
+    @api.get("/healthz", responses=schema.error_responses(400))
+    async def healthz() -> schema.HealthResponse:
+        """Report that the process is alive."""
+        return schema.HealthResponse(status="ok")
 
     @api.get(
         "/readyz",
-        response_model=schema.Ready,
-        responses={**schema.refusals(400), 503: {"model": schema.NotReady, "description": "shutting down"}},
+        response_model=schema.ReadyResponse,
+        responses={
+            **schema.error_responses(400),
+            503: {"model": schema.NotReadyResponse, "description": "shutting down"},
+        },
     )
     async def readyz() -> Response:
-        """It takes requests."""
+        """Report whether the server accepts requests."""
         return (
-            Response(schema.NotReady(status="draining").model_dump_json(), 503, media_type="application/json")
-            if service.admission.draining
-            else _json(schema.Ready(status="ready"))
+            Response(schema.NotReadyResponse(status="draining").model_dump_json(), 503, media_type="application/json")
+            if pool.admission.draining
+            else _json(schema.ReadyResponse(status="ready"))
         )
 
     @api.get(
         "/metrics",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **schema.refusals(400)},
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **schema.error_responses(400)},
     )
     async def metrics() -> Response:
-        """For Prometheus."""
-        return Response(service.meters.text(), media_type=CONTENT_TYPE)
+        """Return metrics in the Prometheus text format."""
+        return Response(pool.metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _add_page(api: FastAPI) -> None:
-    """/ and the files beside it, as they are when the server starts."""
+    """Serve / and the page's other files, as they are when the server starts."""
     for file in resources.files("vitkit.serve").joinpath("page").iterdir():
         suffix = file.name[file.name.rfind(".") :]
-        if suffix in _TYPES:
+        if suffix in _MEDIA_TYPES:
             path = "/" if file.name == "index.html" else f"/{file.name}"
-            shown = partial(Response, file.read_bytes(), media_type=_TYPES[suffix])
-            api.add_api_route(path, _page(shown), methods=["GET"], include_in_schema=False)
+            respond = partial(Response, file.read_bytes(), media_type=_MEDIA_TYPES[suffix])
+            api.add_api_route(path, _file_route(respond), methods=["GET"], include_in_schema=False)
 
 
-def _page(shown: Callable[[], Response]) -> Callable[[], Awaitable[Response]]:
+def _file_route(respond: Callable[[], Response]) -> Callable[[], Awaitable[Response]]:
     async def page() -> Response:
-        return shown()
+        return respond()
 
     return page
 
 
-def _add_errors(api: FastAPI, service: Service) -> None:
-    """Each in the same form, whoever raised it."""
+def _add_error_handlers(api: FastAPI, pool: ModelPool) -> None:
+    """Give every error the same JSON form, whatever raised it."""
 
-    async def refused(request: Request, refusal: Any) -> Response:
-        count_refusal(service.meters, refusal)
-        return problem(refusal)
+    async def rejected(request: Request, error: Any) -> Response:
+        count_rejection(pool.metrics, error)
+        return error_response(error)
 
-    async def routed(request: Request, error: Any) -> Response:
-        words = {404: "There is nothing here.", 405: "That cannot be done here."}
-        response = problem(
-            Refusal(error.status_code, words.get(error.status_code, str(error.detail)), "what /openapi.json describes")
-        )
+    async def not_routed(request: Request, error: Any) -> Response:
+        messages = {404: "There is nothing at this address.", 405: "This address does not support this method."}
+        message = messages.get(error.status_code, str(error.detail))
+        advice = "See /openapi.json for what the server offers."
+        response = error_response(RequestError(error.status_code, message, advice))
         response.headers.update(error.headers or {})
         return response
 
     async def invalid(request: Request, error: Any) -> Response:
         first = error.errors()[0]
-        return problem(Refusal(422, f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}.", None))
+        location = ".".join(str(step) for step in first["loc"][1:])
+        return error_response(RequestError(422, f"{location}: {first['msg']}.", None))
 
-    async def failed(request: Request, error: Any) -> Response:
+    async def engine_failed(request: Request, error: Any) -> Response:
         log.error("the engine failed: %s", error, exc_info=error.__cause__)
-        return problem(Refusal(500, "The model could not compute an answer.", None))
+        return error_response(RequestError(500, "The model failed on this request.", None))
 
-    async def gone(request: Request, error: Any) -> Response:
-        return Response(status_code=GONE)
+    async def disconnected(request: Request, error: Any) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
 
-    async def unforeseen(request: Request, error: Any) -> Response:
-        return problem(Refusal(500, "Something went wrong on the server.", None))
+    async def unexpected(request: Request, error: Any) -> Response:
+        return error_response(RequestError(500, "Something went wrong on the server.", None))
 
     for kind, handler in (
-        (Refusal, refused),
-        (HTTPException, routed),
+        (RequestError, rejected),
+        (HTTPException, not_routed),
         (RequestValidationError, invalid),
-        (EngineError, failed),
-        (ClientDisconnect, gone),
-        (Exception, unforeseen),
+        (EngineError, engine_failed),
+        (ClientDisconnect, disconnected),
+        (Exception, unexpected),
     ):
         api.add_exception_handler(kind, handler)

@@ -1,6 +1,6 @@
-"""Micro-batching: what waits while the engine is busy is computed together as soon as it is free.
+"""Micro-batching: items that arrive while the engine is busy are computed together as soon as it is free.
 
-Nothing waits for company: on an idle server a lone picture is computed at once, and batches grow only with the load.
+Nothing waits for a batch to fill: an idle server computes a single image at once, and batches grow only with the load.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Batcher(Generic[Item, Result]):
-    """Awaited from an event loop; `compute` runs in the executor's thread, a batch at a time.
+class MicroBatcher(Generic[Item, Result]):
+    """A queue for an event loop, whose worker calls `compute` in the executor's thread, one batch at a time.
 
-    Askers take turns, so that one with many items does not keep one with a single item waiting; the items of one asker
-    are served in their order.
+    Requests take turns, so that one with many items does not keep one with a single item waiting; the items of one
+    request are computed in their order.
 
-    compute  several items → as many results, in the same order
-    watch    is told the size of each batch
+    compute   several items → as many results, in the same order
+    on_batch  called with the size of each batch
     """
 
     def __init__(
@@ -32,65 +32,66 @@ class Batcher(Generic[Item, Result]):
         *,
         batch: int,
         executor: Executor,
-        watch: Callable[[int], None] = lambda size: None,
+        on_batch: Callable[[int], None] = lambda size: None,
     ):
-        self.compute, self.batch, self.executor, self.watch = compute, batch, executor, watch
-        self._waiting: dict[object, deque[tuple[Item, asyncio.Future[Result]]]] = {}  # by asker, the next first
-        self._runner: asyncio.Task[None] | None = None
+        self.compute, self.batch, self.executor, self.on_batch = compute, batch, executor, on_batch
+        # by request, the one whose turn is next first
+        self._queues: dict[object, deque[tuple[Item, asyncio.Future[Result]]]] = {}
+        self._worker: asyncio.Task[None] | None = None
 
-    async def ask(self, item: Item, asker: object = None) -> Result:
-        """The item's own result. Who is cancelled while waiting is dropped before anything is computed for him."""
+    async def submit(self, item: Item, request: object = None) -> Result:
+        """Queue the item and return its result; an item cancelled in the queue is not computed."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(asker, deque()).append((item, future))
-        if self._runner is None:  # it lives only while there is work, so an idle batcher is no task at all
-            self._runner = asyncio.create_task(self._run())
+        self._queues.setdefault(request, deque()).append((item, future))
+        if self._worker is None:  # the task lives only while there is work: an idle batcher has none
+            self._worker = asyncio.create_task(self._work())
         return await future
 
-    async def _run(self) -> None:
+    async def _work(self) -> None:
         try:
-            while chosen := self._next():
-                self.watch(len(chosen))
-                await self._answer(chosen)
+            while batch := self._next_batch():
+                self.on_batch(len(batch))
+                await self._compute(batch)
         finally:
-            self._runner = None
-            for _, future in chain.from_iterable(self._waiting.values()):  # only where the loop itself is being stopped
+            self._worker = None
+            for _, future in chain.from_iterable(self._queues.values()):  # only if the loop itself is being stopped
                 future.cancel()
 
-    def _next(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        chosen: list[tuple[Item, asyncio.Future[Result]]] = []
-        while self._waiting and len(chosen) < self.batch:
-            asker, items = next(iter(self._waiting.items()))
-            item, future = items.popleft()
-            del self._waiting[asker]
-            if items:
-                self._waiting[asker] = items  # at the end of the line
+    def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        while self._queues and len(batch) < self.batch:
+            request, queue = next(iter(self._queues.items()))
+            item, future = queue.popleft()
+            del self._queues[request]
+            if queue:
+                self._queues[request] = queue  # the request's next turn comes after all others
             if not future.done():
-                chosen.append((item, future))
-        return chosen
+                batch.append((item, future))
+        return batch
 
-    async def _answer(self, chosen: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _compute(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            results = await loop.run_in_executor(self.executor, self.compute, [item for item, _ in chosen])
-            if len(results) != len(chosen):
-                raise RuntimeError(f"{len(results)} results for {len(chosen)} pictures")
+            results = await loop.run_in_executor(self.executor, self.compute, [item for item, _ in batch])
+            if len(results) != len(batch):
+                raise RuntimeError(f"the engine returned {len(results)} results for {len(batch)} images")
         except Exception as error:
-            for _, future in chosen:
+            for _, future in batch:
                 if not future.done():
                     future.set_exception(EngineError(error))
-                    future.exception()  # looked at: who asked may be gone by the time it arrives
+                    future.exception()  # marks it as retrieved: the request may be gone by now
             return
         except asyncio.CancelledError:
-            for _, future in chosen:
+            for _, future in batch:
                 future.cancel()
             raise
-        for (_, future), result in zip(chosen, results, strict=True):
+        for (_, future), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)
 
 
 class EngineError(RuntimeError):
-    """What the engine raised; every request of the batch has one of its own, for tracebacks grow as they travel."""
+    """A failure of the engine; every request of the batch gets its own, because tracebacks grow as they are raised."""
 
     def __init__(self, cause: Exception):
         super().__init__(f"{type(cause).__name__}: {cause}")

@@ -1,6 +1,6 @@
-"""A request's body → the bytes of its pictures, from a form or from JSON, never more than the limits allow.
+"""Read a request's body and parse the images in it, from a multipart form or JSON, within the limits.
 
-Nothing is written to disk: a body is held whole, is bounded while it arrives, and all bodies together are bounded too.
+Nothing is written to disk: a body is held in memory, bounded while it arrives, and all bodies together are bounded too.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import binascii
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 from python_multipart import MultipartParser
@@ -16,164 +17,180 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
-from vitkit.serve.limits import SLOWEST, Admission, Limits, Refusal
-from vitkit.serve.schema import Pictures
+from vitkit.serve.limits import MIN_BYTES_PER_SECOND, AdmissionControl, Limits, RequestError
+from vitkit.serve.schema import DeprecatedImagesRequest, ImagesRequest
 
-FIELD = "pictures"
-_LONGEST_BOUNDARY = 70  # RFC 2046
-_FORMS = 'files in the field "pictures" of multipart/form-data, or JSON {"pictures": ["BASE64", …]}'
+FIELD = "images"
+DEPRECATED_FIELD = "pictures"  # accepted for one release
+_MAX_BOUNDARY = 70  # RFC 2046
+_EXPECTED = f'Send files in the field "{FIELD}" of multipart/form-data, or JSON {{"{FIELD}": ["BASE64", …]}}.'
 
 
 @asynccontextmanager
-async def body_of(request: Request, admission: Admission) -> AsyncIterator[bytearray]:
-    """The whole body; its bytes, or the pictures made of them, are counted as held until the context ends."""
+async def read_body(request: Request, admission: AdmissionControl) -> AsyncIterator[bytearray]:
+    """Yield the complete body; its bytes, or the images parsed from them, count as held until the context ends."""
     limits, body, held = admission.limits, bytearray(), 0
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limits.body_bytes:
-        raise _too_large(limits)
+        raise _body_too_large(limits)
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    started = loop.time()
     try:
         try:
-            async with asyncio.timeout_at(began + limits.patience) as clock:
+            async with asyncio.timeout_at(started + limits.patience) as timeout:
                 async for chunk in request.stream():
                     if held + len(chunk) > limits.body_bytes:
-                        raise _too_large(limits)
-                    admission.hold(len(chunk))
+                        raise _body_too_large(limits)
+                    admission.hold_bytes(len(chunk))
                     held += len(chunk)
                     body += chunk
-                    clock.reschedule(began + limits.patience + held / SLOWEST)
+                    timeout.reschedule(started + limits.patience + held / MIN_BYTES_PER_SECOND)
         except TimeoutError:
-            raise Refusal(
+            raise RequestError(
                 408,
-                f"The body came too slowly: {held:,} bytes in {loop.time() - began:.0f} s.",
-                "a smaller picture, or a better connection",
+                f"The body arrived too slowly: {held:,} bytes in {loop.time() - started:.0f} s.",
+                "Send a smaller image, or use a faster connection.",
             ) from None
         yield body
     finally:
-        admission.let_go(held)
+        admission.release_bytes(held)
 
 
-def check_form(request: Request) -> None:
-    """Before the body is read: is it of a kind that can be?"""
+def check_content_type(request: Request) -> None:
+    """Reject a body that cannot be parsed, before it is read."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind not in (b"multipart/form-data", b"application/json"):
-        raise Refusal(415, "The request is neither a form nor JSON.", _FORMS)
+        raise RequestError(415, "The request is neither a form nor JSON.", _EXPECTED)
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise Refusal(415, "Compressed bodies are not taken.", "the same without Content-Encoding")
-    if kind == b"multipart/form-data" and not 0 < len(options.get(b"boundary", b"")) <= _LONGEST_BOUNDARY:
-        raise Refusal(400, "The form's Content-Type has no usable boundary.", "let the HTTP library set Content-Type")
+        raise RequestError(415, "Compressed bodies are not accepted.", "Send the body without Content-Encoding.")
+    if kind == b"multipart/form-data" and not 0 < len(options.get(b"boundary", b"")) <= _MAX_BOUNDARY:
+        raise RequestError(400, "The form has no usable boundary.", "Let the HTTP library set Content-Type.")
 
 
-def pictures_of(content_type: str, body: bytearray, limits: Limits) -> list[bytes]:
-    """Takes its time: for a thread, not for the event loop."""
+@dataclass(frozen=True)
+class ParsedImages:
+    contents: list[bytes]  # one file each
+    deprecated: bool  # the request used the old field name
+
+
+def parse_images(content_type: str, body: bytearray, limits: Limits) -> ParsedImages:
+    """Return the images of a body; this takes time, so call it in a thread and not in the event loop."""
     kind, options = parse_options_header(content_type)
     if kind == b"multipart/form-data":
-        return _Form(options[b"boundary"], limits).parse(bytes(body))
-    return _from_json(bytes(body), limits)
+        return _MultipartForm(options[b"boundary"], limits).parse(bytes(body))
+    return _parse_json(bytes(body), limits)
 
 
-class _Form:
-    """python-multipart's parser tells of parts as it meets them; what is too much stops it at once."""
+class _MultipartForm:
+    """Callbacks for python-multipart's parser, which raise as soon as the form exceeds a limit."""
 
     def __init__(self, boundary: bytes, limits: Limits):
         self.limits = limits
-        self.parts: list[bytes] = []
-        self.ended = False
+        self.contents: list[bytes] = []
+        self.deprecated = self.ended = False
         self.parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": self._begin,
-                "on_header_field": self._name,
-                "on_header_value": self._value,
-                "on_header_end": self._header,
-                "on_headers_finished": self._headers,
-                "on_part_data": self._data,
-                "on_part_end": self._end,
-                "on_end": self._finish,
+                "on_part_begin": self._on_part_begin,
+                "on_header_field": self._on_header_field,
+                "on_header_value": self._on_header_value,
+                "on_header_end": self._on_header_end,
+                "on_headers_finished": self._on_headers_finished,
+                "on_part_data": self._on_part_data,
+                "on_part_end": self._on_part_end,
+                "on_end": self._on_end,
             },
         )
 
-    def parse(self, body: bytes) -> list[bytes]:
+    def parse(self, body: bytes) -> ParsedImages:
         try:
             self.parser.write(body)
             self.parser.finalize()
         except FormParserError as error:
-            raise Refusal(400, f"The form cannot be read: {error}.", _FORMS) from None
+            raise RequestError(400, f"The form cannot be parsed: {error}.", _EXPECTED) from None
         if not self.ended:
-            raise Refusal(400, "The form breaks off before its last boundary.", _FORMS)
-        if not self.parts:
-            raise Refusal(422, "The form holds no pictures.", _FORMS)
-        return self.parts
+            raise RequestError(400, "The form ends before its last boundary.", _EXPECTED)
+        if not self.contents:
+            raise RequestError(422, "The form holds no images.", _EXPECTED)
+        return ParsedImages(self.contents, self.deprecated)
 
-    def _begin(self) -> None:
-        if len(self.parts) == self.limits.pictures:
-            raise too_many(self.limits)
-        self.header, self.content, self.disposition, self.data = b"", b"", b"", bytearray()
+    def _on_part_begin(self) -> None:
+        if len(self.contents) == self.limits.images:
+            raise _too_many_images(self.limits)
+        self.header, self.value, self.disposition, self.data = b"", b"", b"", bytearray()
 
-    def _name(self, data: bytes, start: int, end: int) -> None:
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self.header += data[start:end]
 
-    def _value(self, data: bytes, start: int, end: int) -> None:
-        self.content += data[start:end]
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self.value += data[start:end]
 
-    def _header(self) -> None:
+    def _on_header_end(self) -> None:
         if self.header.lower() == b"content-disposition":
-            self.disposition = self.content
-        self.header, self.content = b"", b""
+            self.disposition = self.value
+        self.header, self.value = b"", b""
 
-    def _headers(self) -> None:
+    def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self.disposition)
         name = options.get(b"name", b"").decode("utf-8", "replace")
-        if name != FIELD:
-            raise Refusal(422, f"The form has a field {name[:40]!r}; only {FIELD!r} is known.", _FORMS)
+        if name not in (FIELD, DEPRECATED_FIELD):
+            raise RequestError(422, f"The form has an unknown field {name[:40]!r}.", _EXPECTED)
+        self.deprecated |= name == DEPRECATED_FIELD
 
-    def _data(self, data: bytes, start: int, end: int) -> None:
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         self.data += data[start:end]
 
-    def _end(self) -> None:
-        self.parts.append(bytes(self.data))
+    def _on_part_end(self) -> None:
+        self.contents.append(bytes(self.data))
 
-    def _finish(self) -> None:
+    def _on_end(self) -> None:
         self.ended = True
 
 
-def _from_json(body: bytes, limits: Limits) -> list[bytes]:
+def _parse_json(body: bytes, limits: Limits) -> ParsedImages:
     # base64 has no commas and no brackets: counting them first keeps a body of a million empty lists from becoming a
     # tree a hundred times its size
-    if body.count(b",") > limits.pictures:
-        raise too_many(limits)
+    if body.count(b",") > limits.images:
+        raise _too_many_images(limits)
     if body.count(b"[") + body.count(b"{") > 16:
-        raise Refusal(400, "The JSON is nested deeper than a list of pictures.", _FORMS)
+        raise RequestError(400, "The JSON is nested deeper than a list of images.", _EXPECTED)
+    deprecated = False
     try:
-        texts = Pictures.model_validate_json(body).pictures
+        texts = ImagesRequest.model_validate_json(body).images
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(part)[:40] for part in first["loc"])
-        raise Refusal(
-            400 if first["type"] == "json_invalid" else 422,
-            f"The JSON cannot be used: {f'{place}: ' * bool(place)}{first['msg']}.",
-            _FORMS,
-        ) from None
-    if len(texts) > limits.pictures:
-        raise too_many(limits)
-    return [_from_base64(place, text) for place, text in enumerate(texts)]
+        try:
+            texts, deprecated = DeprecatedImagesRequest.model_validate_json(body).pictures, True
+        except ValidationError:
+            raise _invalid_json(error) from None
+    if len(texts) > limits.images:
+        raise _too_many_images(limits)
+    return ParsedImages([_decode_base64(index, text) for index, text in enumerate(texts)], deprecated)
 
 
-def _from_base64(place: int, text: str) -> bytes:
+def _invalid_json(error: ValidationError) -> RequestError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    location = ".".join(str(step)[:40] for step in first["loc"])
+    return RequestError(
+        400 if first["type"] == "json_invalid" else 422,
+        f"The JSON cannot be used: {f'{location}: ' * bool(location)}{first['msg']}.",
+        _EXPECTED,
+    )
+
+
+def _decode_base64(index: int, text: str) -> bytes:
     try:
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise Refusal(
+        raise RequestError(
             400,
-            f"pictures.{place} is not base64.",
-            "the standard alphabet with padding: no spaces, no line breaks, no data: in front",
+            f"{FIELD}.{index} is not base64.",
+            'Use the standard alphabet with padding, without spaces, line breaks or a "data:" prefix.',
         ) from None
 
 
-def too_many(limits: Limits) -> Refusal:
-    return Refusal(413, f"More pictures than a request may hold: {limits.pictures}.", "several requests")
+def _too_many_images(limits: Limits) -> RequestError:
+    return RequestError(413, f"The request holds more than {limits.images} images.", "Send several requests.")
 
 
-def _too_large(limits: Limits) -> Refusal:
-    return Refusal(413, f"The request is larger than {limits.body} MB.", "fewer or smaller pictures")
+def _body_too_large(limits: Limits) -> RequestError:
+    return RequestError(413, f"The request is larger than {limits.body} MB.", "Send fewer or smaller images.")

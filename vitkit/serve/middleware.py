@@ -1,6 +1,6 @@
-"""Around every request: who may ask, what the browser may do with the answer, and that there always is one.
+"""ASGI middleware around every request: access control, security headers, metrics, and a response in every case.
 
-Plain ASGI, outermost: it also sees what goes wrong before a route is found.
+It is outermost, so that it also sees what goes wrong before a route is chosen.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitkit.serve.limits import Admission, Busy, Refusal
-from vitkit.serve.metrics import GONE, Meters
+from vitkit.serve.body import DEPRECATED_FIELD, FIELD
+from vitkit.serve.limits import AdmissionControl, Overloaded, RequestError
+from vitkit.serve.metrics import CLIENT_CLOSED_REQUEST, Metrics
 
 log = logging.getLogger(__name__)
 
-HEADERS = {
+SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -30,48 +31,53 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(self), microphone=(), geolocation=()",
 }
-LINGER_SECONDS, LINGER_BYTES = 5.0, 64_000_000  # for what a refused client is still sending
+DEPRECATION_HEADERS = {  # for a request with the old field name
+    "deprecation": "@1794787200",  # RFC 9745: since 2026-11-16
+    "warning": f'299 vitkit "{DEPRECATED_FIELD} is deprecated and will be removed in the next release; send {FIELD}"',
+}
+DRAIN_SECONDS, DRAIN_BYTES = 5.0, 64_000_000  # for what a rejected client is still sending
 
 
-def problem(refusal: Refusal) -> JSONResponse:
-    return JSONResponse(refusal.content, refusal.status, headers=refusal.headers)
+def error_response(error: RequestError) -> JSONResponse:
+    return JSONResponse(error.content, error.status, headers=error.headers)
 
 
-class Shell:
-    """Counts requests, adds headers, turns what nobody foresaw into a 500, and hears a refused client out."""
+class ResponseMiddleware:
+    """Counts requests, adds security headers, turns unexpected exceptions into a 500, and drains rejected bodies."""
 
-    def __init__(self, app: ASGIApp, *, routes: Collection[str], meters: Meters, admission: Admission):
-        self.app, self.routes, self.meters, self.admission = app, routes, meters, admission
+    def __init__(self, app: ASGIApp, *, routes: Collection[str], metrics: Metrics, admission: AdmissionControl):
+        self.app, self.routes, self.metrics, self.admission = app, routes, metrics, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = time.perf_counter()
+        started = time.perf_counter()
         exchange = _Exchange(scope, receive, send, self.admission)
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"][:80].encode("unicode_escape").decode())
             if not exchange.status:
-                await problem(Refusal(500, "Something went wrong on the server."))(scope, receive, exchange.send)
+                response = error_response(RequestError(500, "Something went wrong on the server."))
+                await response(scope, receive, exchange.send)
         finally:
             route = scope["path"] if scope["path"] in self.routes else "other"
-            self.meters.requests.labels(route, str(exchange.status or GONE)).inc()
-            self.meters.seconds.labels(route).observe(time.perf_counter() - began)
+            self.metrics.requests.labels(route, str(exchange.status or CLIENT_CLOSED_REQUEST)).inc()
+            self.metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
 
 class _Exchange:
-    def __init__(self, scope: Scope, receive: Receive, send: Send, admission: Admission):
-        self._receive, self._send, self._admission = receive, send, admission
+    def __init__(self, scope: Scope, receive: Receive, send: Send, admission: AdmissionControl):
+        self._scope, self._receive, self._send, self._admission = scope, receive, send, admission
         headers = Headers(scope=scope)
         self.unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
-        self.asks_first = headers.get("expect", "").lower() == "100-continue"  # and so sends nothing unasked
+        self.expects_continue = headers.get("expect", "").lower() == "100-continue"  # no body before it is asked for
         self.api = scope["path"].startswith("/v1/")
         self.status = 0
 
     async def receive(self) -> Message:
-        self.asks_first = False
+        self.expects_continue = False
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self.unread = False
@@ -81,37 +87,38 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
+            for name, value in SECURITY_HEADERS.items():
                 headers.setdefault(name, value)
+            if self._scope.get("state", {}).get("deprecated_field"):
+                headers.update(DEPRECATION_HEADERS)
             headers.setdefault("cache-control", "no-store" if self.api else "no-cache")
             if self.unread or self._admission.draining:
                 headers["connection"] = "close"
-        elif self.unread and not self.asks_first and self.status != 408 and not message.get("more_body", False):
-            # closing at once would reset the connection, and the client would never read why; a slow one has no more
-            # time to be given
+        elif self.unread and not self.expects_continue and self.status != 408 and not message.get("more_body", False):
+            # closing at once would reset the connection before the client reads the response; a 408 has waited already
             await self._send({**message, "more_body": True})
-            await self._hear_out()
+            await self._drain_body()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
-    async def _hear_out(self) -> None:
-        heard = 0
+    async def _drain_body(self) -> None:
+        received = 0
         try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                while self.unread and heard < LINGER_BYTES:
-                    heard += len((await self.receive()).get("body", b""))
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self.unread and received < DRAIN_BYTES:
+                    received += len((await self.receive()).get("body", b""))
         except TimeoutError:
             pass
 
 
-class Gate:
-    """Lets in whom the server is meant for.
+class AccessMiddleware:
+    """Rejects requests without the key, with a foreign host name, or from pages of other sites.
 
-    key      what /v1/… asks for, as `Authorization: Bearer KEY` or `X-API-Key: KEY`; None: nothing
-    hosts    names under which it is reached; another one is a page elsewhere whose name was pointed at this machine
-             (DNS rebinding). None: any
-    origins  other sites whose pages may send pictures. A browser would send those of any site, and only keep the answer
-             from it
+    key      what /v1/… requires, as `Authorization: Bearer KEY` or `X-API-Key: KEY`; None: nothing
+    hosts    allow-list of the Host header, against a foreign name that was pointed at this machine (DNS rebinding);
+             None: any
+    origins  allow-list of other sites whose pages may send images. A browser would send those of any site, and only
+             hide the response from it
     """
 
     def __init__(self, app: ASGIApp, *, key: str | None, hosts: Collection[str] | None, origins: Collection[str] = ()):
@@ -119,49 +126,57 @@ class Gate:
         self.key = None if key is None else key.encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope, Headers(scope=scope)) if scope["type"] == "http" else None
-        if refusal is None:
+        error = self._check(scope, Headers(scope=scope)) if scope["type"] == "http" else None
+        if error is None:
             await self.app(scope, receive, send)
             return
-        response = problem(refusal)
-        if refusal.status == 401:
+        response = error_response(error)
+        if error.status == 401:
             response.headers["www-authenticate"] = "Bearer"
         await response(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
-        if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
-            return Refusal(
+    def _check(self, scope: Scope, headers: Headers) -> RequestError | None:
+        if self.hosts is not None and _hostname(headers.get("host", "")) not in self.hosts:
+            return RequestError(
                 400,
-                "This server does not answer under that name.",
-                f"http://{sorted(self.hosts)[0]}, as it said when it started; with a key, any name will do",
+                "The server does not accept this name in the Host header.",
+                f"Use http://{sorted(self.hosts)[0]}, or start the server with a key, which allows any name.",
             )
-        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may have believed the other one
-            return Refusal(400, "The request tells its length in two ways.", "Content-Length alone")
+        if (
+            "transfer-encoding" in headers and "content-length" in headers
+        ):  # request smuggling: a proxy may have used the other one
+            return RequestError(
+                400, "The request has both Content-Length and Transfer-Encoding.", "Send Content-Length alone."
+            )
         if (
             scope["method"] == "POST"
             and headers.get("sec-fetch-site") in ("cross-site", "same-site")
             and not {"*", headers.get("origin")} & set(self.origins)
         ):
-            return Refusal(403, "A page of another site may not send pictures here.", "vitkit serve --cors ORIGIN")
-        if self.key is not None and scope["path"].startswith("/v1/") and not self._knows_key(headers):
-            return Refusal(401, "A key is needed, and this is not it.", "Authorization: Bearer KEY, or X-API-Key: KEY")
+            return RequestError(
+                403, "Pages of other sites may not send images to this server.", "Start it with --cors ORIGIN."
+            )
+        if self.key is not None and scope["path"].startswith("/v1/") and not self._has_key(headers):
+            return RequestError(
+                401, "The API key is missing or wrong.", "Send Authorization: Bearer KEY, or X-API-Key: KEY."
+            )
         return None
 
-    def _knows_key(self, headers: Headers) -> bool:
+    def _has_key(self, headers: Headers) -> bool:
         assert self.key is not None
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        return hmac.compare_digest(given.encode("utf-8"), self.key)
+        key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        return hmac.compare_digest(key.encode("utf-8"), self.key)
 
 
-def _host(header: str) -> str:
-    """ "localhost:8000" → "localhost", "[::1]:8000" → "::1"; nonsense → ""."""
+def _hostname(header: str) -> str:
+    """Return the name in a Host header: "localhost:8000" → "localhost", "[::1]:8000" → "::1", malformed → ""."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
 
 
-def count_refusal(meters: Meters, refusal: Refusal) -> None:
-    if isinstance(refusal, Busy):
-        meters.refused.labels(refusal.reason).inc()
+def count_rejection(metrics: Metrics, error: RequestError) -> None:
+    if isinstance(error, Overloaded):
+        metrics.rejected.labels(error.reason).inc()

@@ -1,4 +1,4 @@
-"""What a server holds while it runs: the models, the threads that read and compute, the counts."""
+"""The models of a server, with the threads, limits and metrics that they share."""
 
 from __future__ import annotations
 
@@ -14,33 +14,37 @@ from starlette.requests import ClientDisconnect, Request
 from vitkit.devices import cores
 from vitkit.errors import did_you_mean
 from vitkit.predict.classifier import Classifier
-from vitkit.serve.limits import Admission, Limits, Refusal
-from vitkit.serve.metrics import Meters
-from vitkit.serve.model_worker import Served
+from vitkit.serve.limits import AdmissionControl, Limits, RequestError
+from vitkit.serve.metrics import Metrics
+from vitkit.serve.model_worker import ModelWorker
 
 T = TypeVar("T")
-MOST_READERS = 8  # each may hold a picture of 50 megapixels
+MAX_DECODE_THREADS = 8  # each may hold an image of 50 megapixels
 
 
-def pick_threads() -> int:
-    """For computing on the CPU: the readers have cores of their own. Threads that share theirs wait for each other at
-    every layer, and are slower than one (vitkit.devices)."""
-    return max(1, min(torch.get_num_threads(), cores() - pick_readers(on_cpu=True)))
+def compute_thread_count() -> int:
+    """Return how many cores are left for the model on a CPU: decode threads have cores of their own.
+
+    Threads that share cores wait for each other at every layer, and are slower than one (vitkit.devices).
+    """
+    return max(1, min(torch.get_num_threads(), cores() - decode_thread_count(on_cpu=True)))
 
 
-def pick_readers(on_cpu: bool) -> int:
-    """A picture is read in a tenth of the time that a CPU computes on it; a GPU is fed by all cores."""
-    return max(1, min(cores() // 4 if on_cpu else cores(), MOST_READERS))
+def decode_thread_count(on_cpu: bool) -> int:
+    """Return a quarter of the cores for a CPU, where decoding takes a tenth of the model's time, and all for a GPU."""
+    return max(1, min(cores() // 4 if on_cpu else cores(), MAX_DECODE_THREADS))
 
 
-def one_thread() -> ThreadPoolExecutor:
-    """Which computes for all models. torch counts threads by the thread that asks: these are the model's, and resizing,
-    in the readers' threads, has one."""
-    return ThreadPoolExecutor(1, "vitkit-compute", torch.set_num_threads, (pick_threads(),))
+def make_compute_executor() -> ThreadPoolExecutor:
+    """Return an executor of one thread, which computes for all models.
+
+    torch sets the number of threads per calling thread: this one has the model's, a decode thread has one to resize.
+    """
+    return ThreadPoolExecutor(1, "vitkit-compute", torch.set_num_threads, (compute_thread_count(),))
 
 
-class Service:
-    """As a context: its threads end with it."""
+class ModelPool:
+    """The workers of all served models; used as a context manager, it ends its threads."""
 
     def __init__(
         self,
@@ -48,74 +52,79 @@ class Service:
         limits: Limits | None = None,
         *,
         batch: int | None = None,
-        computer: ThreadPoolExecutor | None = None,
+        compute_executor: ThreadPoolExecutor | None = None,
     ):
-        """batch: pictures together, what suits the device unless said; computer: the thread that made the classifiers,
-        for engines that want to be used where they were made."""
+        """batch: images per micro-batch, by default what suits the device; compute_executor: the thread that made the
+        classifiers, for engines that must run in the thread that made them."""
         self.limits = limits or Limits()
-        self.admission = Admission(self.limits)
-        self.meters = Meters(lambda: self.admission.pictures)
+        self.admission = AdmissionControl(self.limits)
+        self.metrics = Metrics(lambda: self.admission.images)
         on_cpu = any(classifier.device.type == "cpu" for classifier in classifiers.values())
-        self.readers = ThreadPoolExecutor(pick_readers(on_cpu), "vitkit-read", torch.set_num_threads, (1,))
-        self.computer = computer or one_thread()
-        self.models = {
-            name: Served(
+        self.decode_executor = ThreadPoolExecutor(
+            decode_thread_count(on_cpu), "vitkit-decode", torch.set_num_threads, (1,)
+        )
+        self.compute_executor = compute_executor or make_compute_executor()
+        self.workers = {
+            name: ModelWorker(
                 name,
                 classifier,
                 batch=batch,
-                computer=self.computer,
-                readers=self.readers,
+                compute_executor=self.compute_executor,
+                decode_executor=self.decode_executor,
                 limits=self.limits,
-                meters=self.meters,
+                metrics=self.metrics,
             )
             for name, classifier in classifiers.items()
         }
-        self.default = next(iter(self.models))
+        self.default_name = next(iter(self.workers))
+        self.warned_of_deprecated_field = False
 
-    def __enter__(self) -> Service:
+    def __enter__(self) -> ModelPool:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.shutdown()
 
-    def stop(self) -> None:
-        """Waits for what its threads are at."""
-        self.readers.shutdown(cancel_futures=True)
-        self.computer.shutdown(cancel_futures=True)
+    def shutdown(self) -> None:
+        """Wait for the running tasks of the threads, cancel the queued ones, and end the threads."""
+        self.decode_executor.shutdown(cancel_futures=True)
+        self.compute_executor.shutdown(cancel_futures=True)
 
-    def warm(self) -> None:
-        for served in self.models.values():
-            self.computer.submit(served.warm).result()
+    def warm_up(self) -> None:
+        for worker in self.workers.values():
+            self.compute_executor.submit(worker.warm_up).result()
 
-    def model(self, name: str | None) -> Served:
+    def worker(self, name: str | None) -> ModelWorker:
         if not name:
-            return self.models[self.default]
-        if name not in self.models:
-            raise Refusal(
+            return self.workers[self.default_name]
+        if name not in self.workers:
+            raise RequestError(
                 404,
-                f"There is no model {name[:80]!r}{did_you_mean(name[:80], self.models)}",
-                f"one of {', '.join(self.models)}",
+                f"There is no model {name[:80]!r}{did_you_mean(name[:80], self.workers)}",
+                f"Use one of {', '.join(self.workers)}.",
             )
-        return self.models[name]
+        return self.workers[name]
 
-    async def within_limits(self, work: Awaitable[T], request: Request) -> T:
-        """The work's result, unless it takes too long or the client goes away: then it is called off."""
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    async def with_timeout(self, work: Awaitable[T], request: Request) -> T:
+        """Return the work's result; cancel the work if it takes too long or the client disconnects."""
+        task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
         try:
-            await asyncio.wait((task, gone), timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, disconnect), timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            if gone.done():
+            if disconnect.done():
                 raise ClientDisconnect
-            raise Refusal(504, f"No answer within {self.limits.seconds} s.", "fewer pictures, or later")
+            raise RequestError(
+                504, f"The server did not answer within {self.limits.seconds} s.", "Send fewer images, or try later."
+            )
         finally:
             task.cancel()
-            gone.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
+            disconnect.cancel()
+            await asyncio.gather(task, disconnect, return_exceptions=True)
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,6 +1,6 @@
-"""One model behind the server: pictures as bytes → answers, read by the readers' threads, computed in batches.
+"""The worker of one model: it decodes uploaded images in threads, computes them in micro-batches and returns results.
 
-Shapes: B pictures, C channels, K classes, D width, V views, H heads, h x w patch grid.
+Shapes: B images, C channels, K classes, D width, V views, H heads, h x w patch grid.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.inspect.applies import transformer
-from vitkit.inspect.attention import attention_maps, pick_heads, views
+from vitkit.inspect.attention import attention_layers, attention_maps, select_heads
+from vitkit.inspect.inference import require_vit
 from vitkit.inspect.rollout import rollout
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.prediction import Prediction
 from vitkit.serve import image_formats, schema
-from vitkit.serve.batching import Batcher
+from vitkit.serve.batching import MicroBatcher
 from vitkit.serve.limits import Limits
-from vitkit.serve.metrics import Meters
+from vitkit.serve.metrics import Metrics
 
 T = TypeVar("T")
 Floats = NDArray[np.float32]
-CPU_BATCH = 16  # Ti/16 on one core: 40 ms a picture alone, 27 in 8 or 16, 33 in 64, and all 64 wait for the last
+CPU_BATCH = (
+    16  # Ti/16 on one core, ms per image: 40 in a batch of 1, 27 in 8 or 16, 33 in 64, and all 64 wait for the last
+)
+NOT_FINITE = "the model's output for this image is not a finite number"
 
 
 @dataclass(frozen=True)
-class Looked:
-    """A picture, and which part of the attention is wanted."""
+class AttentionQuery:
+    """An image, and the layers and heads whose attention to compute."""
 
     image: Tensor  # (C, height, width)
     layers: list[int] | None
@@ -48,194 +51,195 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class WorkerPrediction:
     prediction: Prediction
-    seen: str | None = None  # the picture as the model sees it, as a data: URL of a PNG, where it was asked for
+    model_input: str | None = None  # the preprocessed image as a data: URL of a PNG, if requested
 
 
-class Served:
+class ModelWorker:
     def __init__(
         self,
         name: str,
         classifier: Classifier,
         *,
         batch: int | None,
-        computer: Executor,
-        readers: Executor,
+        compute_executor: Executor,
+        decode_executor: Executor,
         limits: Limits,
-        meters: Meters,
+        metrics: Metrics,
     ):
-        self.name, self.classifier, self.limits, self.meters, self.readers = name, classifier, limits, meters, readers
+        self.name, self.classifier, self.limits, self.metrics = name, classifier, limits, metrics
+        self.decode_executor = decode_executor
         self.batch = batch or min(classifier.engine.batch, CPU_BATCH if classifier.device.type == "cpu" else 10**9)
-        # one thread computes for all models and tasks: they take turns, and share no cores badly
-        self.predicting = self._batcher(
-            "predict", lambda images: list(classifier.probabilities(torch.stack(images))), self.batch, computer
+        # one thread computes for all models and tasks, in turns: threads that share cores slow each other down
+        self.predict_batcher = self._batcher(
+            "predict", lambda images: list(classifier.probabilities(torch.stack(images))), self.batch, compute_executor
         )
-        self.embedding = self._batcher(
-            "embed", lambda images: list(classifier.embed(torch.stack(images))), self.batch, computer
+        self.embed_batcher = self._batcher(
+            "embed", lambda images: list(classifier.embed(torch.stack(images))), self.batch, compute_executor
         )
-        self.attending: Batcher[Looked, tuple[Floats, Floats]] = self._batcher("attention", self._look, 1, computer)
+        self.attention_batcher: MicroBatcher[AttentionQuery, tuple[Floats, Floats]] = self._batcher(
+            "attention", self._compute_attention, 1, compute_executor
+        )
 
     def _batcher(
-        self, task: str, compute: Callable[[list[Any]], Sequence[Any]], batch: int, computer: Executor
-    ) -> Batcher[Any, Any]:
-        sizes = self.meters.batches.labels(self.name, task)
-        return Batcher(compute, batch=batch, executor=computer, watch=sizes.observe)
+        self, task: str, compute: Callable[[list[Any]], Sequence[Any]], batch: int, compute_executor: Executor
+    ) -> MicroBatcher[Any, Any]:
+        sizes = self.metrics.batch_sizes.labels(self.name, task)
+        return MicroBatcher(compute, batch=batch, executor=compute_executor, on_batch=sizes.observe)
 
-    async def predict(self, pictures: list[bytes], *, seen: bool = False) -> list[Predicted]:
-        """seen: with each picture as the model sees it."""
-        return await self._in_turn(partial(self._predict, seen=seen), pictures)
+    async def predict(self, images: list[bytes], *, with_input: bool = False) -> list[WorkerPrediction]:
+        """Classify images; with_input adds each preprocessed image as the model sees it."""
+        return await self._each(partial(self._predict, with_input=with_input), images)
 
-    async def embed(self, pictures: list[bytes]) -> list[schema.Embedding]:
-        return await self._in_turn(self._embed, pictures)
+    async def embed(self, images: list[bytes]) -> list[schema.ImageEmbedding]:
+        return await self._each(self._embed, images)
 
-    async def _in_turn(self, ask: Callable[[bytes, object], Coroutine[Any, Any, T]], pictures: list[bytes]) -> list[T]:
-        """A request of 64 leaves room for one of 1: to the batcher it is one asker among others, and it has no more
-        pictures under way than are computed together. Beside three of 64, one of 1 took 4.9 s; so it takes 0.9."""
+    async def _each(self, compute: Callable[[bytes, object], Coroutine[Any, Any, T]], images: list[bytes]) -> list[T]:
+        """Compute the images of one request, at most a batch at a time, so that a request of 64 leaves room for others.
+
+        Next to three requests of 64 images, a request of one took 4.9 s without this limit and takes 0.9 s with it.
+        """
         request = asyncio.Semaphore(self.batch)
 
-        async def one(picture: bytes) -> T:
+        async def compute_one(image: bytes) -> T:
             async with request:
-                return await ask(picture, request)
+                return await compute(image, request)
 
-        return await _all([one(picture) for picture in pictures])
+        return await _gather([compute_one(image) for image in images])
 
-    async def _predict(self, picture: bytes, request: object, seen: bool) -> Predicted:
-        read = await self._read(picture, self._frame_and_png if seen else self._see)
-        if isinstance(read, str):
-            return Predicted(Prediction(self.classifier.labels, error=read))
-        image, png = read if isinstance(read, tuple) else (read, None)
-        return Predicted(self._prediction(await self.predicting.ask(image, request)), png)
+    async def _predict(self, content: bytes, request: object, with_input: bool) -> WorkerPrediction:
+        decoded = await self._decode(content, self._preprocess_with_png if with_input else self._preprocess)
+        if isinstance(decoded, str):
+            return WorkerPrediction(Prediction(self.classifier.labels, error=decoded))
+        image, png = decoded if isinstance(decoded, tuple) else (decoded, None)
+        return WorkerPrediction(self._prediction(await self.predict_batcher.submit(image, request)), png)
 
     def _prediction(self, probabilities: Floats) -> Prediction:
         if not np.isfinite(probabilities).all():
-            return Prediction(self.classifier.labels, error="the model's answer to it is no number")
+            return Prediction(self.classifier.labels, error=NOT_FINITE)
         return Prediction(self.classifier.labels, probabilities)
 
-    async def _embed(self, picture: bytes, request: object) -> schema.Embedding:
-        image = await self._read(picture, self._see)
+    async def _embed(self, content: bytes, request: object) -> schema.ImageEmbedding:
+        image = await self._decode(content, self._preprocess)
         if isinstance(image, str):
-            return schema.Embedding(error=image, vector=[])
-        vector: Floats = await self.embedding.ask(image, request)
+            return schema.ImageEmbedding(error=image, vector=[])
+        vector: Floats = await self.embed_batcher.submit(image, request)
         if not np.isfinite(vector).all():
-            return schema.Embedding(error="the model's answer to it is no number", vector=[])
-        return schema.Embedding(error=None, vector=vector.tolist())
+            return schema.ImageEmbedding(error=NOT_FINITE, vector=[])
+        return schema.ImageEmbedding(error=None, vector=vector.tolist())
 
-    async def attend(self, picture: bytes, *, layer: int | None, head: int | None) -> schema.Attention | Prediction:
-        """What the heads look at; of a picture that cannot be read, the prediction that says so."""
-        vit = transformer(self.classifier.model, "attention")
-        layers, heads = None if layer is None else [layer], pick_heads(vit, None if head is None else [head])
-        shown = [view.label for view in views(vit, layers)]
-        read = await self._read(picture, self._frame)
-        if isinstance(read, str):
-            return Prediction(self.classifier.labels, error=read)
-        framed, image = read
+    async def attention(
+        self, content: bytes, *, layer: int | None, head: int | None
+    ) -> schema.AttentionResponse | Prediction:
+        """Return attention maps and rollout of an image, or a Prediction with an error if it cannot be decoded."""
+        vit = require_vit(self.classifier.model, "attention")
+        layers, heads = None if layer is None else [layer], select_heads(vit, None if head is None else [head])
+        views = [layer_view.label for layer_view in attention_layers(vit, layers)]
+        decoded = await self._decode(content, self._frame)
+        if isinstance(decoded, str):
+            return Prediction(self.classifier.labels, error=decoded)
+        framed, image = decoded
         request = object()
-        (maps, rolled), probabilities = await _all(
-            [self.attending.ask(Looked(image, layers, heads), request), self.predicting.ask(image, request)]
+        (maps, rolled_out), probabilities = await _gather(
+            [
+                self.attention_batcher.submit(AttentionQuery(image, layers, heads), request),
+                self.predict_batcher.submit(image, request),
+            ]
         )
-        finding = partial(
-            self._tell, vit.config.grid, shown, heads, maps, rolled, framed, self._prediction(probabilities)
-        )
-        return await asyncio.get_running_loop().run_in_executor(self.readers, finding)
 
-    def _look(self, asked: Sequence[Looked]) -> list[tuple[Floats, Floats]]:
+        def respond() -> schema.AttentionResponse:
+            return schema.AttentionResponse(
+                model=self.name,
+                grid=vit.config.grid,
+                views=views,
+                heads=heads,
+                maps=_rounded_list(maps),
+                rollout=_rounded_list(rolled_out),
+                seen=_png(framed),
+                prediction=prediction_response(WorkerPrediction(self._prediction(probabilities)), 5),
+            )
+
+        return await asyncio.get_running_loop().run_in_executor(self.decode_executor, respond)
+
+    def _compute_attention(self, queries: Sequence[AttentionQuery]) -> list[tuple[Floats, Floats]]:
         model = self.classifier.model
         return [
             (
-                attention_maps(model, each.image[None], layers=each.layers, heads=each.heads)[0],  # (V, H, h, w)
-                rollout(model, each.image[None])[0],
+                attention_maps(model, query.image[None], layers=query.layers, heads=query.heads)[0],  # (V, H, h, w)
+                rollout(model, query.image[None])[0],  # (h, w)
             )
-            for each in asked
-        ]  # (h, w)
+            for query in queries
+        ]
 
-    def _tell(
-        self,
-        grid: tuple[int, int],
-        shown: list[str],
-        heads: list[int],
-        maps: Floats,
-        rolled: Floats,
-        framed: Tensor,
-        prediction: Prediction,
-    ) -> schema.Attention:
-        return schema.Attention(
-            model=self.name,
-            grid=grid,
-            views=shown,
-            heads=heads,
-            maps=_short(maps),
-            rollout=_short(rolled),
-            seen=_png(framed),
-            prediction=told(Predicted(prediction), 5),
-        )
-
-    async def _read(self, picture: bytes, how: Callable[[bytes], T]) -> T | str:
-        """What the model is shown, or why it cannot be."""
+    async def _decode(self, content: bytes, decode: Callable[[bytes], T]) -> T | str:
+        """Return the decoded image, or the reason why it cannot be decoded."""
         try:
-            read = await asyncio.get_running_loop().run_in_executor(self.readers, how, picture)
+            decoded = await asyncio.get_running_loop().run_in_executor(self.decode_executor, decode, content)
         except (VitkitError, MemoryError) as error:
-            self.meters.pictures.labels(self.name, "unreadable").inc()
+            self.metrics.images.labels(self.name, "unreadable").inc()
             return str(error) or "too large for this machine's memory"
-        self.meters.pictures.labels(self.name, "read").inc()
-        return read
+        self.metrics.images.labels(self.name, "read").inc()
+        return decoded
 
-    def _see(self, picture: bytes) -> Tensor:
-        return self.classifier.exact(self._pixels(picture))
+    def _preprocess(self, content: bytes) -> Tensor:
+        return self.classifier.transform(self._pixels(content))
 
-    def _frame(self, picture: bytes) -> tuple[Tensor, Tensor]:
-        """To look at, and for the model."""
-        framed = self.classifier.exact.frame(self._pixels(picture))
-        return framed, self.classifier.exact.normalise(framed)
+    def _frame(self, content: bytes) -> tuple[Tensor, Tensor]:
+        """Return the resized image on 0 to 255, and the same normalised for the model."""
+        framed = self.classifier.transform.resize_only(self._pixels(content))
+        return framed, self.classifier.transform.normalise(framed)
 
-    def _frame_and_png(self, picture: bytes) -> tuple[Tensor, str]:
-        framed, image = self._frame(picture)
+    def _preprocess_with_png(self, content: bytes) -> tuple[Tensor, str]:
+        framed, image = self._frame(content)
         return image, _png(framed)
 
-    def _pixels(self, picture: bytes) -> NDArray[Any]:
-        return image_formats.pixels_of(
-            picture, channels=self.classifier.model.config.channels, pixel_limit=self.limits.pixels
+    def _pixels(self, content: bytes) -> NDArray[Any]:
+        return image_formats.decode_upload(
+            content, channels=self.classifier.model.config.channels, pixel_limit=self.limits.pixels
         )
 
-    def warm(self) -> None:
-        """The first pass through a model is slower than all others: not with somebody waiting for it."""
+    def warm_up(self) -> None:
+        """Run the model once: the first forward pass is slower than all others, and no client should wait for it."""
         config = self.classifier.model.config
         self.classifier.probabilities(torch.zeros(1, config.channels, *config.image))
 
-    def describe(self) -> schema.Model:
+    def describe(self) -> schema.ModelInfo:
         model, classifier = self.classifier.model, self.classifier
         vit = model if isinstance(model, VisionTransformer) else None
-        return schema.Model(
+        return schema.ModelInfo(
             name=self.name,
             variant=name_of(model.config),
             image=model.config.image,
             classes=list(classifier.labels),
             multilabel=classifier.multilabel,
-            views=[view.label for view in views(vit)] if vit else [],
+            views=[view.label for view in attention_layers(vit)] if vit else [],
             heads=vit.config.heads if vit else 0,
             grid=vit.config.grid if vit else None,
-            preprocessing=classifier.exact.describe(),
-            computes=classifier.engine.words,
+            preprocessing=classifier.transform.describe(),
+            computes=classifier.engine.description,
         )
 
 
-def told(predicted: Predicted, top: int) -> schema.Prediction:
+def prediction_response(predicted: WorkerPrediction, top: int) -> schema.ImagePrediction:
+    """Return the JSON form of a prediction with its `top` most probable classes."""
     prediction = predicted.prediction
     answers = [] if prediction.error is not None else prediction.top(min(top, len(prediction.labels)))
-    content = schema.Prediction(
+    content = schema.ImagePrediction(
         error=prediction.error,
         answers=[
-            schema.Answer(label=answer.label, probability=answer.probability, index=answer.index) for answer in answers
+            schema.ClassProbability(label=answer.label, probability=answer.probability, index=answer.index)
+            for answer in answers
         ],
     )
-    if predicted.seen is not None:
-        content.seen = predicted.seen  # who did not ask for it does not find it in the answer
+    if predicted.model_input is not None:
+        content.seen = predicted.model_input  # left unset otherwise, so that the response has no such key
     return content
 
 
-async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order; where one fails, or nobody waits any longer, the others are called off."""
-    tasks = [asyncio.ensure_future(each) for each in asked]
+async def _gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return all results in order; if one fails or the caller is cancelled, cancel the others."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -244,15 +248,15 @@ async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _short(weights: Floats) -> Any:
-    """Six decimals: in full, float32 in JSON is twice as long and shows nothing more."""
+def _rounded_list(weights: Floats) -> Any:
+    """Round to six decimals: in full, float32 in JSON is twice as long and shows nothing more."""
     return weights.astype(np.float64).round(6).tolist()
 
 
 def _png(framed: Tensor) -> str:
-    """(C, height, width) on 0 to 255 → a data: URL; of more than three channels the first three."""
+    """Return an image (C, height, width) on 0 to 255 as a data: URL of a PNG, of its first three channels at most."""
     pixels = framed.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
-    picture = Image.fromarray(pixels[..., :3] if pixels.shape[-1] >= 3 else pixels[..., 0])
+    image = Image.fromarray(pixels[..., :3] if pixels.shape[-1] >= 3 else pixels[..., 0])
     file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=1)
+    image.save(file, "PNG", compress_level=1)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP/1.1 with the time limits it has not: a client that opens a connection and dawdles is let go.
+"""uvicorn's HTTP/1.1 protocol with further timeouts and a limit on connections, against slow clients.
 
-uvicorn closes idle connections, but a client that sends its headers byte by byte, or never reads its answer, would keep
-one for ever.
+uvicorn closes idle connections. A client that sends its headers byte by byte, or never reads its response, would keep
+a connection for ever.
 """
 
 from __future__ import annotations
@@ -11,33 +11,38 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitkit.serve.limits import RETRY_AFTER
+from vitkit.serve.limits import RETRY, RETRY_AFTER
 
-_FULL = b'{"error":"Too many connections are open.","try":"the same request again, after the seconds of Retry-After"}'
-_NO_PLACE = (
+_BODY = f'{{"error":"Too many connections are open.","try":"{RETRY}"}}'.encode("ascii")
+_TOO_MANY_CONNECTIONS = (
     f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\nconnection: close\r\n"
-    f"content-type: application/json\r\ncontent-length: {len(_FULL)}\r\n\r\n"
-).encode("ascii") + _FULL
+    f"content-type: application/json\r\ncontent-length: {len(_BODY)}\r\n\r\n"
+).encode("ascii") + _BODY
 
 
-class Patience(H11Protocol):
-    """patience: seconds for a request's head, and for a client to take what it is sent; connections: open at a time."""
+class TimeoutProtocol(H11Protocol):
+    """An HTTP/1.1 connection that closes when its client is too slow.
 
-    def __init__(self, *args: Any, patience: float, seconds: float, most: int, **options: Any):
+    patience         seconds for a request's line and headers
+    seconds          for a client to read what it is sent
+    max_connections  open at a time, over the server
+    """
+
+    def __init__(self, *args: Any, patience: float, seconds: float, max_connections: int, **options: Any):
         super().__init__(*args, **options)
-        self.patience, self.seconds, self.most = patience, seconds, most
-        self._head: asyncio.TimerHandle | None = None
-        self._stuck: asyncio.TimerHandle | None = None
+        self.patience, self.seconds, self.max_connections = patience, seconds, max_connections
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.most:
-            transport.write(_NO_PLACE)
+        if len(self.connections) > self.max_connections:
+            transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
-        self._expect_head()
+        self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._head, self._stuck):
+        for timer in (self._head_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -48,22 +53,22 @@ class Patience(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._expect_head()
+        self._start_head_timer()
 
-    def _expect_head(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-        self._head = self.loop.call_later(self.patience, self._no_head)
+    def _start_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self.loop.call_later(self.patience, self._close_without_head)
 
-    def _no_head(self) -> None:
+    def _close_without_head(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stuck = self.loop.call_later(self.seconds, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._stuck is not None:
-            self._stuck.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()

@@ -1,4 +1,4 @@
-"""What goes in and comes out over HTTP, typed; the OpenAPI page is made of it."""
+"""Types of the JSON requests and responses; FastAPI makes the OpenAPI description of them."""
 
 from __future__ import annotations
 
@@ -9,125 +9,133 @@ from pydantic import BaseModel, ConfigDict, Field
 from vitkit.serve.limits import Limits
 
 
-class Problem(BaseModel):
-    """Every answer that is none."""
+class ErrorResponse(BaseModel):
+    """The body of every error response."""
 
     model_config = ConfigDict(populate_by_name=True)
     error: str = Field(description="what is wrong, in a sentence")
     try_: str | None = Field(alias="try", description="what to do")
 
 
-class Health(BaseModel):
+class HealthResponse(BaseModel):
     status: Literal["ok"]
 
 
-class Ready(BaseModel):
+class ReadyResponse(BaseModel):
     status: Literal["ready"]
 
 
-class NotReady(BaseModel):
+class NotReadyResponse(BaseModel):
     status: Literal["draining"]
 
 
-class Answer(BaseModel):
+class ClassProbability(BaseModel):
     label: str
     probability: float
-    index: int = Field(description="place among the model's classes")
+    index: int = Field(description="index of the class in the model's logits")
 
 
-class Prediction(BaseModel):
-    error: str | None = Field(description="why the picture could not be read; then there are no answers")
-    answers: list[Answer] = Field(description="the likeliest first")
+class ImagePrediction(BaseModel):
+    error: str | None = Field(description="why the image could not be decoded; `answers` is empty then")
+    answers: list[ClassProbability] = Field(description="the most probable class first")
     seen: str = Field(
-        default="", description="where it was asked for, the picture as the model sees it, as a data: URL of a PNG"
+        default="", description="if requested, the preprocessed image that the model sees, as a data: URL of a PNG"
     )
 
 
-class Predictions(BaseModel):
+class PredictResponse(BaseModel):
     model: str
-    predictions: list[Prediction] = Field(description="one for each picture, in their order")
+    predictions: list[ImagePrediction] = Field(description="one for each image, in the order of the request")
 
 
-class Embedding(BaseModel):
-    error: str | None
+class ImageEmbedding(BaseModel):
+    error: str | None = Field(description="why the image could not be decoded; `vector` is empty then")
     vector: list[float]
 
 
-class Embeddings(BaseModel):
+class EmbedResponse(BaseModel):
     model: str
-    width: int = Field(description="numbers in a vector")
-    embeddings: list[Embedding]
+    width: int = Field(description="length of a vector")
+    embeddings: list[ImageEmbedding] = Field(description="one for each image, in the order of the request")
 
 
-class UnreadPredictions(Problem, Predictions):
-    """None of the pictures could be read."""
+class PredictErrorResponse(ErrorResponse, PredictResponse):
+    """The response if no image of the request could be decoded."""
 
 
-class UnreadEmbeddings(Problem, Embeddings):
-    """None of the pictures could be read."""
+class EmbedErrorResponse(ErrorResponse, EmbedResponse):
+    """The response if no image of the request could be decoded."""
 
 
 Map = list[list[float]]  # rows of columns of the patch grid
 
 
-class Attention(BaseModel):
+class AttentionResponse(BaseModel):
     model: str
     grid: tuple[int, int] = Field(description="rows and columns of patches")
-    views: list[str] = Field(description="the layers of `maps`; rows and columns apart in an axial model")
+    views: list[str] = Field(description="the layers of `maps`; an axial model has rows and columns of a layer apart")
     heads: list[int] = Field(description="the heads of `maps`")
     maps: list[list[Map]] = Field(
-        description="[view][head][row][column]: weights that the head's token gives to the patches, to six decimals"
+        description="[view][head][row][column]: attention weights from the token that the classification head reads to "
+        "the patches, rounded to six decimals"
     )
-    rollout: Map = Field(description="the share of each patch in what the head reads, through all layers")
-    seen: str = Field(description="the picture as the model sees it, as a data: URL of a PNG")
-    prediction: Prediction
+    rollout: Map = Field(description="attention rollout: the share of each patch in that token, through all layers")
+    seen: str = Field(description="the preprocessed image that the model sees, as a data: URL of a PNG")
+    prediction: ImagePrediction
 
 
-class Model(BaseModel):
+class ModelInfo(BaseModel):
     name: str
     variant: str | None
-    image: tuple[int, int] = Field(description="height and width")
+    image: tuple[int, int] = Field(description="input height and width")
     classes: list[str]
     multilabel: bool
-    views: list[str] = Field(description="layers whose attention can be asked for; none in a ResNet")
+    views: list[str] = Field(description="layers that have attention maps; a ResNet has none")
     heads: int
     grid: tuple[int, int] | None
     preprocessing: list[str]
-    computes: str
+    computes: str = Field(description="the inference engine, its precision and device")
 
 
-class ModelLimits(BaseModel):
+class RequestLimits(BaseModel):
     body_bytes: int
     pixels: int
-    pictures: int
+    images: int
     seconds: int
 
 
-class Models(BaseModel):
+class ModelsResponse(BaseModel):
     default: str
-    models: list[Model]
-    limits: ModelLimits
+    models: list[ModelInfo]
+    limits: RequestLimits
     key_needed: bool
 
 
-class Pictures(BaseModel):
-    """The JSON form of a request."""
+class ImagesRequest(BaseModel):
+    """A request in JSON: images in base64."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    images: list[str] = Field(min_length=1)
+
+
+class DeprecatedImagesRequest(BaseModel):
+    """The same with the old field name, which is accepted for one release."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     pictures: list[str] = Field(min_length=1)
 
 
-def input_forms(limits: Limits, *, single: bool = False) -> dict[str, Any]:
-    """requestBody: the pictures as files of a form, or as base64 in JSON."""
-    most = 1 if single else limits.pictures
+def request_body(limits: Limits, *, single: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI requestBody: images as files of a form, or as base64 in JSON."""
+    max_images = 1 if single else limits.images
 
-    def form(item: dict[str, Any]) -> dict[str, Any]:
-        pictures = {"type": "array", "items": {"type": "string", **item}, "minItems": 1, "maxItems": most}
+    def media_type(item: dict[str, Any]) -> dict[str, Any]:
+        images = {"type": "array", "items": {"type": "string", **item}, "minItems": 1, "maxItems": max_images}
         return {
             "schema": {
                 "type": "object",
-                "properties": {"pictures": pictures},
-                "required": ["pictures"],
+                "properties": {"images": images},
+                "required": ["images"],
                 "additionalProperties": False,
             }
         }
@@ -140,33 +148,33 @@ def input_forms(limits: Limits, *, single: bool = False) -> dict[str, Any]:
         "requestBody": {
             "required": True,
             "content": {
-                "multipart/form-data": form({"contentMediaType": "application/octet-stream", "format": "binary"}),
-                "application/json": form(base64),
+                "multipart/form-data": media_type({"contentMediaType": "application/octet-stream", "format": "binary"}),
+                "application/json": media_type(base64),
             },
         }
     }
 
 
-def refusals(*statuses: int, unread: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
-    """responses: the ways in which a route says no."""
-    words = {
-        400: "malformed",
-        401: "the key is missing or wrong",
-        403: "a page of another site asks, which was not allowed",
+def error_responses(*statuses: int, undecodable: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI responses for these statuses; `undecodable` is a route's own form of 422."""
+    descriptions = {
+        400: "malformed request",
+        401: "the API key is missing or wrong",
+        403: "a page of another site sent the request, and --cors does not allow it",
         404: "no such model",
-        408: "the body came too slowly",
-        413: "too many bytes or pictures",
+        408: "the body arrived too slowly",
+        413: "too many bytes or images",
         415: "neither a form nor JSON",
-        422: "nothing to answer with",
-        500: "the model could not compute an answer",
-        503: "busy or shutting down; see Retry-After",
+        422: "a parameter is invalid, or no image could be decoded",
+        500: "the model failed",
+        503: "overloaded or shutting down; see Retry-After",
         504: "over the time limit",
     }
-    told: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem, "description": words[status]} for status in statuses
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorResponse, "description": descriptions[status]} for status in statuses
     }
-    if unread is not None:
-        told[422]["model"] = unread | Problem
-    if 503 in told:
-        told[503]["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
-    return told
+    if undecodable is not None:
+        responses[422]["model"] = undecodable | ErrorResponse
+    if 503 in responses:
+        responses[503]["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+    return responses

@@ -1,63 +1,65 @@
-// The server's HTTP API, and what can go wrong with it.
+// Requests to the server's HTTP API, and their errors.
 
-import { Trouble } from "./trouble.js";
+import { PageError } from "./errors.js";
 
-let key = ""; // in memory only: gone with the page
+let key = ""; // in memory only: gone when the page is closed
 
-export const models = () => ask("v1/models");
+export const fetchModels = () => request("v1/models");
 
-/** Its answers; with `seen`, the picture as the model sees it, too. */
-export async function predict(picture, model, top, seen, signal) {
-  const { predictions } = await ask(`v1/predict?${new URLSearchParams({ model, top, seen })}`, picture, signal);
+/** The prediction of one image; `seen` also asks for the preprocessed image that the model sees. */
+export async function fetchPrediction(image, model, top, seen, signal) {
+  const { predictions } = await request(`v1/predict?${new URLSearchParams({ model, top, seen })}`, image, signal);
   return predictions[0];
 }
 
-export const attention = (picture, model, signal) =>
-  ask(`v1/attention?${new URLSearchParams({ model })}`, picture, signal);
+export const fetchAttention = (image, model, signal) =>
+  request(`v1/attention?${new URLSearchParams({ model })}`, image, signal);
 
-async function ask(path, picture, signal) {
+async function request(path, image, signal) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
-  let answer, body;
+  let response, body;
   try {
-    answer = await fetch(path, { headers, signal, ...(picture && { method: "POST", body: form(picture) }) });
-    body = await answer.json().catch(error => {
-      if (error instanceof SyntaxError) return {}; // a proxy in between speaks HTML
+    response = await fetch(path, { headers, signal, ...(image && { method: "POST", body: form(image) }) });
+    body = await response.json().catch(error => {
+      if (error instanceof SyntaxError) return {}; // HTML of a proxy in between
       throw error;
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    // a file that was changed or deleted since it was chosen fails in the same way as a server that is gone
-    if (picture && !await readable(picture)) {
-      throw new Trouble(`${picture.name} can no longer be read.`, { hint: "Choose it again." });
+    // a file that was changed or deleted since it was chosen fails in the same way as a missing server
+    if (image && !await isReadable(image)) {
+      throw new PageError(`${image.name} can no longer be read.`, { hint: "Choose it again." });
     }
-    throw new Trouble("The server does not answer.", { hint: "Is vitkit serve still running?", again: true });
+    throw new PageError("The server does not respond.", { hint: "Is vitkit serve still running?", canRetry: true });
   }
-  if (!answer.ok) throw told(answer, body, picture);
+  if (!response.ok) throw errorOf(response, body, image);
   return body;
 }
 
-function form(picture) {
+function form(image) {
   const form = new FormData();
-  form.append("pictures", picture, picture.name || "picture");
+  form.append("images", image, image.name || "image");
   return form;
 }
 
-const readable = picture => picture.slice(0, 1).arrayBuffer().then(() => true, () => false);
+const isReadable = image => image.slice(0, 1).arrayBuffer().then(() => true, () => false);
 
-function told(answer, body, picture) {
-  const { status } = answer;
+function errorOf(response, body, image) {
+  const { status } = response;
   if (status === 401) {
-    return new Trouble(key ? "The server did not accept this key." : "", { useKey: value => { key = value; } });
+    return new PageError(key ? "The server did not accept this key." : "", { useKey: value => { key = value; } });
   }
-  const unread = body.predictions?.[0]?.error;
-  if (unread) return new Trouble(`${picture.name || "The picture"} cannot be used: ${stopped(unread)}`);
-  const message = capital(stopped(body.error ?? `The server answered with ${status} ${answer.statusText}`.trim()));
+  const decodeError = body.predictions?.[0]?.error;
+  if (decodeError) return new PageError(`${image.name || "The image"} cannot be used: ${withFullStop(decodeError)}`);
+  const message = body.error ?? `The server responded with ${status} ${response.statusText}`.trim();
+  const text = capitalise(withFullStop(message));
   if (status === 503) {
-    const seconds = Number(answer.headers.get("Retry-After"));
-    return new Trouble(message, { hint: `Try again in ${seconds ? `${seconds} s` : "a moment"}.`, again: true });
+    const seconds = Number(response.headers.get("Retry-After"));
+    return new PageError(text, { hint: `Try again in ${seconds ? `${seconds} s` : "a moment"}.`, canRetry: true });
   }
-  return new Trouble(message, { hint: capital(stopped(body.try ?? "")), again: status >= 500 || status === 408 });
+  const hint = capitalise(withFullStop(body.try ?? ""));
+  return new PageError(text, { hint, canRetry: status >= 500 || status === 408 });
 }
 
-const stopped = words => words && words.replace(/([^.!?])$/, "$1.");
-const capital = words => words && words[0].toUpperCase() + words.slice(1);
+const withFullStop = text => text && text.replace(/([^.!?])$/, "$1.");
+const capitalise = text => text && text[0].toUpperCase() + text.slice(1);

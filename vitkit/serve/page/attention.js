@@ -1,101 +1,102 @@
-// Where the model looks: the maps of all layers and heads are at hand, so every control answers at once.
+// Attention maps: those of all layers and heads are in memory, so that every control responds at once.
 
-import { percent } from "./answers.js";
-import { at, make } from "./dom.js";
-import { brightestField, dimmed, isTiny, light } from "./overlay.js";
+import { byId, create } from "./dom.js";
+import { brightestRegion, dimImage, drawHeatmap, isTiny } from "./overlay.js";
+import { percent } from "./predictions.js";
 
-const ROLLOUT = "What glows is what the answer is mixed from, traced back through all layers; half of every step is "
-  + "the residual connection.";
-const LAYER = "What glows is what this layer looks at, seen from where the answer is read.";
-const EITHER = "Each map has its own scale. It shows what is looked at, not why; spots on plain background are often "
-  + "attention that has no use.";
+const ROLLOUT = "Attention rollout: bright patches contribute most to the prediction, traced back through all layers; "
+  + "half of every step is the residual connection.";
+const LAYER = "Bright patches get most attention in this layer from the token that the classification head reads.";
+const BOTH = "Each map has its own scale. Attention shows where a model looks, not why; bright spots on plain "
+  + "background are often attention without a use.";
 
-let found = null; // maps, rollout, views and heads of the picture shown
-let photo = null; // its dimmed light
+let attention = null; // maps, rollout, views and heads of the current image
+let background = null; // its dimmed pixels
 
-const ways = [...document.querySelectorAll("input[name=way]")];
-const [rollout, layer] = ways;
+const modes = [...document.querySelectorAll("input[name=mode]")];
+const [rollout, layer] = modes;
 const head = () => document.querySelector("input[name=head]:checked").value;
 
-for (const input of ways) input.addEventListener("input", draw);
-for (const control of [at("layer"), at("heads")]) {
+for (const input of modes) input.addEventListener("input", draw);
+for (const control of [byId("layer"), byId("heads")]) {
   control.addEventListener("input", () => {
-    layer.checked = true; // whoever moves the layer or picks a head wants to see just that
+    layer.checked = true; // a choice of layer or head asks for the map of one layer
     draw();
   });
 }
 
-/** Sets the controls for another model: rollout, and in wait the last layer and all heads. */
-export function prepareLooks({ views, heads }) {
-  at("blind").hidden = views.length > 0;
-  at("sights").classList.toggle("blind", !views.length);
-  at("looks-title").textContent = views.length ? "Where it looks" : "What it sees";
+/** Resets the controls for another model: rollout, and preselected the last layer and the mean of all heads. */
+export function setUpAttention({ views, heads }) {
+  byId("no-attention").hidden = views.length > 0;
+  byId("attention-view").classList.toggle("input-only", !views.length);
+  byId("attention-title").textContent = views.length ? "Where the model looks" : "What the model sees";
   if (!views.length) return;
-  at("layer").max = views.length - 1; // before the value, which it bounds
-  at("layer").value = views.length - 1;
-  at("first").textContent = views[0];
-  at("last").textContent = views.at(-1);
-  const each = Array.from({ length: heads }, (_, head) => chip(head, head));
-  at("heads").replaceChildren(chip("mean", "mean of all"), ...each);
-  at("heads").querySelector("input").checked = rollout.checked = true;
+  byId("layer").max = views.length - 1; // before the value, which it bounds
+  byId("layer").value = views.length - 1;
+  byId("first-layer").textContent = views[0];
+  byId("last-layer").textContent = views.at(-1);
+  const choices = Array.from({ length: heads }, (_, head) => headChoice(head, head));
+  byId("heads").replaceChildren(headChoice("mean", "mean of all"), ...choices);
+  byId("heads").querySelector("input").checked = rollout.checked = true;
 }
 
-function chip(value, words) {
-  const label = make("label");
-  label.append(make("input", { type: "radio", name: "head", value }), make("span", { textContent: words }));
+function headChoice(value, text) {
+  const label = create("label");
+  label.append(create("input", { type: "radio", name: "head", value }), create("span", { textContent: text }));
   return label;
 }
 
-/** There is an answer; where the model looks takes longer. */
-export function awaitLooks({ views }) {
-  at("looks").hidden = false;
-  at("tracing").hidden = !views.length;
+/** Shows that the attention maps, which take longer than the prediction, are on their way. */
+export function showAttentionLoading({ views }) {
+  byId("attention").hidden = false;
+  byId("attention-loading").hidden = !views.length;
 }
 
-/** Draws what the server found; `answer` goes into the words for those who do not see it. */
-export async function showLooks(attention, answer, signal) {
-  const picture = await showSeen(attention.seen, answer, signal);
-  if (!picture) return;
-  found = attention;
-  photo = dimmed(picture);
-  at("tracing").hidden = true;
+/** Draws the server's response; `prediction` goes into the texts for screen readers. */
+export async function showAttention(response, prediction, signal) {
+  const image = await showModelInput(response.seen, prediction, signal);
+  if (!image) return;
+  attention = response;
+  background = dimImage(image);
+  byId("attention-loading").hidden = true;
   draw();
 }
 
-/** The picture as the model sees it: all there is to see of a model without attention. */
-export async function showSeen(seen, answer, signal) {
-  const picture = new Image();
-  picture.src = seen;
-  await picture.decode();
+/** Shows the preprocessed image; a model without attention has nothing else to show. */
+export async function showModelInput(url, prediction, signal) {
+  const image = new Image();
+  image.src = url;
+  await image.decode();
   if (signal.aborted) return null;
-  const { naturalWidth: width, naturalHeight: height } = picture;
-  Object.assign(at("seen"), { src: seen, width, height,
-    alt: `The picture as the model sees it, ${width} x ${height} pixels. ${answer}` });
-  at("seen").classList.toggle("tiny", isTiny(picture));
-  at("sights").hidden = false;
-  return picture;
+  const { naturalWidth: width, naturalHeight: height } = image;
+  Object.assign(byId("model-input"), { src: url, width, height,
+    alt: `The image as the model sees it, ${width} x ${height} pixels. ${prediction}` });
+  byId("model-input").classList.toggle("tiny", isTiny(image));
+  byId("attention-view").hidden = false;
+  return image;
 }
 
-export function forgetLooks() {
-  found = photo = null;
-  at("looks").hidden = at("sights").hidden = true;
+export function clearAttention() {
+  attention = background = null;
+  byId("attention").hidden = byId("attention-view").hidden = true;
 }
 
 function draw() {
-  if (!found) return;
-  const rolled = rollout.checked, view = Number(at("layer").value), name = found.views[view];
-  const map = rolled ? found.rollout : head() === "mean" ? mean(found.maps[view]) : found.maps[view][head()];
-  light(at("overlay"), photo, map);
-  const heads = head() === "mean" ? `mean of ${found.heads.length} heads` : `head ${head()}`;
-  const words = rolled ? "All layers: rollout" : `Layer ${name}, ${heads}`;
-  at("shown").textContent = words;
-  at("layer-name").textContent = name;
-  at("layer").setAttribute("aria-valuetext", name);
-  at("controls").classList.toggle("rolled", rolled);
-  at("reading").textContent = `${rolled ? ROLLOUT : LAYER} ${EITHER}`;
-  const { field, share } = brightestField(map);
-  at("overlay").setAttribute("aria-label",
-    `${words}. Of nine equal fields of the picture, the ${field} gets most attention: ${percent(share)}.`);
+  if (!attention) return;
+  const isRollout = rollout.checked, view = Number(byId("layer").value), name = attention.views[view];
+  const maps = attention.maps[view];
+  const map = isRollout ? attention.rollout : head() === "mean" ? mean(maps) : maps[head()];
+  drawHeatmap(byId("overlay"), background, map);
+  const heads = head() === "mean" ? `mean of ${attention.heads.length} heads` : `head ${head()}`;
+  const title = isRollout ? "All layers: rollout" : `Layer ${name}, ${heads}`;
+  byId("map-title").textContent = title;
+  byId("layer-name").textContent = name;
+  byId("layer").setAttribute("aria-valuetext", name);
+  byId("controls").classList.toggle("rollout", isRollout);
+  byId("explanation").textContent = `${isRollout ? ROLLOUT : LAYER} ${BOTH}`;
+  const { region, share } = brightestRegion(map);
+  byId("overlay").setAttribute("aria-label",
+    `${title}. Of nine equal regions of the image, the ${region} gets most attention: ${percent(share)}.`);
 }
 
 /** (heads, rows, columns) → (rows, columns). */

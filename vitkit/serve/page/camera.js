@@ -1,19 +1,19 @@
-// One picture from the computer's camera, in a dialog.
+// Take one photo with the computer's camera, in a dialog.
 
-import { at } from "./dom.js";
-import { Trouble } from "./trouble.js";
+import { byId } from "./dom.js";
+import { PageError } from "./errors.js";
 
 const REASONS = {
   NotAllowedError: ["The camera was not allowed.", "Allow it for this page in the browser’s address bar."],
-  NotFoundError: ["There is no camera on this computer.", "Choose a picture instead."],
+  NotFoundError: ["This computer has no camera.", "Choose an image instead."],
   NotReadableError: ["The camera cannot be used.", "Another program may be using it."],
 };
 
-/** A File, or null where the dialog was left. */
-export async function openCamera() {
+/** Returns a File, or null if the user cancels. */
+export async function takePhoto() {
   if (!navigator.mediaDevices) {
-    throw new Trouble("The browser does not lend its camera to this page.",
-      { hint: "It does so only over https, or where the server runs on this computer itself (http://localhost)." });
+    throw new PageError("The browser does not let this page use the camera.",
+      { hint: "Browsers allow it only over https, or if the server runs on this computer (http://localhost)." });
   }
   let stream;
   try {
@@ -21,32 +21,32 @@ export async function openCamera() {
     stream = await navigator.mediaDevices.getUserMedia({ video });
   } catch (error) {
     const [message, hint] = REASONS[error.name] ?? ["The camera cannot be used.", `${error.name}: ${error.message}`];
-    throw new Trouble(message, { hint });
+    throw new PageError(message, { hint });
   }
-  const booth = at("booth"), video = at("video"), shoot = at("shoot");
+  const dialog = byId("camera-dialog"), video = byId("video"), shutter = byId("shutter");
   try {
-    const taken = new Promise(resolve => {
-      shoot.onclick = () => resolve(frame(video));
-      at("leave").onclick = () => resolve(null);
-      booth.onclose = () => resolve(null); // Escape
+    const photo = new Promise(resolve => {
+      shutter.onclick = () => resolve(currentFrame(video));
+      byId("cancel-camera").onclick = () => resolve(null);
+      dialog.onclose = () => resolve(null); // Escape
     });
-    shoot.disabled = true;
-    booth.showModal();
+    shutter.disabled = true;
+    dialog.showModal();
     video.srcObject = stream;
     video.play().then(() => {
-      shoot.disabled = false; // only now there is something to take
-      shoot.focus();
-    }, () => {}); // left before it began
-    return await taken;
+      shutter.disabled = false; // there is no frame to take before
+      shutter.focus();
+    }, () => {}); // cancelled before the video began
+    return await photo;
   } finally {
-    stream.getTracks().forEach(track => track.stop()); // the camera's light goes out
+    stream.getTracks().forEach(track => track.stop()); // switches the camera's light off
     video.srcObject = null;
-    booth.onclose = null;
-    booth.close();
+    dialog.onclose = null;
+    dialog.close();
   }
 }
 
-async function frame(video) {
+async function currentFrame(video) {
   const canvas = new OffscreenCanvas(video.videoWidth, video.videoHeight);
   canvas.getContext("2d").drawImage(video, 0, 0);
   const type = "image/jpeg";

@@ -1,5 +1,5 @@
-// Elements, found and made.
+// Shorthands for finding and creating elements.
 
-export const at = id => document.getElementById(id);
+export const byId = id => document.getElementById(id);
 
-export const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
+export const create = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);

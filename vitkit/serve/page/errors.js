@@ -1,55 +1,55 @@
-// What went wrong, in words, and what to do about it.
+// Show errors on the page, with what to do about them.
 
-import { at, make } from "./dom.js";
+import { byId, create } from "./dom.js";
 
-/** `again`: the same may work in a moment; `useKey`: the server wants a key, and this takes it. */
-export class Trouble extends Error {
-  constructor(message, { hint = "", again = false, useKey = null } = {}) {
+/** `canRetry`: the same may work in a moment; `useKey`: the server requires a key, and this function takes it. */
+export class PageError extends Error {
+  constructor(message, { hint = "", canRetry = false, useKey = null } = {}) {
     super(message);
-    Object.assign(this, { hint, again, useKey });
+    Object.assign(this, { hint, canRetry, useKey });
   }
 }
 
-export function quiet() {
-  // what had the focus goes away: the keyboard is not to start again from the top of the page
-  if (document.activeElement.closest("#trouble, #key")) at("choose").focus({ preventScroll: true });
-  at("trouble").replaceChildren();
-  at("key").hidden = true;
+export function clearError() {
+  // the focused element goes away: keep the keyboard from starting again at the top of the page
+  if (document.activeElement.closest("#error, #key")) byId("choose").focus({ preventScroll: true });
+  byId("error").replaceChildren();
+  byId("key").hidden = true;
 }
 
-/** Says it; `retry` is what to do once it is mended. */
-export function tell(error, retry = () => {}) {
-  quiet();
-  if (!(error instanceof Trouble)) {
-    console.error(error); // our own mistake: its trace belongs to whoever can mend it
-    return tell(new Trouble(`This page has failed: ${error.message}.`, { hint: "Load it again." }));
+/** Shows the error; `retry` runs when the user asks for it, or has entered a key. */
+export function showError(error, retry = () => {}) {
+  clearError();
+  if (!(error instanceof PageError)) {
+    console.error(error); // a bug of this page: keep its stack trace
+    return showError(new PageError(`This page has failed: ${error.message}.`, { hint: "Reload it." }));
   }
   if (error.message) {
-    const box = make("p", { className: "warning" });
-    box.append(make("b", { textContent: error.message }), ` ${error.hint}`);
-    if (error.again) box.append(" ", againButton(retry));
-    at("trouble").append(box);
+    const box = create("p", { className: "warning" });
+    box.append(create("b", { textContent: error.message }), ` ${error.hint}`);
+    if (error.canRetry) box.append(" ", retryButton(retry));
+    byId("error").append(box);
   }
   if (error.useKey) askForKey(error.useKey, retry);
 }
 
-function againButton(retry) {
-  const button = make("button", { type: "button", className: "quiet", textContent: "Try again" });
+function retryButton(retry) {
+  const button = create("button", { type: "button", className: "quiet", textContent: "Try again" });
   button.addEventListener("click", () => {
-    quiet();
+    clearError();
     retry();
   });
   return button;
 }
 
 function askForKey(useKey, retry) {
-  at("key").hidden = false;
-  at("key-value").focus();
-  at("key").onsubmit = event => {
+  byId("key").hidden = false;
+  byId("key-value").focus();
+  byId("key").onsubmit = event => {
     event.preventDefault();
-    useKey(at("key-value").value.trim());
-    at("key-value").value = "";
-    quiet();
+    useKey(byId("key-value").value.trim());
+    byId("key-value").value = "";
+    clearError();
     retry();
   };
 }

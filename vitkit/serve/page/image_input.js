@@ -1,58 +1,58 @@
-// The ways a picture comes in: chosen, dropped anywhere, pasted, or taken with the camera.
+// Image input: chosen as a file, dropped anywhere on the page, pasted, or taken with the camera.
 
-import { openCamera } from "./camera.js";
-import { at } from "./dom.js";
-import { Trouble } from "./trouble.js";
+import { takePhoto } from "./camera.js";
+import { byId } from "./dom.js";
+import { PageError } from "./errors.js";
 
-/** Calls take(file) for each picture, tell(trouble) where there is none. */
-export function listen(take, tell) {
-  at("choose").addEventListener("click", () => at("file").click());
-  for (const input of [at("file"), at("snap")]) {
+/** Calls onImage(file, note) for each image, and onError(error) if the input holds none. */
+export function listenForImages(onImage, onError) {
+  byId("choose").addEventListener("click", () => byId("file").click());
+  for (const input of [byId("file"), byId("camera-file")]) {
     input.addEventListener("change", () => {
-      if (input.files.length) take(input.files[0]);
-      input.value = ""; // the same file again is a change, too
+      if (input.files.length) onImage(input.files[0]);
+      input.value = ""; // so that choosing the same file again is a change
     });
   }
 
-  at("camera").addEventListener("click", async () => {
-    // A phone's own camera program focuses and exposes better than a video frame, and needs no https.
-    if (matchMedia("(pointer: coarse)").matches) return at("snap").click();
+  byId("camera").addEventListener("click", async () => {
+    // The camera app of a phone focuses and exposes better than a video frame, and needs no https.
+    if (matchMedia("(pointer: coarse)").matches) return byId("camera-file").click();
     try {
-      const picture = await openCamera();
-      if (picture) take(picture);
+      const image = await takePhoto();
+      if (image) onImage(image);
     } catch (error) {
-      tell(error);
+      onError(error);
     }
   });
 
-  let own = false; // what is dragged from this page itself is not meant for it
-  addEventListener("dragstart", () => { own = true; });
-  addEventListener("dragend", () => { own = false; });
-  const carries = event => !own && event.dataTransfer?.types.length > 0;
-  const dropping = on => document.body.classList.toggle("dropping", on);
+  let fromThisPage = false; // an element dragged within the page is not input
+  addEventListener("dragstart", () => { fromThisPage = true; });
+  addEventListener("dragend", () => { fromThisPage = false; });
+  const isInput = event => !fromThisPage && event.dataTransfer?.types.length > 0;
+  const showDropTarget = on => document.body.classList.toggle("dropping", on);
   addEventListener("dragover", event => {
-    if (!carries(event)) return;
-    event.preventDefault(); // otherwise the browser would leave the page for the file
+    if (!isInput(event)) return;
+    event.preventDefault(); // otherwise the browser would navigate to the file
     event.dataTransfer.dropEffect = "copy";
-    dropping(true);
+    showDropTarget(true);
   });
-  addEventListener("dragleave", event => { if (!event.relatedTarget) dropping(false); });
+  addEventListener("dragleave", event => { if (!event.relatedTarget) showDropTarget(false); });
   addEventListener("drop", event => {
-    if (!carries(event)) return;
+    if (!isInput(event)) return;
     event.preventDefault();
-    dropping(false);
+    showDropTarget(false);
     const folder = [...event.dataTransfer.items].some(item => item.webkitGetAsEntry?.()?.isDirectory);
-    if (folder) return tell(new Trouble("That is a folder.", { hint: "Drop one picture out of it." }));
-    given(event.dataTransfer.files, "That is not a file.", "Save the picture first, or copy it and paste it here.");
+    if (folder) return onError(new PageError("That is a folder.", { hint: "Drop one image from it." }));
+    acceptFiles(event.dataTransfer.files, "That is not a file.", "Save the image first, or copy it and paste it here.");
   });
 
   addEventListener("paste", event => {
-    if (event.target.closest?.("input, select")) return; // a key, say
-    given(event.clipboardData.files, "There is no picture on the clipboard.", "Copy a picture, not its address.");
+    if (event.target.closest?.("input, select")) return; // for example an API key
+    acceptFiles(event.clipboardData.files, "There is no image on the clipboard.", "Copy an image, not its address.");
   });
 
-  function given(files, trouble, hint) {
-    if (!files.length) return tell(new Trouble(trouble, { hint }));
-    take(files[0], files.length > 1 ? `One at a time: this is the first of ${files.length} files.` : "");
+  function acceptFiles(files, message, hint) {
+    if (!files.length) return onError(new PageError(message, { hint }));
+    onImage(files[0], files.length > 1 ? `the first of ${files.length} files; one image at a time` : "");
   }
 }

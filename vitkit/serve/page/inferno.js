@@ -1,5 +1,4 @@
-// The colours of the maps, from dark to bright: matplotlib's "inferno", 256 of them, so that a map looks here as it
-// does in the figures of `vitkit inspect`.
+// The colormap of the heatmaps: matplotlib's "inferno" with 256 colours, as in the figures of `vitkit inspect`.
 
 const HEX =
   "00000401000501010601010802010a02020c02020e03021004031204031405041706041907051b08051d09061f0a07220b07240c0826" +

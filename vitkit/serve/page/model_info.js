@@ -1,25 +1,25 @@
-// What a model expects of a picture, and how it computes.
+// The table of facts about a model: its input, classes, preprocessing and limits.
 
-import { at, make } from "./dom.js";
+import { byId, create } from "./dom.js";
 
 export const megabytes = bytes =>
   bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1).replace(/\.0$/, "")} MB`;
 
-export function showFacts(model, limits) {
+export function showModelInfo(model, limits) {
   const [height, width] = model.image, count = model.classes.length.toLocaleString("en");
   const facts = {
     model: [model.name, model.variant].filter(Boolean).join(", "),
-    answers: model.multilabel ? `each of ${count} classes on its own, yes or no` : `one of ${count} classes`,
-    sees: `${width} x ${height} pixels${model.grid ? `, cut into ${model.grid[1]} x ${model.grid[0]} patches` : ""}`,
-    "prepares by": model.preprocessing.join("\n"),
-    computes: model.computes,
-    takes: `files up to ${megabytes(limits.body_bytes)}, pictures up to ${(limits.pixels / 1e6).toLocaleString("en")} `
-      + "million pixels",
+    classes: `${count}, ${model.multilabel ? "each predicted on its own (multi-label)" : "of which one is predicted"}`,
+    input: `${width} x ${height} pixels${model.grid ? `, cut into ${model.grid[1]} x ${model.grid[0]} patches` : ""}`,
+    preprocessing: model.preprocessing.join("\n"),
+    engine: model.computes,
+    limits: `files up to ${megabytes(limits.body_bytes)}, images up to ${(limits.pixels / 1e6).toLocaleString("en")} `
+      + "megapixels",
   };
-  at("facts").replaceChildren(...Object.entries(facts).map(([term, words]) => {
-    const row = make("div");
-    row.append(make("dt", { textContent: term }), make("dd", { textContent: words }));
+  byId("facts").replaceChildren(...Object.entries(facts).map(([term, description]) => {
+    const row = create("div");
+    row.append(create("dt", { textContent: term }), create("dd", { textContent: description }));
     return row;
   }));
-  at("expects").hidden = false;
+  byId("model-info").hidden = false;
 }

@@ -1,59 +1,62 @@
-// Attention over a photo: a grey, dim picture on which the map glows. The twin of vitkit/inspect/rasters.py (`lit`),
-// number by number; tests/serve/test_page.py compares the two.
+// Attention heatmap over an image that is grey and dimmed. It computes the same as `overlay` in
+// vitkit/inspect/heatmaps.py; tests/serve/test_page.py compares the two.
 
 import { INFERNO } from "./inferno.js";
 
-const BRIGHTEST = 0.98;                   // share of the patches, from which on all are drawn alike
-const DARK = 18, DIM = 0.6, GLOW = 0.8;   // a photo's least light, what is left of its own, what a map can cover
-const SIDE = 512;                         // drawn about this large: a smooth map needs room on a small picture
-const TINY = 64;                          // up to this side, pixels are shown as pixels
+const BRIGHTEST = 0.98;                    // quantile of the patches from which on all are drawn equally bright
+const DARK = 18, DIM = 0.6, OPACITY = 0.8; // the image's least brightness, its contrast, the heatmap's largest opacity
+const SIDE = 512;                          // drawn at about this size: a smooth map needs room on a small image
+const TINY = 64;                           // up to this side, pixels are shown as squares
 
-export const isTiny = picture => Math.max(picture.naturalWidth, picture.naturalHeight) <= TINY;
+export const isTiny = image => Math.max(image.naturalWidth, image.naturalHeight) <= TINY;
 
-/** The picture's light, read once and drawn under every map. */
-export function dimmed(picture) {
-  const times = Math.max(Math.floor(SIDE / Math.max(picture.naturalWidth, picture.naturalHeight)), 1);
-  const width = picture.naturalWidth * times, height = picture.naturalHeight * times;
-  const paint = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
-  paint.imageSmoothingEnabled = !isTiny(picture);
-  paint.imageSmoothingQuality = "high";
-  paint.drawImage(picture, 0, 0, width, height);
-  const { data } = paint.getImageData(0, 0, width, height);
+/** Returns the grey, dimmed pixels, computed once and drawn under every map. */
+export function dimImage(image) {
+  const scale = Math.max(Math.floor(SIDE / Math.max(image.naturalWidth, image.naturalHeight)), 1);
+  const width = image.naturalWidth * scale, height = image.naturalHeight * scale;
+  const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  context.imageSmoothingEnabled = !isTiny(image);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(image, 0, 0, width, height);
+  const { data } = context.getImageData(0, 0, width, height);
   const grey = new Float32Array(width * height);
   for (let i = 0; i < grey.length; i++) grey[i] = DARK + DIM * (data[4 * i] + data[4 * i + 1] + data[4 * i + 2]) / 3;
   return { grey, width, height };
 }
 
-/** Draws the map, rows of numbers, over the dimmed picture. */
-export function light(canvas, { grey, width, height }, map) {
-  const glow = enlarge(unit(map), width, height);
-  const drawn = new ImageData(width, height), { data } = drawn;
+/** Draws the map, rows of weights, over the dimmed image. */
+export function drawHeatmap(canvas, { grey, width, height }, map) {
+  const heatmap = upsample(scaleToUnit(map), width, height);
+  const pixels = new ImageData(width, height), { data } = pixels;
   for (let i = 0; i < grey.length; i++) {
-    const bright = Math.min(Math.max(glow[i], 0), 1);
-    const cover = GLOW * bright, colour = 3 * Math.min(Math.floor(bright * 256), 255);
-    for (let c = 0; c < 3; c++) data[4 * i + c] = (1 - cover) * grey[i] + cover * INFERNO[colour + c]; // rounds itself
+    const weight = Math.min(Math.max(heatmap[i], 0), 1);
+    const opacity = OPACITY * weight, colour = 3 * Math.min(Math.floor(weight * 256), 255);
+    for (let c = 0; c < 3; c++) { // the array rounds
+      data[4 * i + c] = (1 - opacity) * grey[i] + opacity * INFERNO[colour + c];
+    }
     data[4 * i + 3] = 255;
   }
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-  canvas.getContext("2d").putImageData(drawn, 0, 0);
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
 }
 
-/** Onto 0 to 1; the brightest few patches alike, or one odd patch would take all the light. A flat map is 0. */
-function unit(map) {
+/** Scales to 0 to 1; the brightest few patches are equal, or one outlier would darken the rest. A flat map is 0. */
+function scaleToUnit(map) {
   const sorted = map.flat().sort((a, b) => a - b);
-  const low = sorted[0], most = sorted.at(-1);
-  const place = BRIGHTEST * (sorted.length - 1), below = Math.floor(place);
-  let high = sorted[below] + (place - below) * ((sorted[below + 1] ?? most) - sorted[below]);
-  if (high <= low) high = most;
+  const low = sorted[0], max = sorted.at(-1);
+  const position = BRIGHTEST * (sorted.length - 1), below = Math.floor(position);
+  let high = sorted[below] + (position - below) * ((sorted[below + 1] ?? max) - sorted[below]);
+  if (high <= low) high = max;
   return map.map(row => row.map(value => high > low ? Math.min((value - low) / (high - low), 1) : 0));
 }
 
-/** Smoothly, rows then columns: a patch is not a hard edge in the picture. */
-function enlarge(map, width, height) {
-  const across = taps(map[0].length, width), down = taps(map.length, height);
-  const wide = map.map(row => Float32Array.from(across, ({ from, weights }) => mix(weights, k => row[from + k])));
+/** Bicubic interpolation, rows then columns: a patch has no hard edge in the image. */
+function upsample(map, width, height) {
+  const horizontal = taps(map[0].length, width), vertical = taps(map.length, height);
+  const wide = map.map(row =>
+    Float32Array.from(horizontal, ({ from, weights }) => weightedSum(weights, k => row[from + k])));
   const large = new Float32Array(width * height);
-  down.forEach(({ from, weights }, y) => {
+  vertical.forEach(({ from, weights }, y) => {
     weights.forEach((weight, k) => {
       const row = wide[from + k];
       for (let x = 0; x < width; x++) large[y * width + x] += weight * row[x];
@@ -62,9 +65,9 @@ function enlarge(map, width, height) {
   return large;
 }
 
-const mix = (weights, value) => weights.reduce((sum, weight, k) => sum + weight * value(k), 0);
+const weightedSum = (weights, value) => weights.reduce((sum, weight, k) => sum + weight * value(k), 0);
 
-/** For each place along a longer line, which places of the shorter one it is mixed from: Pillow's bicubic. */
+/** For each output position, the input positions and weights that it is interpolated from, as in Pillow's bicubic. */
 function taps(count, length) {
   return Array.from({ length }, (_, x) => {
     const centre = (x + 0.5) * count / length;
@@ -81,17 +84,17 @@ function cubic(x) {
   return d < 2 ? ((-0.5 * d + 2.5) * d - 4) * d + 2 : 0;
 }
 
-const DOWN = ["upper", "", "lower"], ALONG = ["left", "middle", "right"];
+const ROWS = ["upper", "", "lower"], COLUMNS = ["left", "middle", "right"];
 
-/** Where most of the light is, in words, for those who do not see it: the fullest of nine fields and its share. */
-export function brightestField(map) {
-  const fields = new Float64Array(9);
-  let sum = 0;
+/** Returns the region with most attention, of nine equal ones, and its share: a description for screen readers. */
+export function brightestRegion(map) {
+  const sums = new Float64Array(9);
+  let total = 0;
   map.forEach((row, y) => row.forEach((value, x) => {
-    fields[3 * Math.floor(3 * y / map.length) + Math.floor(3 * x / row.length)] += value;
-    sum += value;
+    sums[3 * Math.floor(3 * y / map.length) + Math.floor(3 * x / row.length)] += value;
+    total += value;
   }));
-  const best = fields.indexOf(Math.max(...fields));
-  const field = best === 4 ? "centre" : `${DOWN[Math.floor(best / 3)]} ${ALONG[best % 3]}`.trim();
-  return { field, share: sum > 0 ? fields[best] / sum : 0 };
+  const best = sums.indexOf(Math.max(...sums));
+  const region = best === 4 ? "centre" : `${ROWS[Math.floor(best / 3)]} ${COLUMNS[best % 3]}`.trim();
+  return { region, share: total > 0 ? sums[best] / total : 0 };
 }

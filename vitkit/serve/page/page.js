@@ -1,117 +1,120 @@
-// The page's one story: a picture comes in, the model answers, then it is shown where the model looks.
+// The page: an image comes in, the server classifies it, and the attention maps follow.
 
-import { forgetAnswers, MOST, showAnswers } from "./answers.js";
-import { attention, models, predict } from "./ask.js";
-import { at } from "./dom.js";
-import { megabytes, showFacts } from "./facts.js";
-import { awaitLooks, forgetLooks, prepareLooks, showLooks, showSeen } from "./looks.js";
-import { quiet, tell, Trouble } from "./trouble.js";
-import { listen } from "./ways.js";
+import { fetchAttention, fetchModels, fetchPrediction } from "./api.js";
+import { clearAttention, setUpAttention, showAttention, showAttentionLoading, showModelInput } from "./attention.js";
+import { byId } from "./dom.js";
+import { clearError, PageError, showError } from "./errors.js";
+import { listenForImages } from "./image_input.js";
+import { megabytes, showModelInfo } from "./model_info.js";
+import { clearPrediction, MAX_CLASSES, showPrediction } from "./predictions.js";
 
 const TITLE = document.title;
 
-let server = null; // what it serves, and its limits
-let model = null;  // the one that is asked
-let shown = null;  // the picture on the page, to be asked about again
-let turn = new AbortController(); // ended by a newer picture: a late answer is never shown beside another one
+let server = null;       // its models and limits
+let model = null;        // the selected one
+let currentImage = null; // for another model to classify
+let controller = new AbortController(); // aborted by a newer image: a late response never appears next to another image
 
-listen(look, tell);
-begin();
+listenForImages(classify, showError);
+start();
 
-function begin() {
-  meet().catch(error => tell(error, begin));
+function start() {
+  loadModels().catch(error => showError(error, start));
 }
 
-/** Learns what the server serves, once. */
-async function meet() {
+/** Fetches the list of models, once. */
+async function loadModels() {
   if (server) return;
-  const told = await models();
-  if (server) return; // a picture was given while we waited, and asked, too
-  server = told;
-  at("model").replaceChildren(...server.models.map(({ name }) => new Option(name)));
-  at("model").value = server.default;
-  at("chooser").hidden = server.models.length < 2;
-  turnTo(server.default);
+  const response = await fetchModels();
+  if (server) return; // an image came in meanwhile, and its classification fetched the list, too
+  server = response;
+  byId("model").replaceChildren(...server.models.map(({ name }) => new Option(name)));
+  byId("model").value = server.default;
+  byId("model-chooser").hidden = server.models.length < 2;
+  selectModel(server.default);
 }
 
-at("model").addEventListener("change", () => {
-  turnTo(at("model").value);
-  if (shown) look(shown);
+byId("model").addEventListener("change", () => {
+  selectModel(byId("model").value);
+  if (currentImage) classify(currentImage);
 });
 
-function turnTo(name) {
-  model = server.models.find(one => one.name === name);
-  at("model-name").textContent = server.models.length < 2 ? ` · ${name}` : "";
-  prepareLooks(model);
-  showFacts(model, server.limits);
+function selectModel(name) {
+  model = server.models.find(candidate => candidate.name === name);
+  byId("model-name").textContent = server.models.length < 2 ? ` · ${name}` : "";
+  setUpAttention(model);
+  showModelInfo(model, server.limits);
 }
 
-async function look(picture, remark = "") {
-  turn.abort();
-  turn = new AbortController();
-  const { signal } = turn;
-  shown = picture;
-  present(picture, remark);
+async function classify(image, note = "") {
+  controller.abort();
+  controller = new AbortController();
+  const { signal } = controller;
+  currentImage = image;
+  showPreview(image, note);
   try {
-    await meet();
+    await loadModels();
     if (signal.aborted) return;
-    checkSize(picture, server.limits.body_bytes);
-    const asked = performance.now();
-    const blind = !model.views.length; // then nothing else is asked that would show the picture as it sees it
-    const { answers, seen } = await predict(picture, model.name, Math.min(MOST, model.classes.length), blind, signal);
+    checkSize(image, server.limits.body_bytes);
+    const started = performance.now();
+    const hasAttention = model.views.length > 0; // without it, the prediction has to bring the model's input along
+    const top = Math.min(MAX_CLASSES, model.classes.length);
+    const { answers, seen } = await fetchPrediction(image, model.name, top, !hasAttention, signal);
     if (signal.aborted) return;
-    const answer = showAnswers(answers, model);
-    announce(picture, answer, (performance.now() - asked) / 1000, remark);
-    awaitLooks(model);
-    await (blind ? showSeen(seen, answer, signal) : showLooks(await attention(picture, model.name, signal), answer, signal));
+    const prediction = showPrediction(answers, model);
+    announce(image, prediction, (performance.now() - started) / 1000, note);
+    showAttentionLoading(model);
+    await (hasAttention
+      ? showAttention(await fetchAttention(image, model.name, signal), prediction, signal)
+      : showModelInput(seen, prediction, signal));
   } catch (error) {
     if (signal.aborted) return;
-    forgetLooks();
-    if (at("answer").hasAttribute("aria-busy")) withdraw();
-    tell(error, () => look(picture, remark));
+    clearAttention();
+    if (byId("prediction").hasAttribute("aria-busy")) hidePreview();
+    showError(error, () => classify(image, note));
   }
 }
 
-function checkSize(picture, most) {
-  if (picture.size <= most) return;
-  throw new Trouble(`${picture.name} has ${megabytes(picture.size)}; this server takes up to ${megabytes(most)}.`,
+function checkSize(image, limit) {
+  if (image.size <= limit) return;
+  throw new PageError(`${image.name} has ${megabytes(image.size)}; this server accepts up to ${megabytes(limit)}.`,
     { hint: "Save it smaller, or as a JPEG." });
 }
 
-/** The picture at once, its answer to come. */
-function present(picture, remark) {
-  quiet();
-  forgetAnswers();
-  forgetLooks();
-  at("give").classList.add("small");
-  URL.revokeObjectURL(at("given").src);
-  Object.assign(at("given"), { src: URL.createObjectURL(picture), alt: "The picture that was given", hidden: false });
-  caption(picture.name, remark);
-  at("answer").setAttribute("aria-busy", "true");
-  at("answer").hidden = false;
-  at("answer").scrollIntoView({ block: "nearest" });
-  at("status").textContent = `Looking at ${picture.name || "the picture"} …`;
-  document.title = "Looking … · vitkit";
+/** Shows the image at once, before its prediction is there. */
+function showPreview(image, note) {
+  clearError();
+  clearPrediction();
+  clearAttention();
+  byId("upload").classList.add("small");
+  URL.revokeObjectURL(byId("preview").src);
+  Object.assign(byId("preview"), { src: URL.createObjectURL(image), alt: "Your image", hidden: false });
+  setCaption(image.name, note);
+  byId("prediction").setAttribute("aria-busy", "true");
+  byId("prediction").hidden = false;
+  byId("prediction").scrollIntoView({ block: "nearest" });
+  byId("status").textContent = `Classifying ${image.name || "the image"} …`;
+  document.title = "Classifying … · vitkit";
 }
 
-function announce(picture, answer, seconds, remark) {
-  at("answer").removeAttribute("aria-busy");
-  at("given").alt = `The picture that was given. ${answer}`;
-  caption(picture.name, `answered in ${seconds.toFixed(seconds < 1 ? 2 : 1)} s`, remark);
-  at("status").textContent = answer;
-  document.title = `${answer} · vitkit`;
+function announce(image, prediction, seconds, note) {
+  byId("prediction").removeAttribute("aria-busy");
+  byId("preview").alt = `Your image. ${prediction}`;
+  setCaption(image.name, `answered in ${seconds.toFixed(seconds < 1 ? 2 : 1)} s`, note);
+  byId("status").textContent = prediction;
+  document.title = `${prediction} · vitkit`;
 }
 
-const caption = (...words) => { at("given-name").textContent = words.filter(Boolean).join(" · "); };
+const setCaption = (...texts) => { byId("caption").textContent = texts.filter(Boolean).join(" · "); };
 
-// HEIC or TIFF: the model reads them, many browsers do not. What the model sees of them is shown all the same.
-at("given").addEventListener("error", () => { at("given").hidden = true; });
+// HEIC or TIFF: the server decodes them, many browsers do not. The preprocessed image is shown all the same.
+byId("preview").addEventListener("error", () => { byId("preview").hidden = true; });
 
-/** There was no answer: back to the invitation. */
-function withdraw() {
-  shown = null;
-  at("answer").hidden = true;
-  at("give").classList.remove("small");
-  at("status").textContent = "";
+/** Returns to the invitation, because there was no prediction. */
+function hidePreview() {
+  currentImage = null;
+  byId("prediction").hidden = true;
+  byId("upload").classList.remove("small");
+  byId("status").textContent = "";
   document.title = TITLE;
 }

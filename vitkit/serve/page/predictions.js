@@ -1,75 +1,76 @@
-// What the model answers: a headline and bars.
+// The prediction: a headline and one bar per class.
 
-import { at, make } from "./dom.js";
+import { byId, create } from "./dom.js";
 
-export const MOST = 10; // answers asked for at once
-const FEW = 5;          // and shown at first
+export const MAX_CLASSES = 10; // requested from the server
+const FEW_CLASSES = 5;         // shown at first
 
-let more = false;
-let last = null; // drawn again when more or fewer are wanted
+let showAll = false;
+let current = null; // drawn again when the user wants more or fewer bars
 
-at("more").addEventListener("click", () => {
-  more = !more;
+byId("more").addEventListener("click", () => {
+  showAll = !showAll;
   drawBars();
 });
 
-/** 0.9091 → "90.9 %"; what only rounds to all or nothing says so. */
+/** 0.9091 → "90.9 %"; a share that rounds to 0 or 100 % without being it gets "<" or ">". */
 export function percent(share) {
   if (share === 0 || share === 1) return `${100 * share} %`;
   if (share >= 0.9995) return "> 99.9 %";
   return share < 0.0005 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
 }
 
-/** Draws them, and returns the answer in one line. */
-export function showAnswers(answers, model) {
-  last = { answers, model };
-  const { words, note } = model.multilabel ? several(answers, model) : one(answers, model);
-  at("headline").replaceChildren(make("bdi", { textContent: words }),
-    make("span", { className: "unseen", textContent: ": " }), make("span", { className: "result", textContent: note }));
+/** Draws the prediction and returns it as one line of text. */
+export function showPrediction(answers, model) {
+  current = { answers, model };
+  const { title, note } = model.multilabel ? likelyClasses(answers, model) : bestClass(answers, model);
+  byId("headline").replaceChildren(create("bdi", { textContent: title }),
+    create("span", { className: "screen-reader", textContent: ": " }),
+    create("span", { className: "result", textContent: note }));
   drawBars();
-  return `${words}: ${note}`;
+  return `${title}: ${note}`;
 }
 
-export function forgetAnswers() {
-  at("headline").textContent = "Looking …";
-  at("bars").replaceChildren();
-  at("bars-note").hidden = at("more").hidden = true;
+export function clearPrediction() {
+  byId("headline").textContent = "Classifying …";
+  byId("bars").replaceChildren();
+  byId("multilabel-note").hidden = byId("more").hidden = true;
 }
 
-const count = model => model.classes.length.toLocaleString("en");
+const classCount = model => model.classes.length.toLocaleString("en");
 
-const one = ([best], model) =>
-  ({ words: nameOf(best), note: `${percent(best.probability)}, the likeliest of ${count(model)} classes` });
+const bestClass = ([best], model) =>
+  ({ title: className(best), note: `${percent(best.probability)}, the most probable of ${classCount(model)} classes` });
 
-function several(answers, model) {
+function likelyClasses(answers, model) {
   const likely = answers.filter(answer => answer.probability >= 0.5);
-  const many = likely.length === MOST ? `${MOST} or more` : likely.length;
+  const count = likely.length === MAX_CLASSES ? `${MAX_CLASSES} or more` : likely.length;
   return {
-    words: likely.map(nameOf).join(", ") || "Nothing it knows",
-    note: `${many} of ${count(model)} classes at 50 % or above`,
+    title: likely.map(className).join(", ") || "None of its classes",
+    note: `${count} of ${classCount(model)} classes at 50 % or above`,
   };
 }
 
-/** Weights of others may carry no names: the bare number needs a word. */
-const nameOf = ({ label, index }) => label === String(index) ? `class ${label}` : label;
+/** Weights without class names have numbers as labels, which need a word in front. */
+const className = ({ label, index }) => label === String(index) ? `class ${label}` : label;
 
 function drawBars() {
-  const { answers, model } = last;
-  at("bars").replaceChildren(...answers.slice(0, more ? MOST : FEW).map((answer, place) =>
-    bar(answer, model.multilabel ? answer.probability >= 0.5 : place === 0)));
-  at("bars-note").hidden = !model.multilabel;
-  at("more").hidden = answers.length <= FEW;
-  at("more").textContent = more ? `Show only ${FEW}` : `Show ${answers.length}`;
-  at("more").setAttribute("aria-expanded", more);
+  const { answers, model } = current;
+  byId("bars").replaceChildren(...answers.slice(0, showAll ? MAX_CLASSES : FEW_CLASSES).map((answer, rank) =>
+    bar(answer, model.multilabel ? answer.probability >= 0.5 : rank === 0)));
+  byId("multilabel-note").hidden = !model.multilabel;
+  byId("more").hidden = answers.length <= FEW_CLASSES;
+  byId("more").textContent = showAll ? `Show only ${FEW_CLASSES}` : `Show ${answers.length}`;
+  byId("more").setAttribute("aria-expanded", showAll);
 }
 
-function bar(answer, meant) {
-  const row = make("li", { className: meant ? "meant" : "" });
-  const track = make("span", { className: "track", ariaHidden: "true" });
-  const fill = make("span");
+function bar(answer, predicted) {
+  const row = create("li", { className: predicted ? "predicted" : "" });
+  const track = create("span", { className: "track", ariaHidden: "true" });
+  const fill = create("span");
   fill.style.width = `${100 * answer.probability}%`;
   track.append(fill);
-  row.append(make("bdi", { textContent: nameOf(answer) }), " ",
-    make("span", { className: "number", textContent: percent(answer.probability) }), track);
+  row.append(create("bdi", { textContent: className(answer) }), " ",
+    create("span", { className: "number", textContent: percent(answer.probability) }), track);
   return row;
 }
