@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.model.kinds import KINDS, images_for, make
 from vitkit.cost import cost
+from vitkit.kernels.fuse import fuse
 from vitkit.model.build import Model
 from vitkit.model.variants import NAMED, configure
 
@@ -84,6 +85,7 @@ def test_parameters_equal_those_of_every_named_model(name: str):
 @pytest.mark.parametrize("batch", [1, 4])
 def test_activation_memory_is_what_autograd_keeps(kind: str, batch: int):
     model = make(kind)
+    fuse(model, class_token_only=True)  # as an objective does before training
     model.requires_grad_(True)
     closed_form = cost(model.config).activation_bytes(batch, bytes_per_number=4)
     assert closed_form == pytest.approx(kept_bytes(model, images_for(model, batch)), rel=0.06)

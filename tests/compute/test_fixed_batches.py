@@ -1,4 +1,4 @@
-"""Any batch for a model that meets a few sizes."""
+"""Batches of any size through a model that sees a few sizes only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.model.kinds import images_for, make
-from vitkit.compute.fixed_batches import SIZES, InSizes
+from vitkit.compute.fixed_batches import SIZES, PaddedBatches
 
 
-class Met(nn.Module):
-    """Remembers the sizes that a model is asked with."""
+class SizeRecorder(nn.Module):
+    """Records the batch sizes that a model is called with."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -24,13 +24,13 @@ class Met(nn.Module):
         return logits
 
 
-def test_few_sizes_are_met_before_anybody_asks_and_none_after():
+def test_a_few_sizes_are_seen_at_the_start_and_no_others_later():
     model = make("token")
-    met = Met(model)
+    recorder = SizeRecorder(model)
     with torch.inference_mode():
-        quick = InSizes(met, torch.zeros(1, 3, 32, 32))
-        assert met.sizes == list(SIZES)
+        padded = PaddedBatches(recorder, torch.zeros(1, 3, 32, 32))
+        assert recorder.sizes == list(SIZES)
         for batch in (1, 2, 8, 9, 64, 71):
             images = images_for(model, batch)
-            assert_close(quick(images), model(images), atol=1e-4, rtol=1e-4)
-    assert set(met.sizes) <= set(SIZES)
+            assert_close(padded(images), model(images), atol=1e-4, rtol=1e-4)
+    assert set(recorder.sizes) <= set(SIZES)

@@ -1,5 +1,7 @@
-"""The fused kernels beside torch's own operators in float32. Run by Triton's interpreter in a process of its own
-(test_interpreted.py), or by pytest on a GPU, compiled (test_cuda.py)."""
+"""The kernels against torch's own operators in float32.
+
+Triton's interpreter runs them in a process of its own (test_interpreted.py); on a GPU, test_cuda.py runs them compiled.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +16,35 @@ from torch.testing import assert_close
 import vitkit
 from vitkit.config.schema import SGD, AdamW, Fit
 from vitkit.kernels import forward
-from vitkit.kernels.attention import attend, split
+from vitkit.kernels.attention import fused_attention
 from vitkit.kernels.attention_triton import attention_backward
 from vitkit.kernels.dispatch import INTERPRETED
+from vitkit.kernels.fuse import FusedAttention, FusedBlock, fused_block, fused_module
 from vitkit.kernels.gelu_triton import gelu, gelu_backward
 from vitkit.kernels.linear import fused_linear
-from vitkit.kernels.mlp import mlp
-from vitkit.kernels.norm import beside
-from vitkit.model.attention import SelfAttention
+from vitkit.kernels.mlp import fused_mlp
+from vitkit.kernels.norm import residual_layer_norm
+from vitkit.model.attention import SelfAttention, split_heads
 from vitkit.model.encoder import Block
 from vitkit.model.variants import configure
 from vitkit.train import checkpoint
-from vitkit.train.distributed import Processes, share
-from vitkit.train.fused_adamw import OnePass, suits
-from vitkit.train.mixed_precision import Copies
+from vitkit.train.distributed import Processes, parallelize
+from vitkit.train.fused_adamw import FusedAdamW, can_fuse
+from vitkit.train.mixed_precision import Bf16Copies
 from vitkit.train.objectives.labels import Labels
 from vitkit.train.optimizer import build_optimizer
 from vitkit.train.step import Step
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
-NUMBERS = torch.float32 if INTERPRETED else torch.bfloat16
+DTYPE = torch.float32 if INTERPRETED else torch.bfloat16
 TOLERANCE = {"atol": 2e-5, "rtol": 2e-4} if INTERPRETED else {"atol": 2e-2, "rtol": 2e-2}
 
 
-def drawn(*shape: int, grad: bool = False) -> Tensor:
-    return torch.randn(*shape, device=DEVICE).to(NUMBERS).requires_grad_(grad)
+def random(*shape: int, grad: bool = False) -> Tensor:
+    return torch.randn(*shape, device=DEVICE).to(DTYPE).requires_grad_(grad)
 
 
-def wide(*tensors: Tensor) -> list[Tensor]:
+def in_float32(*tensors: Tensor) -> list[Tensor]:
     """The same numbers in float32, with gradients of their own."""
     return [tensor.detach().float().requires_grad_(tensor.requires_grad) for tensor in tensors]
 
@@ -59,30 +62,30 @@ def wide(*tensors: Tensor) -> list[Tensor]:
         (1, 127, 1, 32),
     ],
 )
-def test_attention_backward_is_that_of_torch(batch: int, tokens: int, heads: int, width: int):
-    qkv, grad = drawn(batch, tokens, 3 * heads * width, grad=True), drawn(batch, tokens, heads * width)
-    (exact,) = wide(qkv)
-    query, key, value = split(exact, heads)
+def test_the_backward_of_attention_equals_torchs(batch: int, tokens: int, heads: int, width: int):
+    qkv, grad = random(batch, tokens, 3 * heads * width, grad=True), random(batch, tokens, heads * width)
+    (exact,) = in_float32(qkv)
+    query, key, value = split_heads(exact, heads)
     mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-    logs = (query @ key.transpose(-2, -1) * width**-0.5).logsumexp(dim=-1)
+    lse = (query @ key.transpose(-2, -1) * width**-0.5).logsumexp(dim=-1)
     mixed.backward(grad.float())
     with torch.no_grad():
-        found, sums = attention_backward(grad, qkv, mixed.to(NUMBERS), logs)
+        found, sums = attention_backward(grad, qkv, mixed.to(DTYPE), lse)
     assert_close(found.float(), exact.grad, **TOLERANCE)
     assert_close(sums.sum(0), exact.grad.sum((0, 1)), atol=10 * TOLERANCE["atol"], rtol=TOLERANCE["rtol"])
 
 
 @pytest.mark.parametrize("tokens", [5, 70])
-def test_attending_learns_as_torch_does(tokens: int):
-    given = [drawn(2, tokens, 64, grad=True), (drawn(192, 64) / 8).requires_grad_(), drawn(192, grad=True)]
-    grad = drawn(2, tokens, 64)
-    x, weight, bias = exact = wide(*given)
-    mixed = F.scaled_dot_product_attention(*split(F.linear(x, weight, bias), 2)).transpose(1, 2).flatten(2)
+def test_fused_attention_has_the_gradients_of_torch(tokens: int):
+    inputs = [random(2, tokens, 64, grad=True), (random(192, 64) / 8).requires_grad_(), random(192, grad=True)]
+    grad = random(2, tokens, 64)
+    x, weight, bias = exact = in_float32(*inputs)
+    mixed = F.scaled_dot_product_attention(*split_heads(F.linear(x, weight, bias), 2)).transpose(1, 2).flatten(2)
     mixed.backward(grad.float())
-    told = attend(*given, 2)
-    told.backward(grad)
-    assert_close(told.float(), mixed, **TOLERANCE)
-    for ours, theirs in zip(given, exact, strict=True):
+    output = fused_attention(*inputs, 2)
+    output.backward(grad)
+    assert_close(output.float(), mixed, **TOLERANCE)
+    for ours, theirs in zip(inputs, exact, strict=True):
         assert ours.grad is not None
         assert theirs.grad is not None
         assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm()
@@ -90,71 +93,73 @@ def test_attending_learns_as_torch_does(tokens: int):
 
 @pytest.mark.parametrize("tanh", [True, False])
 @pytest.mark.parametrize(("rows", "columns"), [(130, 300), (1, 7), (300, 129)])
-def test_gelu_and_its_backward_are_torchs(tanh: bool, rows: int, columns: int):
-    before, grad = 3 * drawn(rows, columns), drawn(rows, columns)
-    (exact,) = wide(before.requires_grad_())
+def test_gelu_and_its_backward_equal_torchs(tanh: bool, rows: int, columns: int):
+    before, grad = 3 * random(rows, columns), random(rows, columns)
+    (exact,) = in_float32(before.requires_grad_())
     after = F.gelu(exact, approximate="tanh" if tanh else "none")
     after.backward(grad.float())
     with torch.no_grad():
-        found, again, sums = gelu_backward(grad, before, tanh)
+        found, fresh, sums = gelu_backward(grad, before, tanh)
         assert_close(gelu(before, tanh).float(), after, **TOLERANCE)
-    assert_close(again.float(), after, **TOLERANCE)
+    assert_close(fresh.float(), after, **TOLERANCE)
     assert_close(found.float(), exact.grad, **TOLERANCE)
     assert_close(sums.sum(0), exact.grad.sum(0), atol=10 * TOLERANCE["atol"], rtol=TOLERANCE["rtol"])
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 24), (7, 24)])
 @pytest.mark.parametrize("tanh", [True, False])
-def test_an_mlp_learns_as_torch_does(tanh: bool, shape: tuple[int, ...]):
-    given = [
-        drawn(*shape, grad=True),
-        drawn(96, 24, grad=True),
-        drawn(96, grad=True),
-        drawn(24, 96, grad=True),
-        drawn(24, grad=True),
+def test_the_fused_mlp_has_the_gradients_of_torch(tanh: bool, shape: tuple[int, ...]):
+    inputs = [
+        random(*shape, grad=True),
+        random(96, 24, grad=True),
+        random(96, grad=True),
+        random(24, 96, grad=True),
+        random(24, grad=True),
     ]
-    grad = drawn(*shape)
-    x, up, up_bias, down, down_bias = exact = wide(*given)
+    grad = random(*shape)
+    x, up, up_bias, down, down_bias = exact = in_float32(*inputs)
     out = F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh" if tanh else "none"), down, down_bias)
     out.backward(grad.float())
-    told = mlp(*given, tanh=tanh)
-    told.backward(grad)
-    assert (told.float() - out).norm() < (1e-5 if INTERPRETED else 1e-2) * out.norm()
-    for ours, theirs in zip(given, exact, strict=True):
+    output = fused_mlp(*inputs, tanh=tanh)
+    output.backward(grad)
+    assert (output.float() - out).norm() < (1e-5 if INTERPRETED else 1e-2) * out.norm()
+    for ours, theirs in zip(inputs, exact, strict=True):
         assert ours.grad is not None
         assert theirs.grad is not None
         assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm()
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 48), (130, 192), (1, 1, 16)])
-def test_a_norm_beside_its_stream_learns_as_torchs_does(shape: tuple[int, ...]):
-    x, layer = drawn(*shape, grad=True), _layer(shape[-1]).requires_grad_()
-    past, through = drawn(*shape), drawn(*shape)
-    exact, weight, bias = wide(x, layer.weight, layer.bias)
-    (exact * past.float() + F.layer_norm(exact, shape[-1:], weight, bias, layer.eps) * through.float()).sum().backward()
-    stream, normed = beside(layer, x)
+def test_the_residual_layer_norm_has_the_gradients_of_torch(shape: tuple[int, ...]):
+    x, layer = random(*shape, grad=True), _layer(shape[-1]).requires_grad_()
+    grad_residual, grad_normed = random(*shape), random(*shape)
+    exact, weight, bias = in_float32(x, layer.weight, layer.bias)
+    (
+        exact * grad_residual.float() + F.layer_norm(exact, shape[-1:], weight, bias, layer.eps) * grad_normed.float()
+    ).sum().backward()
+    stream, normed = residual_layer_norm(layer, x)
     assert torch.equal(stream, x)
-    torch.autograd.backward((stream, normed), (past, through))
+    torch.autograd.backward((stream, normed), (grad_residual, grad_normed))
     for ours, theirs in ((x, exact), (layer.weight, weight), (layer.bias, bias)):
         assert ours.grad is not None
         assert theirs.grad is not None
         assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm() + 1e-5
 
 
-def test_second_derivatives_are_refused_instead_of_wrong():
-    x, weight, bias = drawn(1, 4, 64, grad=True), drawn(192, 64, grad=True), drawn(192, grad=True)
-    (first,) = torch.autograd.grad(attend(x, weight, bias, 2).sum(), x, retain_graph=True)
+def test_second_derivatives_raise_an_error():
+    x, weight, bias = random(1, 4, 64, grad=True), random(192, 64, grad=True), random(192, grad=True)
+    (first,) = torch.autograd.grad(fused_attention(x, weight, bias, 2).sum(), x, retain_graph=True)
     assert first.isfinite().all()
     with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(attend(x, weight, bias, 2).sum(), x, create_graph=True)
+        torch.autograd.grad(fused_attention(x, weight, bias, 2).sum(), x, create_graph=True)
 
 
 @pytest.mark.parametrize(("shape", "out"), [((2, 5, 32), 48), ((700, 16), 65), ((257, 8), 200), ((1, 8), 1)])
 @pytest.mark.parametrize("learns", [True, False])
-def test_a_linear_layer_learns_as_torchs_does(shape: tuple[int, ...], out: int, learns: bool):
+def test_the_fused_linear_layer_has_the_gradients_of_torch(shape: tuple[int, ...], out: int, learns: bool):
     """Whether what goes into it learns too or, like pixels, does not."""
-    x, weight, bias = drawn(*shape, grad=learns), drawn(out, shape[-1], grad=True), drawn(out, grad=True)
-    grad, learning = drawn(*shape[:-1], out), [tensor for tensor in (x, weight, bias) if tensor.requires_grad]
+    x, weight, bias = random(*shape, grad=learns), random(out, shape[-1], grad=True), random(out, grad=True)
+    grad, learning = random(*shape[:-1], out), [tensor for tensor in (x, weight, bias) if tensor.requires_grad]
     expected, ours = F.linear(x, weight, bias), fused_linear(x, weight, bias)
     assert torch.equal(ours, expected)
     for one, other in zip(
@@ -164,7 +169,7 @@ def test_a_linear_layer_learns_as_torchs_does(shape: tuple[int, ...], out: int, 
 
 
 class Adapted(torch.nn.Linear):
-    """As those who train a few numbers beside a layer write it."""
+    """A layer as adapter libraries write it: a subclass that adds something."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + 1
@@ -173,36 +178,42 @@ class Adapted(torch.nn.Linear):
 LAYERS = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
 
 
+def small_block(*, class_token_only: bool, dropout: float = 0.0) -> FusedBlock:
+    config = configure("mu/16", image=64, width=64, heads=2, mlp=128, dropout=dropout)
+    block = fused_block(Block(config, drop=0.0).to(DEVICE, DTYPE))
+    block.class_token_only = class_token_only
+    return block
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("wanted", [None, 1])
-def test_who_looks_at_a_layer_sees_it(dropout: float, wanted: int | None):
-    block, seen = Block(configure("mu/16", image=64, width=64, heads=2, mlp=128, dropout=dropout), drop=0.0), []
-    block.to(DEVICE, NUMBERS)
+@pytest.mark.parametrize("class_token_only", [False, True])
+def test_hooks_on_the_layers_of_a_fused_block_are_called(dropout: float, class_token_only: bool):
+    block, called = small_block(class_token_only=class_token_only, dropout=dropout), []
     for name in LAYERS:
-        block.get_submodule(name).register_forward_hook(lambda *given, name=name: seen.append(name))
-    block(drawn(2, 17, 64, grad=True), None, {}, "block0", wanted=wanted)
-    assert seen == [*LAYERS]
+        block.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
+    block(random(2, 17, 64, grad=True), None, {}, "block0")
+    assert called == [*LAYERS]
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("wanted", [None, 1])
-def test_what_is_put_in_the_place_of_a_layer_is_called(name: str, wanted: int | None):
-    block = Block(configure("mu/16", image=64, width=64, heads=2, mlp=128), drop=0.0).to(DEVICE, NUMBERS).eval()
-    x, layer = drawn(2, 17, 64, grad=True), block.get_submodule(name)
-    adapted = Adapted(layer.in_features, layer.out_features, device=DEVICE, dtype=NUMBERS)
+@pytest.mark.parametrize("class_token_only", [False, True])
+def test_a_layer_that_replaces_one_of_a_fused_block_is_called(name: str, class_token_only: bool):
+    block = small_block(class_token_only=class_token_only).eval()
+    x, layer = random(2, 17, 64, grad=True), block.get_submodule(name)
+    adapted = Adapted(layer.in_features, layer.out_features, device=DEVICE, dtype=DTYPE)
     adapted.load_state_dict(layer.state_dict())
     block.set_submodule(name, adapted)
-    found = block(x, None, {}, "block0", wanted=wanted)
+    output = block(x, None, {}, "block0")
     block.set_submodule(name, layer)
     with torch.no_grad():
         layer.bias += 1
-    assert_close(found, block(x, None, {}, "block0", wanted=wanted), **TOLERANCE)
+    assert_close(output, block(x, None, {}, "block0"), **TOLERANCE)
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 32), (6, 32)])
-def test_a_linear_layer_of_8_bit_numbers_learns_as_a_plain_one(shape: tuple[int, ...]):
-    x, weight, bias = drawn(*shape, grad=True), drawn(48, 32, grad=True), drawn(48, grad=True)
-    grad = drawn(*shape[:-1], 48)
+def test_a_linear_layer_in_fp8_has_the_gradients_of_a_plain_one(shape: tuple[int, ...]):
+    x, weight, bias = random(*shape, grad=True), random(48, 32, grad=True), random(48, grad=True)
+    grad = random(*shape[:-1], 48)
     expected = torch.autograd.grad(F.linear(x, weight, bias), (x, weight, bias), grad)
     out = fused_linear(x, weight, bias, fp8=True)
     assert (out - F.linear(x, weight, bias)).norm() < (0.4 if INTERPRETED else 0.1) * out.norm()
@@ -210,31 +221,31 @@ def test_a_linear_layer_of_8_bit_numbers_learns_as_a_plain_one(shape: tuple[int,
         assert_close(ours, theirs, **TOLERANCE)
 
 
-def test_with_8_bit_products_an_mlp_and_attention_learn_nearly_the_same():
-    x, grad = drawn(2, 32, 64, grad=True), drawn(2, 32, 64)
-    layers = [(drawn(*shape) / 8).requires_grad_() for shape in ((256, 64), (256,), (64, 256), (64,))]
-    qkv = [(drawn(*shape) / 8).requires_grad_() for shape in ((192, 64), (192,))]
+def test_mlp_and_attention_in_fp8_have_nearly_the_same_gradients():
+    x, grad = random(2, 32, 64, grad=True), random(2, 32, 64)
+    layers = [(random(*shape) / 8).requires_grad_() for shape in ((256, 64), (256,), (64, 256), (64,))]
+    qkv = [(random(*shape) / 8).requires_grad_() for shape in ((192, 64), (192,))]
     found = []
     for fp8 in (False, True):
-        out = mlp(attend(x, *qkv, 2, fp8=fp8), *layers, tanh=True, fp8=fp8)
+        out = fused_mlp(fused_attention(x, *qkv, 2, fp8=fp8), *layers, tanh=True, fp8=fp8)
         out.backward(grad)
         gradients = [tensor.grad.float() for tensor in (x, *layers, *qkv)]  # type: ignore[union-attr]
         found.append([out.detach().float(), *gradients])
         for tensor in (x, *layers, *qkv):
             tensor.grad = None
     assert not torch.equal(found[0][0], found[1][0])
-    for narrow, rounded in zip(*found, strict=True):
+    for narrow, quantized in zip(*found, strict=True):
         # the interpreter rounds some numbers to half of what they are, see below
-        assert (rounded - narrow).norm() < (0.4 if INTERPRETED else 0.1) * narrow.norm()
+        assert (quantized - narrow).norm() < (0.4 if INTERPRETED else 0.1) * narrow.norm()
 
 
-def test_the_first_token_attends_and_learns_as_it_does_among_all():
-    attention = SelfAttention(width=64, heads=2).to(DEVICE, NUMBERS)
-    x = drawn(3, 21, 64, grad=True)
+def test_attention_for_the_first_token_equals_attention_for_all():
+    attention = fused_module(FusedAttention, SelfAttention(width=64, heads=2).to(DEVICE, DTYPE))
+    x = random(3, 21, 64, grad=True)
     found = []
-    for alone in (attention(x, wanted=1), attention(x)[:, :1]):
-        alone.float().square().sum().backward()
-        found.append([alone.float(), x.grad, *(parameter.grad for parameter in attention.parameters())])
+    for first in (attention(x, queries=1), attention(x)[:, :1]):
+        first.float().square().sum().backward()
+        found.append([first.float(), x.grad, *(parameter.grad for parameter in attention.parameters())])
         x.grad = None
         attention.zero_grad()
     for one, other in zip(*found, strict=True):
@@ -242,7 +253,7 @@ def test_the_first_token_attends_and_learns_as_it_does_among_all():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Optimizer]):
+def test_fused_adam_updates_weights_as_torchs_own(kind: type[torch.optim.Optimizer]):
     """With groups of their own, a weight that has no gradient at first, and a state that was loaded on the way."""
     shapes = [(8192,), (3, 7), (130, 64), (9001,), (1,)]  # whole pieces, parts of one, and more than one
     ours = [torch.randn(*shape, device=DEVICE, requires_grad=True) for shape in shapes]
@@ -256,8 +267,8 @@ def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Opt
         )
         for tensors in (ours, theirs)
     )
-    copies = Copies()
-    move = OnePass(copies, optimizer)
+    copies = Bf16Copies()
+    move = FusedAdamW(copies, optimizer)
     copies(ours)
     for number in range(4):
         scale = torch.tensor(1.0 + number, device=DEVICE)
@@ -280,10 +291,10 @@ def test_adam_in_one_pass_moves_weights_as_torchs_own(kind: type[torch.optim.Opt
         assert weight.grad.dtype == torch.bfloat16  # type: ignore[union-attr]
 
 
-def test_a_pass_from_before_a_step_is_not_gone_back_through_after_it():
+def test_a_backward_pass_after_the_weights_have_changed_is_an_error():
     """Its weights are others by then, and torch has to know."""
-    objective = _small()
-    shared = share(objective, "none", Processes(torch.device(DEVICE)), "bf16")
+    objective = _small_objective()
+    shared = parallelize(objective, "none", Processes(torch.device(DEVICE)), "bf16")
     step = Step(shared, build_optimizer(objective, Fit(optimizer=AdamW()), fused=DEVICE == "cuda"), clip=1.0)
     batch = torch.rand(4, 3, 8, 8, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
     loss, _ = shared(*batch)
@@ -293,95 +304,93 @@ def test_a_pass_from_before_a_step_is_not_gone_back_through_after_it():
 
 
 @pytest.mark.parametrize("why", ["parts", "sgd", "float32", "betas", "place"])
-def test_other_steps_are_torchs_own_with_gradients_as_wide_as_weights(why: str):
-    objective = _small()
+def test_where_fused_adamw_does_not_apply_gradients_are_fp32(why: str):
+    objective = _small_objective()
     if why == "place":  # in the middle of something else
         norm = objective.model.encoder.norm
         norm.bias = torch.nn.Parameter(torch.zeros(len(norm.bias) + 1, device=DEVICE)[1:])
     batch = torch.rand(4, 3, 8, 8, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
     precision = "fp32" if why == "float32" else "bf16"
-    shared = share(objective, "none", Processes(torch.device(DEVICE)), precision)  # type: ignore[arg-type]
+    shared = parallelize(objective, "none", Processes(torch.device(DEVICE)), precision)  # type: ignore[arg-type]
     if why != "place":
         fitting = build_optimizer(objective, Fit(optimizer=AdamW()), fused=DEVICE == "cuda")
-        assert (Step(shared, fitting, clip=1.0).one_pass is None) == (why == "float32")  # another one before it
+        assert (Step(shared, fitting, clip=1.0).fused_adamw is None) == (why == "float32")  # another one before it
     config = Fit(optimizer=SGD(), lr=0.1) if why == "sgd" else Fit(optimizer=AdamW(weight_decay=0.1), lr=0.1)
     optimizer = build_optimizer(objective, config, fused=DEVICE == "cuda")
     if why == "betas":
         optimizer.param_groups[0]["betas"] = (0.5, 0.9)
-    step = Step(shared, optimizer, clip=1.0, parts=2 if why == "parts" else 1)
-    assert step.one_pass is None
+    step = Step(shared, optimizer, clip=1.0, accumulate=2 if why == "parts" else 1)
+    assert step.fused_adamw is None
     before = [parameter.clone() for parameter in objective.parameters()]
     step(iter([batch, batch]))
-    step.shared(*batch)[0].backward()
+    step.wrapped(*batch)[0].backward()
     for parameter, held in zip(objective.parameters(), before, strict=True):
         assert parameter.grad.dtype == torch.float32  # type: ignore[union-attr]
         assert not torch.equal(parameter, held)
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_steps_in_one_pass_are_torchs_own_before_and_after_a_checkpoint(
-    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fresh", [False, True])
+def test_fused_adamw_equals_torchs_own_before_and_after_a_checkpoint(
+    fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Loaded into the run that wrote it, as when training goes back, or `again` into one that has taken no step."""
-    monkeypatch.setattr("vitkit.kernels.adam_triton.PIECE", 1024)  # the interpreter is slow, and tensors are small
+    """Loaded into the run that wrote it, as when training goes back, or `fresh` into one that has taken no step."""
+    monkeypatch.setattr("vitkit.kernels.adam_triton.CHUNK", 1024)  # the interpreter is slow, and tensors are small
     config, one = Fit(optimizer=AdamW(weight_decay=0.1), lr=1e-3), Processes(torch.device(DEVICE))
     batch = torch.rand(4, 3, 8, 8, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
     found = []
     for ours in (True, False):
-        monkeypatch.setattr("vitkit.train.step.suits", suits if ours else lambda *given: False)
+        monkeypatch.setattr("vitkit.train.step.can_fuse", can_fuse if ours else lambda *_: False)
         runs = []
         for seed in (0, 1):
             torch.manual_seed(seed)
-            objective = _small()
+            objective = _small_objective()
             optimizer = build_optimizer(objective, config, fused=DEVICE == "cuda")
-            runs.append((objective, optimizer, Step(share(objective, "none", one, "bf16"), optimizer, clip=0.3)))
+            runs.append((objective, optimizer, Step(parallelize(objective, "none", one, "bf16"), optimizer, clip=0.3)))
         objective, optimizer, step = runs[0]
-        assert (step.one_pass is not None) == ours
+        assert (step.fused_adamw is not None) == ours
         step(iter([batch]))
         saved = checkpoint.save(tmp_path / str(ours), checkpoint.state_of(objective, optimizer, None), {"step": 1}, one)
         step(iter([batch]))
-        objective, optimizer, step = runs[again]
+        objective, optimizer, step = runs[fresh]
         checkpoint.load(saved, objective, optimizer, None, one)
         stepped = step(iter([batch]))
         found.append({**checkpoint.state_of(objective, optimizer, None), "norm": stepped.norm, "loss": stepped.loss})
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():
-        assert_close(value, found[1][name], atol=1e-5, rtol=1e-4, msg=lambda told, name=name: f"{name}: {told}")
+        assert_close(value, found[1][name], atol=1e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize(("rows", "width"), [(5, 48), (9, 192), (1, 16)])
-def test_a_norm_reads_the_stream_with_what_was_not_added(rows: int, width: int):
-    stream, shift, layer = drawn(rows, width), torch.randn(width, device=DEVICE), _layer(width)
+def test_the_shifted_layer_norm_adds_the_shift(rows: int, width: int):
+    stream, shift, layer = random(rows, width), torch.randn(width, device=DEVICE), _layer(width)
     expected = F.layer_norm(stream.float() + shift, (width,), layer.weight.float(), layer.bias.float(), layer.eps)
-    assert_close(forward.norm(stream, shift, layer).float(), expected, **TOLERANCE)
+    assert_close(forward.shifted_layer_norm(stream, shift, layer).float(), expected, **TOLERANCE)
 
 
-@pytest.mark.parametrize("adds", [True, False])
-def test_a_norm_in_8_bits_is_the_norm_within_a_16th(adds: bool):
-    stream, branch, layer = drawn(9, 192), drawn(9, 192) if adds else None, _layer(192)
-    total, rounded = forward.norm_rounded(stream, branch, layer)
+@pytest.mark.parametrize("has_branch", [True, False])
+def test_the_layer_norm_in_fp8_is_within_a_16th(has_branch: bool):
+    stream, branch, layer = random(9, 192), random(9, 192) if has_branch else None, _layer(192)
+    total, quantized = forward.add_layer_norm_fp8(stream, branch, layer)
     whole = stream.float() + (0 if branch is None else branch.float())
     assert_close(total.float(), whole, **TOLERANCE)
-    _check_rounded(rounded, F.layer_norm(total.float(), (192,), layer.weight.float(), layer.bias.float(), layer.eps))
+    _check_fp8(quantized, F.layer_norm(total.float(), (192,), layer.weight.float(), layer.bias.float(), layer.eps))
 
 
 @pytest.mark.parametrize("tanh", [True, False])
-def test_gelu_in_8_bits_is_gelu_within_a_16th(tanh: bool):
-    before = drawn(7, 300)
-    _check_rounded(
-        forward.gelu_rounded(before, tanh=tanh), F.gelu(before.float(), approximate="tanh" if tanh else "none")
-    )
+def test_gelu_in_fp8_is_within_a_16th(tanh: bool):
+    before = random(7, 300)
+    _check_fp8(forward.gelu_fp8(before, tanh=tanh), F.gelu(before.float(), approximate="tanh" if tanh else "none"))
 
 
-def _small() -> Labels:
+def _small_objective() -> Labels:
     model = vitkit.create("mu/4", image=8, classes=5, depth=1)
     torch.nn.init.normal_(model.head.logits.weight)  # else only these would have a gradient
     return Labels(model, multilabel=False, smoothing=0.0, weights=None).to(DEVICE)
 
 
-def _check_rounded(rounded: forward.Rounded, exact: Tensor) -> None:
+def _check_fp8(quantized: forward.Fp8Rows, exact: Tensor) -> None:
     """The largest number of each row is the largest of 8 bits, and others are within half a step."""
-    values, scales = rounded
+    values, scales = quantized
     assert_close(scales, exact.abs().amax(dim=1, keepdim=True) / 448, atol=1e-6, rtol=1e-3)
     error = (values.float() * scales - exact).abs()
     close = error <= exact.abs() / 16 + scales * 2**-9
@@ -395,4 +404,4 @@ def _layer(width: int) -> torch.nn.LayerNorm:
     layer = torch.nn.LayerNorm(width, eps=1e-6)
     torch.nn.init.normal_(layer.weight, 1.0)
     torch.nn.init.normal_(layer.bias)
-    return layer.to(DEVICE, NUMBERS).requires_grad_(False)
+    return layer.to(DEVICE, DTYPE).requires_grad_(False)

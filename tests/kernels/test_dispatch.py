@@ -1,4 +1,4 @@
-"""Where fused kernels are used, and that everything works where they cannot be."""
+"""Where the kernels apply, and that everything works where they do not."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ import sys
 import pytest
 import torch
 
-import vitkit
 from tests.model.kinds import make
-from vitkit.compute.inference import numbers_here
-from vitkit.kernels.dispatch import TRITON, fusable
+from vitkit.compute.inference import supported_precisions
+from vitkit.kernels.dispatch import TRITON, triton_applies
 from vitkit.predict import engines
 
 
-def test_nothing_is_fused_on_a_cpu():
+def test_the_kernels_do_not_apply_on_a_cpu():
     assert not TRITON
-    assert not fusable(torch.zeros(2, dtype=torch.bfloat16))
+    assert not triton_applies(torch.zeros(2, dtype=torch.bfloat16))
 
 
-def test_a_torch_for_cuda_without_triton_computes_by_torchs_own_kernels():
+def test_a_cuda_build_of_torch_without_triton_uses_torchs_own_kernels():
     code = """
 import sys
 sys.modules["triton"] = None
 import torch
 torch.version.cuda = "13.0"
 import vitkit
-from vitkit.compute.inference import ready
+from vitkit.compute.inference import for_inference
 from vitkit.kernels.dispatch import TRITON
 assert not TRITON
 model = vitkit.create("mu/8", image=32, classes=5)
 model(torch.rand(2, 3, 32, 32)).sum().backward()
-for numbers in ("bf16", "fp8"):
-    assert ready(model, numbers)(torch.rand(2, 3, 32, 32)).shape == (2, 5)
+for precision in ("bf16", "fp8"):
+    assert for_inference(model, precision)(torch.rand(2, 3, 32, 32)).shape == (2, 5)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("ability", "numbers", "offered"),
+    ("capability", "precisions", "offered"),
     [
         ((7, 5), ("fp32",), []),
         ((8, 0), ("fp32", "bf16"), ["bf16"]),
@@ -48,32 +47,31 @@ for numbers in ("bf16", "fp8"):
         ((9, 0), ("fp32", "bf16", "fp8"), ["bf16", "fp8 matrices"]),
     ],
 )
-def test_a_gpu_is_asked_for_no_numbers_that_it_does_not_have(ability, numbers, offered, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: ability)
-    assert numbers_here(torch.device("cuda")) == numbers
-    classifier = vitkit.Classifier(make("token"))
-    monkeypatch.setattr(classifier, "device", torch.device("cuda"))
-    assert [way.words for way in engines.ways(classifier)] == offered
+def test_a_gpu_is_offered_only_the_precisions_that_it_supports(capability, precisions, offered, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert supported_precisions(torch.device("cuda")) == precisions
+    candidates = engines.engine_candidates(make("token"), torch.device("cuda"))
+    assert [candidate.description for candidate in candidates] == offered
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_without_triton_the_numbers_are_the_same(monkeypatch):
-    from vitkit.compute.inference import ready
-    from vitkit.train.mixed_precision import Narrow
+def test_a_gpu_without_triton_gives_the_same_results(monkeypatch):
+    from vitkit.compute.inference import for_inference
+    from vitkit.train.mixed_precision import MixedPrecision
     from vitkit.train.objectives.labels import Labels
 
     model = make("token").cuda()
     images = torch.rand(4, 3, 32, 32, device="cuda")
     objective = Labels(model, multilabel=False, smoothing=0.0, weights=None).cuda()
-    found = []
-    for there in (TRITON, False):
-        monkeypatch.setattr("vitkit.kernels.dispatch.TRITON", there)
-        loss, _ = Narrow(objective)(images, torch.eye(10, device="cuda")[:4])
+    results = []
+    for available in (TRITON, False):
+        monkeypatch.setattr("vitkit.kernels.dispatch.TRITON", available)
+        loss, _ = MixedPrecision(objective)(images, torch.eye(10, device="cuda")[:4])
         loss.backward()
         gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
         model.zero_grad()
         with torch.inference_mode():
-            found.append((loss.detach(), gradient, ready(model, "bf16")(images)))
-    for fused, plain in zip(*found, strict=True):
+            results.append((loss.detach(), gradient, for_inference(model, "bf16")(images)))
+    for fused, plain in zip(*results, strict=True):
         assert (fused - plain).norm() < 0.05 * plain.norm()

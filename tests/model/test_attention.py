@@ -1,4 +1,4 @@
-"""The fused kernel against the pure function, forward and backward, for every kind of positions."""
+"""Scaled dot-product attention against the pure function, forward and backward, for every kind of positions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model.kinds import POSITIONS, images_for, make
-from vitkit.kernels.attention import split
-from vitkit.model.attention import SelfAttention, attention_weights
+from vitkit.model.attention import SelfAttention, attention_weights, split_heads
 from vitkit.model.positions import Relative
 
 
-def unfused(
-    self: SelfAttention, x: torch.Tensor, relative: Relative | None = None, wanted: int | None = None
-) -> torch.Tensor:
-    query, key, value = split(self.qkv(x), self.heads)
+def unfused(self: SelfAttention, x: torch.Tensor, relative: Relative | None = None) -> torch.Tensor:
+    query, key, value = split_heads(self.qkv(x), self.heads)
     weights = attention_weights(query, key, relative(query) if relative is not None else None)
-    return self.out((weights @ value).transpose(1, 2).flatten(2))[:, :wanted]
+    return self.out((weights @ value).transpose(1, 2).flatten(2))
 
 
 @pytest.mark.parametrize("kind", POSITIONS)

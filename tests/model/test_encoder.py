@@ -8,7 +8,7 @@ from torch import nn
 
 import vitkit
 from tests.model.kinds import images_for
-from vitkit.model.encoder import drop_branch
+from vitkit.model.encoder import drop_path
 
 
 def test_dropout_follows_every_dense_layer_but_qkv_and_the_positions():
@@ -35,21 +35,21 @@ def test_stochastic_depth_rises_linearly_to_its_rate():
 
 def test_a_dropped_branch_is_dropped_whole_and_the_mean_is_kept():
     branch = torch.ones(20_000, 3, 2)
-    dropped = drop_branch(branch, 0.3, training=True)
+    dropped = drop_path(branch, 0.3, training=True)
     values = dropped.flatten(1)
-    assert (values == values[:, :1]).all()  # all of a picture or none of it
+    assert (values == values[:, :1]).all()  # all of an image or none of it
     assert (values[:, 0] == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
-    assert drop_branch(branch, 0.3, training=False) is branch
+    assert drop_path(branch, 0.3, training=False) is branch
 
 
-def test_the_lines_of_a_picture_are_dropped_together():
-    dropped = drop_branch(torch.ones(1000 * 4, 3, 2), 0.5, training=True, lines=4).unflatten(0, (1000, 4)).flatten(1)
+def test_the_lines_of_an_image_are_dropped_together():
+    dropped = drop_path(torch.ones(1000 * 4, 3, 2), 0.5, training=True, lines=4).unflatten(0, (1000, 4)).flatten(1)
     assert (dropped == dropped[:, :1]).all()
     assert 0.4 < (dropped[:, 0] == 0).float().mean() < 0.6
 
 
-def test_looking_at_a_model_in_training_changes_nothing():
+def test_capturing_during_training_changes_nothing():
     model = vitkit.create("mu/8", image=(16, 40), pool="gap", axial=True, dropout=0.3, stochastic_depth=0.3).train()
     images = images_for(model)
     torch.manual_seed(1)

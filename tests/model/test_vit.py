@@ -1,4 +1,4 @@
-"""Whole models: against the paper's equations written out, captured, compiled, exported, fed what they cannot take."""
+"""Whole models against the paper's equations written out; captured, compiled, exported, and fed invalid input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_capturing_everything_leaves_the_logits_as_they_are(kind: str):
     model = make(kind)
     images = images_for(model)
     logits, seen = model(images, capture=("*",))
-    torch.testing.assert_close(logits, model(images))  # where tokens that nobody looks at are not computed
+    torch.testing.assert_close(logits, model(images))
     assert tuple(seen) == model.captures
     assert all(isinstance(value, torch.Tensor) and len(value) == 2 for value in seen.values())
 
@@ -123,7 +123,7 @@ def test_every_parameter_gets_a_gradient(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["token", "axial", "relative", "attention pool", "hybrid", "ResNet"])
-def test_pictures_in_a_batch_do_not_see_each_other(kind: str):
+def test_images_in_a_batch_do_not_affect_each_other(kind: str):
     model = make(kind)
     images = images_for(model, batch=3)
     torch.testing.assert_close(model(images)[1:2], model(images[1:2]), atol=1e-4, rtol=1e-4)

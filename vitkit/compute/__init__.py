@@ -1,1 +1,1 @@
-"""How a model's numbers are computed where answers alone are wanted: narrower, in fewer passes over memory."""
+"""Models for inference: cast, fused, quantised, captured as CUDA graphs, and their logits over a split."""

@@ -1,7 +1,6 @@
-"""A model as it is, in float32 or in bf16: half the bytes, and twice the products or more where the machine has the
-instructions. Logits are computed in float32 either way, so that probabilities keep their digits.
+"""A model for inference as it is, cast to float32 or bf16, with logits in float32 either way.
 
-Shapes: B pictures, C channels, K classes, D width.
+Shapes: B images, C channels, K classes, D width.
 """
 
 from __future__ import annotations
@@ -12,29 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitkit.model.build import Model
+from vitkit.kernels.fuse import fuse
+from vitkit.model.build import Model, shared_copy
 
 
-class Whole(nn.Module):
-    """The model itself where it is in float32 and to be, a copy otherwise: pictures (B, C, height, width) → logits
-    (B, K) in float32."""
+class Cast(nn.Module):
+    """Images (B, C, height, width) → logits (B, K) in float32; in float32 it shares the model's weights."""
 
-    def __init__(self, model: Model, numbers: torch.dtype = torch.bfloat16):
+    def __init__(self, model: Model, dtype: torch.dtype = torch.bfloat16):
         super().__init__()
-        self.model, self.numbers = model, numbers
-        if not model.dtype == numbers == torch.float32:
-            self.model = copy.deepcopy(model).to(numbers)
-        if numbers != torch.float32:
+        shares = model.dtype == dtype == torch.float32
+        self.model, self.dtype = shared_copy(model) if shares else copy.deepcopy(model).to(dtype), dtype
+        fuse(self.model, class_token_only=True)
+        if dtype != torch.float32:
             head: Any = self.model.head
             head.logits = nn.Sequential(_Float32(), head.logits.float())
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images.to(self.numbers))
+        logits: Tensor = self.model(images.to(self.dtype))
         return logits
 
     def represent(self, images: Tensor) -> Tensor:
-        """(B, D), float32."""
-        _, seen = self.model(images.to(self.numbers), ("representation",))
+        """Return the input of the logits layer: (B, D), float32."""
+        _, seen = self.model(images.to(self.dtype), ("representation",))
         return seen["representation"].float()
 
 

@@ -1,11 +1,11 @@
-"""A plain ViT's forward pass with few passes over memory: written for GPUs, the same anywhere.
+"""The forward pass of a plain ViT with few passes over memory: written for GPUs, the same anywhere.
 
-Between matrix products there is nothing but LayerNorm. A product adds into the residual stream itself, in place; its
-bias is not added at all, but all biases up to a LayerNorm are one vector, which the norm adds as it reads. GELU is
-applied by the product before it. With 8-bit products, which cannot add, LayerNorm takes the branch in and rounds what
-it gives, and so does GELU. Of the last block only the tokens that are wanted are computed, as in the model.
+Nothing but LayerNorm stands between the matrix products. A product adds to the residual stream in place; its bias is
+left out, and the sum of all biases so far is one vector that the next LayerNorm adds as it reads. GELU is applied in
+the epilogue of its product. fp8 products cannot add, so LayerNorm adds the branch and quantises its output, and so does
+GELU. Where the head reads the class token alone, the last block computes no other token.
 
-Shapes: B pictures, T tokens, R = B·T rows, D width, M hidden width, K classes.
+Shapes: B images, T tokens, R = B·T rows, Q query tokens, D width, M hidden width, K classes.
 """
 
 from __future__ import annotations
@@ -16,142 +16,172 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitkit.kernels.attention import mix, split
-from vitkit.kernels.forward import Rounded, gelu_rounded, norm, norm_rounded, round_rows, rounded_product, up
+from vitkit.cost import class_token_suffices
+from vitkit.kernels.attention import sdpa
+from vitkit.kernels.forward import (
+    Fp8Rows,
+    add_layer_norm_fp8,
+    gelu_fp8,
+    linear_fp8,
+    linear_gelu,
+    quantize_rows,
+    shifted_layer_norm,
+)
+from vitkit.kernels.fuse import FUSIBLE, FusedAttention, FusedBlock, FusedMlp, first_hook
+from vitkit.model.allow_list import AllowList, anything
+from vitkit.model.attention import split_heads
 from vitkit.model.build import Model
+from vitkit.model.config import ConvConfig, ViTConfig
 from vitkit.model.encoder import Block
 from vitkit.model.vit import VisionTransformer
 
+# Patch embedding, pooling and head are called as they are; encoder and blocks are written anew here.
+SUPPORTED = AllowList(
+    "the fused forward pass",
+    options={
+        ViTConfig: anything(
+            "depth width mlp heads patch stem image channels classes pool class_token representation gelu eps dropout "
+            "stochastic_depth"
+        )
+        | {"norm": ("pre",), "axial": (False,), "positions": ("none", "1d", "2d", "sincos"), "inject": ("stem",)},
+        ConvConfig: FUSIBLE.options[ConvConfig],
+    },
+    modules={
+        **FUSIBLE.modules,
+        FusedBlock: {**FUSIBLE.modules[Block], "attention": (FusedAttention,), "mlp": (FusedMlp,)},
+        FusedAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
+        FusedMlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
+    },
+)
+ENCODER_CHILDREN = {"positions", "dropout", "blocks", "norm"}
 
-def applies(model: Model) -> bool:
-    """To the paper's encoder, with its own layers in it: norm before each part, absolute positions added once, all
-    tokens in one line."""
+
+def reason_to_decline(model: Model) -> str | None:
+    """Return why `FusedViT` is not for this model, as a sentence, or None."""
     if not isinstance(model, VisionTransformer):
-        return False
-    config = model.config
-    return (
-        config.norm == "pre"
-        and not config.axial
-        and config.positions != "relative"
-        and config.inject == "stem"
-        and all(isinstance(block, Block) and block.is_plain for block in model.encoder.blocks)
-    )
+        return f"{SUPPORTED.consumer} is for Transformers, and this model is a ResNet"
+    unknown = {name for name, _ in model.encoder.named_children()} - ENCODER_CHILDREN
+    if unknown or dict(model.encoder.named_parameters(recurse=False)):
+        return f"{SUPPORTED.consumer} does not know {', '.join(sorted(unknown)) or 'the parameters'} of Encoder"
+    if reason := SUPPORTED.reason_to_decline(model.config, *model.encoder.blocks):
+        return reason
+    hooked = first_hook(model.encoder)
+    return None if hooked is None else f"{SUPPORTED.consumer} does not call the hooks on encoder.{hooked}"
 
 
-def roundable(model: VisionTransformer) -> bool:
-    """Whether GPUs multiply its matrices in 8 bits, which they do by sixteens."""
+def fp8_widths_fit(model: VisionTransformer) -> bool:
+    """Return whether GPUs can multiply the model's matrices in fp8, which they do in multiples of 16."""
     return model.config.width % 16 == 0 and model.config.mlp % 16 == 0
 
 
-class Quick(nn.Module):
-    """A copy of the model that answers: pictures (B, C, height, width) → logits (B, K), float32."""
+class FusedViT(nn.Module):
+    """A copy of a model for inference: images (B, C, height, width) → logits (B, K), float32."""
 
-    shift: Tensor
+    bias: Tensor
 
-    def __init__(self, model: VisionTransformer, numbers: torch.dtype = torch.bfloat16, *, rounded: bool = False):
+    def __init__(self, model: VisionTransformer, dtype: torch.dtype = torch.bfloat16, *, fp8: bool = False):
         super().__init__()
-        whole = copy.deepcopy(model)
-        whole.head.float()
-        for part in (whole.stem, whole.patches, whole.encoder, whole.pool):
-            if part is not None:
-                part.to(numbers)
-        if whole.class_token is not None:
-            whole.class_token.data = whole.class_token.data.to(numbers)
-        self.whole, self.numbers = whole.eval().requires_grad_(False), numbers
-        encoder = whole.encoder
+        model = copy.deepcopy(model)
+        model.head.float()
+        for child in (model.stem, model.patches, model.encoder, model.pool):
+            if child is not None:
+                child.to(dtype)
+        if model.class_token is not None:
+            model.class_token.data = model.class_token.data.to(dtype)
+        self.model, self.dtype = model.eval().requires_grad_(False), dtype
+        self.queries = 1 if class_token_suffices(model.config) else None
         self.blocks = nn.ModuleList()
-        shift = torch.zeros(model.config.width, device=encoder.blocks[0].mlp.down.bias.device)
-        for block in encoder.blocks:
-            if rounded:
-                self.blocks.append(RoundedBlock(block))
+        bias = torch.zeros(model.config.width, device=model.encoder.blocks[0].mlp.down.bias.device)
+        for block in model.encoder.blocks:
+            if fp8:
+                self.blocks.append(FusedFp8Block(block))
             else:
-                self.blocks.append(QuickBlock(block, shift))
-                shift = shift + block.attention.out.bias.float() + block.mlp.down.bias.float()
-        self.register_buffer("shift", shift)
+                self.blocks.append(FusedBf16Block(block, bias))
+                bias = bias + block.attention.out.bias.float() + block.mlp.down.bias.float()
+        self.register_buffer("bias", bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.whole.head(self.represent(images))
+        logits: Tensor = self.model.head(self.represent(images))
         return logits
 
     def represent(self, images: Tensor) -> Tensor:
-        """(B, D), float32."""
-        whole = self.whole
-        whole.check_images(images)
-        x = whole.tokens(whole.embed(images.to(self.numbers)))  # (B, T, D)
-        x = whole.encoder.place(x)
+        """Return the input of the logits layer: (B, D), float32."""
+        model = self.model
+        model.check_images(images)
+        x = model.tokens(model.embed(images.to(self.dtype)))  # (B, T, D)
+        x = model.encoder.add_positions(x)
         b, t, _ = x.shape
-        wanted = whole.wanted({})
         state: Any = x.flatten(0, 1), None
-        for place, block in enumerate(self.blocks):
-            state = block(*state, t, wanted if place == len(self.blocks) - 1 else None)
+        for layer, block in enumerate(self.blocks):
+            state = block(*state, t, self.queries if layer == len(self.blocks) - 1 else None)
         stream, branch = state
         stream = stream if branch is None else stream + branch
-        final = whole.encoder.norm
-        encoded = norm(stream, self.shift, final) if isinstance(final, nn.LayerNorm) else stream + self.shift
-        pooled = whole.pool(encoded.to(self.numbers).unflatten(0, (b, -1)))
-        return whole.head.represent(pooled.float())
+        norm = model.encoder.norm
+        encoded = shifted_layer_norm(stream, self.bias, norm) if isinstance(norm, nn.LayerNorm) else stream + self.bias
+        pooled = model.pool(encoded.to(self.dtype).unflatten(0, (b, -1)))
+        return model.head.represent(pooled.float())
 
 
-class QuickBlock(nn.Module):
-    before_attention: Tensor
-    before_mlp: Tensor
+class FusedBf16Block(nn.Module):
+    attention_bias: Tensor
+    mlp_bias: Tensor
 
-    def __init__(self, block: Block, shift: Tensor):
+    def __init__(self, block: Block, bias: Tensor):
         super().__init__()
         self.block = block
         self.tanh = block.mlp.approximate == "tanh"
-        self.register_buffer("before_attention", shift)
-        self.register_buffer("before_mlp", shift + block.attention.out.bias.float())
+        self.register_buffer("attention_bias", bias)
+        self.register_buffer("mlp_bias", bias + block.attention.out.bias.float())
 
-    def forward(self, stream: Tensor, branch: None, tokens: int, wanted: int | None) -> tuple[Tensor, None]:
-        """(R, D), written over where all tokens are wanted → the same, or as many rows as are."""
+    def forward(self, stream: Tensor, branch: None, tokens: int, queries: int | None) -> tuple[Tensor, None]:
+        """(R, D), overwritten unless `queries` limits the tokens → the same, or the rows of the first tokens."""
         attention, mlp = self.block.attention, self.block.mlp
-        normed = norm(stream, self.before_attention, self.block.attention_norm)
+        normed = shifted_layer_norm(stream, self.attention_bias, self.block.attention_norm)
         qkv = torch.addmm(attention.qkv.bias, normed, attention.qkv.weight.t())
-        mixed = attended(qkv, tokens, attention.heads, wanted)
-        stream = first(stream, tokens, wanted)
+        mixed = attention_rows(qkv, tokens, attention.heads, queries)
+        stream = first_tokens(stream, tokens, queries)
         stream.addmm_(mixed, attention.out.weight.t())
-        hidden = up(norm(stream, self.before_mlp, self.block.mlp_norm), mlp.up.weight, mlp.up.bias, tanh=self.tanh)
+        normed = shifted_layer_norm(stream, self.mlp_bias, self.block.mlp_norm)
+        hidden = linear_gelu(normed, mlp.up.weight, mlp.up.bias, tanh=self.tanh)
         return stream.addmm_(hidden, mlp.down.weight.t()), None
 
 
-class RoundedBlock(nn.Module):
-    """Three of the four products in 8 bits. What attention gives would need a pass of its own to be rounded, which
-    costs as much as it gains."""
+class FusedFp8Block(nn.Module):
+    """A block with three of its four products in fp8; quantising attention's output would cost what it gains."""
 
     def __init__(self, block: Block):
         super().__init__()
         self.block = block
         self.tanh = block.mlp.approximate == "tanh"
         for name, layer in (("qkv", block.attention.qkv), ("up", block.mlp.up), ("down", block.mlp.down)):
-            weight, scales = round_rows(layer.weight)
+            weight, scales = quantize_rows(layer.weight)
             self.register_buffer(f"{name}_weight", weight)
             self.register_buffer(f"{name}_scales", scales)
             layer.weight = None  # type: ignore[assignment]
 
-    def forward(self, stream: Tensor, branch: Tensor | None, tokens: int, wanted: int | None) -> tuple[Tensor, Tensor]:
-        """(R, D), and what has yet to be added to it → the same."""
+    def forward(self, stream: Tensor, branch: Tensor | None, tokens: int, queries: int | None) -> tuple[Tensor, Tensor]:
+        """(R, D), and the branch that is still to be added to it → the same."""
         attention, mlp = self.block.attention, self.block.mlp
-        stream, normed = norm_rounded(stream, branch, self.block.attention_norm)
-        qkv = rounded_product(normed, self._layer("qkv"), attention.qkv.bias)
-        mixed = attended(qkv, tokens, attention.heads, wanted)
+        stream, normed = add_layer_norm_fp8(stream, branch, self.block.attention_norm)
+        qkv = linear_fp8(normed, self._weight("qkv"), attention.qkv.bias)
+        mixed = attention_rows(qkv, tokens, attention.heads, queries)
         branch = torch.addmm(attention.out.bias, mixed, attention.out.weight.t())
-        stream, normed = norm_rounded(first(stream, tokens, wanted), branch, self.block.mlp_norm)
-        hidden = gelu_rounded(rounded_product(normed, self._layer("up"), mlp.up.bias), tanh=self.tanh)
-        return stream, rounded_product(hidden, self._layer("down"), mlp.down.bias)
+        stream, normed = add_layer_norm_fp8(first_tokens(stream, tokens, queries), branch, self.block.mlp_norm)
+        hidden = gelu_fp8(linear_fp8(normed, self._weight("up"), mlp.up.bias), tanh=self.tanh)
+        return stream, linear_fp8(hidden, self._weight("down"), mlp.down.bias)
 
-    def _layer(self, name: str) -> Rounded:
+    def _weight(self, name: str) -> Fp8Rows:
         return getattr(self, f"{name}_weight"), getattr(self, f"{name}_scales")
 
 
-def attended(qkv: Tensor, tokens: int, heads: int, wanted: int | None) -> Tensor:
-    """(R, 3·D) → (R, D), or the rows of the first `wanted` tokens of each picture."""
-    query, key, value = split(qkv.unflatten(0, (-1, tokens)), heads)
-    return mix(query[:, :, :wanted], key, value).transpose(1, 2).flatten(2).flatten(0, 1)
+def attention_rows(qkv: Tensor, tokens: int, heads: int, queries: int | None) -> Tensor:
+    """(R, 3·D) → (R, D), or the rows of the first `queries` tokens of each image."""
+    query, key, value = split_heads(qkv.unflatten(0, (-1, tokens)), heads)
+    return sdpa(query[:, :, :queries], key, value).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-def first(stream: Tensor, tokens: int, wanted: int | None) -> Tensor:
-    """The rows of the first `wanted` tokens of each picture, or all."""
-    if wanted is None:
+def first_tokens(stream: Tensor, tokens: int, queries: int | None) -> Tensor:
+    """Return the rows of the first `queries` tokens of each image, or all."""
+    if queries is None:
         return stream
-    return stream.unflatten(0, (-1, tokens))[:, :wanted].reshape(-1, stream.shape[1]).contiguous()
+    return stream.unflatten(0, (-1, tokens))[:, :queries].reshape(-1, stream.shape[1]).contiguous()

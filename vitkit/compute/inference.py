@@ -1,7 +1,6 @@
-"""A model made ready to answer on a device, in the numbers asked for: the way in which evaluating, probing, predicting
-and benchmarks compute.
+"""A model made ready for inference on a device in a precision, for evaluation, probes, prediction and benchmarks.
 
-Shapes: B pictures, C channels, K classes.
+Shapes: B images, C channels, K classes.
 """
 
 from __future__ import annotations
@@ -11,62 +10,57 @@ from typing import Literal
 import torch
 from torch import nn
 
-from vitkit.compute.cast import Whole
-from vitkit.compute.cuda_graph import Graphed
-from vitkit.compute.fused_vit import Quick, applies, roundable
+from vitkit.compute.cast import Cast
+from vitkit.compute.cuda_graph import CudaGraphModule
+from vitkit.compute.fused_vit import FusedViT, fp8_widths_fit, reason_to_decline
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 
-Numbers = Literal["fp32", "bf16", "fp8"]
+Precision = Literal["fp32", "bf16", "fp8"]
 
 
-def numbers_here(device: torch.device) -> tuple[Numbers, ...]:
-    """Those that the device multiplies natively."""
+def supported_precisions(device: torch.device) -> tuple[Precision, ...]:
+    """Return the precisions that the device multiplies natively."""
     if device.type != "cuda":
         return ("fp32",)
-    if torch.version.hip is not None:  # whose numbers of abilities mean something else
+    if torch.version.hip is not None:  # ROCm numbers its capabilities differently
         return ("fp32", "bf16")
-    ability = torch.cuda.get_device_capability(device)
-    if ability >= (9, 0):
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= (9, 0):
         return ("fp32", "bf16", "fp8")
-    return ("fp32", "bf16") if ability >= (8, 0) else ("fp32",)
+    return ("fp32", "bf16") if capability >= (8, 0) else ("fp32",)
 
 
-def check_numbers(model: Model, device: torch.device, numbers: Numbers) -> None:
-    """fp8 is for plain ViTs on devices that multiply it; bf16 can be had anywhere, if slowly where it is not native."""
-    if numbers != "fp8":
+def check_precision(model: Model, device: torch.device, precision: Precision) -> None:
+    """Raise a ConfigError where the model or the device cannot do fp8; bf16 works anywhere, slowly where not native."""
+    if precision != "fp8":
         return
-    if not isinstance(model, VisionTransformer) or not applies(model):
-        raise ConfigError("fp8 is for plain ViTs, and this model is another", try_="--precision bf16")
-    if not roundable(model):
-        raise ConfigError(
-            "fp8 products need widths that are multiples of 16, and these are "
-            f"{model.config.width} and {model.config.mlp}",
-            try_="--precision bf16",
-        )
-    if "fp8" not in numbers_here(device):
-        raise ConfigError(
-            f"{device} does not multiply fp8 numbers", try_=f"--precision {' or '.join(numbers_here(device))}"
-        )
+    if reason := reason_to_decline(model):
+        raise ConfigError(f"fp8 is for plain ViTs: {reason}", try_="--precision bf16")
+    if isinstance(model, VisionTransformer) and not fp8_widths_fit(model):
+        sizes = f"{model.config.width} and {model.config.mlp}"
+        raise ConfigError(f"fp8 needs widths that are multiples of 16; these are {sizes}", try_="--precision bf16")
+    if "fp8" not in supported_precisions(device):
+        known = " or ".join(supported_precisions(device))
+        raise ConfigError(f"{device} does not multiply fp8", try_=f"--precision {known}")
 
 
-def ready(model: Model, numbers: Numbers) -> Quick | Whole:
-    """A module of its own but for float32, where the model is now: pictures (B, C, height, width) → logits (B, K) in
-    float32. `represent` gives what stands before the logits."""
-    if numbers == "fp32":
-        return Whole(model, torch.float32).eval()
-    if isinstance(model, VisionTransformer) and applies(model):
-        return Quick(model, rounded=numbers == "fp8").eval()
-    return Whole(model).eval()
+def for_inference(model: Model, precision: Precision) -> FusedViT | Cast:
+    """Return a module (B, C, height, width) → logits (B, K) in float32, on the model's device.
+
+    Its `represent` returns the input of the logits layer. fp32 shares the model's weights; others copy them.
+    """
+    if precision != "fp32" and isinstance(model, VisionTransformer) and reason_to_decline(model) is None:
+        return FusedViT(model, fp8=precision == "fp8").eval()
+    return Cast(model, torch.float32 if precision == "fp32" else torch.bfloat16).eval()
 
 
 def inference(
-    model: Model, device: torch.device, numbers: Numbers, *, compiled: bool = False, graph: bool = False
+    model: Model, device: torch.device, precision: Precision, *, compiled: bool = False, graph: bool = False
 ) -> nn.Module:
-    """`ready` on a device. Plain ViTs need no compiling: they are laid out by hand. `graph` replays what was recorded
-    with the first batch of a size, where launching kernels would take longer than running them."""
-    quick = ready(model.to(device), numbers)
-    if compiled and isinstance(quick, Whole):
-        quick.compile(dynamic=False)
-    return Graphed(quick) if graph and device.type == "cuda" else quick
+    """Return `for_inference` on a device, compiled where that helps, and with `graph` replayed as a CUDA graph."""
+    module = for_inference(model.to(device), precision)
+    if compiled and isinstance(module, Cast):
+        module.compile(dynamic=False)
+    return CudaGraphModule(module) if graph and device.type == "cuda" else module

@@ -1,107 +1,152 @@
-"""An encoder's matrix products in bytes, on CPUs that multiply bytes (VNNI, AMX), through oneDNN inside torch.
+"""int8 inference on CPUs that multiply bytes (VNNI, AMX), through oneDNN inside torch.
 
-Weights have a scale for each output. Activations are rounded as they come, with a scale for each token: nothing is
-calibrated, pictures of any kind will do, and an answer does not depend on what else is in the batch. (One scale for
-all, which most libraries take, changed a tenth of Ti/16's answers on Pets: after GELU a number can be 200 times those
-of other tokens.) Patch embedding, attention's own products, pooling and head stay in float32; the weights that stay are
-shared with the model, not copied.
+The linear layers of the encoder's blocks are quantized dynamically. Weights have a scale for each output. Activations
+have a scale for each token: nothing is calibrated, images of any kind will do, and a prediction does not depend on the
+rest of the batch. (One scale per tensor, which most libraries use, changed a tenth of Ti/16's predictions on Pets:
+after GELU, an activation can be 200 times those of other tokens.) Patch embedding, the products inside attention,
+pooling and head stay in float32; their weights are shared with the model, not copied.
 
 Shapes: B batch, T tokens, D in, M out; a row is a token, R = B·T of them.
 """
 
 from __future__ import annotations
 
-import copy
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.model.build import Model
-from vitkit.model.encoder import Block
+from vitkit.kernels.fuse import TORCH_LAYERS, first_hook, fuse
+from vitkit.model.allow_list import AllowList, anything
+from vitkit.model.attention import SelfAttention
+from vitkit.model.build import Model, shared_copy
+from vitkit.model.config import ConvConfig, ViTConfig
+from vitkit.model.encoder import Block, Mlp
+from vitkit.torch_private import gelu_, has_int8_linear, int8_linear, pack_int8
 
-GELU_LEAST = -0.1701  # the lowest value of GELU, tanh or exact: added to, no number is negative and all 8 bits serve
+GELU_MIN = -0.1701  # the minimum of GELU, tanh or exact: subtracted, nothing is negative and all 8 bits are used
 TINY = 1e-12  # a scale for rows of zeros
 
+SUPPORTED = AllowList(
+    "int8 inference",
+    options={
+        ViTConfig: anything(
+            "depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+            "norm axial eps dropout stochastic_depth"
+        )
+        | {"gelu": ("tanh", "exact")},
+        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
+    },
+    modules={
+        Block: {
+            "attention_norm": (nn.LayerNorm,),
+            "attention": (SelfAttention,),
+            "mlp_norm": (nn.LayerNorm,),
+            "mlp": (Mlp,),
+            "dropout": (nn.Dropout,),
+        },
+        SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
+        Mlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
+        **TORCH_LAYERS,
+    },
+)
 
-class Int8(nn.Module):
-    """A linear layer's weights in bytes, packed for the kernel."""
+
+def reason_to_decline(model: Model) -> str | None:
+    """Return why a model cannot be quantized here as a sentence, or None."""
+    if not has_int8_linear():
+        return "int8 inference needs a torch with oneDNN"
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    if reason := SUPPORTED.reason_to_decline(model.config, *blocks):
+        return reason
+    hooked = next(filter(None, map(first_hook, blocks)), None)
+    return None if hooked is None else f"{SUPPORTED.consumer} does not call the hooks on {hooked} of a block"
+
+
+def quantize_blocks(model: Model) -> nn.Module:
+    """Return a model whose blocks multiply in int8; it shares all other weights with the given one."""
+    quantized = shared_copy(model)
+    fuse(quantized, class_token_only=True)
+    for module in quantized.modules():
+        if isinstance(module, Block):
+            attention: Any = module.attention
+            attention.qkv, attention.out = PerTokenInt8Linear(attention.qkv), PerTokenInt8Linear(attention.out)
+            module.mlp = nn.Sequential(  # type: ignore[assignment]
+                PerTokenInt8Linear(module.mlp.up), _InPlaceGelu(), AfterGeluInt8Linear(module.mlp.down)
+            )
+    return quantized
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with int8 weights, packed for oneDNN's kernel."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         weight = layer.weight.detach()  # (M, D)
-        self.scales = weight.abs().amax(dim=1).clamp_min(TINY) / 127  # (M,)
+        self.scales = weight.abs().amax(dim=1).clamp_min(TINY) / weight_levels()  # (M,)
         rounded = (weight / self.scales[:, None]).round().to(torch.int8)
-        self.sums = rounded.sum(dim=1) * self.scales  # (M,): what a row of ones would give
-        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.sums = rounded.sum(dim=1) * self.scales  # (M,): the product with a row of ones
+        self.packed = pack_int8(rounded)
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
         self.bias = layer.bias.detach()
 
-    def product(self, rows: Tensor, zero: int) -> Tensor:
-        """(R, D) uint8, in which `zero` stands for 0 → (R, M) float32."""
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows, 1.0, zero, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-        return product
+    def product(self, rows: Tensor, zero_point: int) -> Tensor:
+        """(R, D) uint8 → (R, M) float32."""
+        return int8_linear(rows, zero_point, self.packed, self.scales, self.zeros)
 
     def shaped(self, rows: Tensor, x: Tensor) -> Tensor:
         return rows.view(*x.shape[:-1], rows.shape[-1])
 
 
-class ByToken(Int8):
-    """A scale for each token, of numbers on both sides of 0."""
+class PerTokenInt8Linear(Int8Linear):
+    """An int8 layer for activations of both signs, with a scale for each token."""
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         largest = torch.maximum(rows.amax(dim=1, keepdim=True), rows.amin(dim=1, keepdim=True).neg_())
         scales = largest.clamp_min_(TINY).div_(127)  # (R, 1)
-        product = self.product(as_bytes(rows.mul(scales.reciprocal())), 128)
+        product = self.product(to_uint8(rows.mul(scales.reciprocal())), 128)
         return self.shaped(product.mul_(scales).add_(self.bias), x)
 
 
-class AfterGelu(Int8):
-    """A scale for each token, of numbers that are not below GELU's least. What comes in is written over."""
+class AfterGeluInt8Linear(Int8Linear):
+    """An int8 layer for activations not below GELU's minimum, with a scale for each token; it overwrites its input."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__(layer)
-        self.bias = self.bias + GELU_LEAST * self.sums  # what raising the numbers has added is taken away
+        self.bias = self.bias + GELU_MIN * self.sums  # undoes the shift of the activations
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        scales = rows.amax(dim=1, keepdim=True).sub_(GELU_LEAST).div_(255)  # (R, 1)
+        scales = rows.amax(dim=1, keepdim=True).sub_(GELU_MIN).div_(255)  # (R, 1)
         steps = scales.reciprocal()
-        product = self.product(as_bytes(rows.mul_(steps).add_(steps.mul_(-GELU_LEAST).sub_(128))), 0)
+        product = self.product(to_uint8(rows.mul_(steps).add_(steps.mul_(-GELU_MIN).sub_(128))), 0)
         return self.shaped(product.mul_(scales).add_(self.bias), x)
 
 
-def as_bytes(numbers: Tensor) -> Tensor:
-    """-128 … 127 → 0 … 255, rounded; by way of signed bytes, which torch makes four times as fast as unsigned ones.
-    The numbers are written over."""
-    return numbers.round_().to(torch.int8).view(torch.uint8).bitwise_xor_(128)
-
-
-def in_bytes(model: Model) -> nn.Module:
-    """A model whose blocks multiply bytes."""
-    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    quick = copy.deepcopy(model, shared)
-    for part in quick.modules():
-        if isinstance(part, Block):
-            attention: Any = part.attention
-            attention.qkv, attention.out = ByToken(attention.qkv), ByToken(attention.out)
-            part.mlp = nn.Sequential(  # type: ignore[assignment]
-                ByToken(part.mlp.up), _Gelu(), AfterGelu(part.mlp.down)
-            )
-    return quick
-
-
-def applies(model: Model) -> bool:
-    blocks = [part for part in model.modules() if isinstance(part, Block)]
-    return bool(blocks) and all(block.is_plain for block in blocks)
-
-
-class _Gelu(nn.Module):
-    """The exact one for both: torch's tanh form takes seven times as long, and they differ by less than int8 rounds."""
+class _InPlaceGelu(nn.Module):
+    """The exact GELU for both forms: torch's tanh takes seven times as long, and differs by less than int8 rounds."""
 
     def forward(self, x: Tensor) -> Tensor:
-        written_over: Tensor = torch.ops.aten.gelu_(x)
-        return written_over
+        return gelu_(x)
+
+
+def to_uint8(x: Tensor) -> Tensor:
+    """Round -128 … 127 and shift it to 0 … 255; the input is overwritten.
+
+    It goes through signed bytes, which torch makes four times as fast as unsigned ones.
+    """
+    return x.round_().to(torch.int8).view(torch.uint8).bitwise_xor_(128)
+
+
+@cache
+def weight_levels() -> int:
+    """Return the largest quantized weight: 127, or 64 where oneDNN adds pairs of products in 16 bits.
+
+    Without VNNI it does, and saturates: 2 · 255 · 127 is more than 16 bits hold, 2 · 255 · 64 is not.
+    """
+    weight, row = torch.full((1, 2), 127, dtype=torch.int8), torch.full((1, 2), 255, dtype=torch.uint8)
+    packed = pack_int8(weight)
+    product = int8_linear(row, 0, packed, torch.ones(1), torch.zeros(1, dtype=torch.int64))
+    return 127 if product.item() == 2 * 255 * 127 else 64

@@ -1,6 +1,6 @@
-"""A model's answers to every picture of a split, in exact preprocessing: what choosing and scoring start from.
+"""Compute a model's logits for every image of a split, with the preprocessing that belongs to its weights.
 
-Shapes: n pictures, K classes.
+Shapes: n images, K classes.
 """
 
 from __future__ import annotations
@@ -12,60 +12,68 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from vitkit.compute.inference import Numbers, ready
-from vitkit.data.loader import Reader, evaluation_batches
-from vitkit.data.sources.base import Split
-from vitkit.data.transforms import Exact
+from vitkit.compute.inference import Precision, for_inference
+from vitkit.data.loader import SplitDataset, evaluation_batches
+from vitkit.data.sources.dataset import Split
+from vitkit.data.transforms import EvalTransform
 from vitkit.model.build import Model
 from vitkit.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
-class Answers:
-    logits: Tensor  # (n, K) float32, on the host
+class SplitLogits:
+    """The logits of a split's images that could be decoded, with their labels."""
+
+    logits: Tensor  # (n, K) float32, on the CPU
     labels: Tensor  # (n,) class indices, -1 where unlabelled; or (n, K) of 0 and 1
-    indices: Tensor  # (n,) which pictures of the split
+    indices: Tensor  # (n,) of the images in the split
     failures: dict[int, str]  # index → why it could not be decoded
 
 
-def answers(
+def collect_logits(
     model: Model,
     split: Split,
     *,
     device: torch.device | str = "cpu",
-    precision: Numbers = "fp32",
+    precision: Precision = "fp32",
     batch: int = 64,
     workers: int = 0,
     rank: int = 0,
-    ranks: int = 1,
+    world_size: int = 1,
     max_failed: float = 0.01,
     progress: Progress = no_progress,
-) -> Answers:
-    """The model, already on the device, asked in evaluation mode; it is left in the mode it was in."""
+) -> SplitLogits:
+    """Run the model, already on the device, over a split in evaluation mode; its training mode is restored after."""
     device = torch.device(device)
-    exact = Exact(image=model.config.image, preprocessing=model.metadata.preprocessing)
-    reader = Reader(split=split, transform=exact, channels=model.config.channels)
+    transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    dataset = SplitDataset(split=split, transform=transform, channels=model.config.channels)
     batches = evaluation_batches(
-        reader, batch, workers=workers, rank=rank, ranks=ranks, pin=device.type == "cuda", max_failed=max_failed
+        dataset,
+        batch,
+        workers=workers,
+        rank=rank,
+        world_size=world_size,
+        pin_memory=device.type == "cuda",
+        max_failed=max_failed,
     )
-    mine = -(-(len(split) - rank) // ranks)
+    images_of_rank = -(-(len(split) - rank) // world_size)
     logits, labels, indices = [], [], []
     failures: dict[int, str] = {}
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            ask = asking(model, precision)
-            for loaded in progress(batches, -(-mine // batch), "evaluating"):
+            forward = forward_function(model, precision)
+            for loaded in progress(batches, -(-images_of_rank // batch), "evaluating"):
                 failures.update(loaded.failures)
                 if len(loaded.images):
-                    logits.append(ask(loaded.images.to(device, non_blocking=True)).float().cpu())
+                    logits.append(forward(loaded.images.to(device, non_blocking=True)).float().cpu())
                     labels.append(loaded.labels)
                     indices.append(loaded.indices)
     finally:
         model.train(training)
     empty = torch.empty(0, model.config.classes)
-    return Answers(
+    return SplitLogits(
         torch.cat(logits) if logits else empty,
         torch.cat(labels) if labels else torch.empty(0).long(),
         torch.cat(indices) if indices else torch.empty(0).long(),
@@ -73,8 +81,8 @@ def answers(
     )
 
 
-def asking(model: Model, precision: Numbers) -> Callable[[Tensor], Tensor]:
-    """What answers for a model; shards of one cannot be copied, and round by themselves."""
-    if any(isinstance(part, FSDPModule) for part in model.modules()):
+def forward_function(model: Model, precision: Precision) -> Callable[[Tensor], Tensor]:
+    """Return the forward pass in a precision; FSDP shards cannot be copied, and cast by themselves."""
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
         return lambda images: model(images.bfloat16() if precision == "bf16" else images)
-    return ready(model, precision)
+    return for_inference(model, precision)

@@ -1,1 +1,1 @@
-"""Fused passes for GPUs. Each stands behind a function of the model with a plain twin, which tests hold it equal to."""
+"""Triton kernels with plain PyTorch twins, and `fuse(model)`, which puts them into a model from outside."""

@@ -1,5 +1,7 @@
-"""Whether fused kernels can be used, and how they are launched: Triton compiles them, for GPUs; its interpreter runs
-them anywhere, for tests."""
+"""When the Triton kernels apply, and how they are launched.
+
+Triton compiles the kernels for GPUs; its interpreter (TRITON_INTERPRET=1) runs them anywhere, for tests.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +14,42 @@ import torch
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_known: dict[int | None, bool] = {}  # devices, and whether they multiply bf16
+_bf16_support: dict[int | None, bool] = {}  # device index → whether it multiplies bf16 natively
 
 
-def _triton() -> bool:
-    """Asked without waking the driver: a process that only reads pictures has no use for it."""
+def _triton_available() -> bool:
+    """Return whether Triton can be imported, without initialising the driver, which data workers do not need."""
     if not INTERPRETED and torch.version.cuda is None:
         return False
     try:
         import_module("triton")
-    except Exception:  # not there, or not fit for this machine
+    except Exception:  # missing, or built for another machine
         return False
     return True
 
 
-TRITON = _triton()
+TRITON = _triton_available()
 
 
-def fusable(x: Tensor) -> bool:
-    """bf16 on a GPU. Float32 is for exact answers, which come from torch's own kernels."""
-    return TRITON and ((x.is_cuda and x.dtype == torch.bfloat16 and has_bf16(x.device)) or INTERPRETED)
+def triton_applies(x: Tensor) -> bool:
+    """Return whether the kernels apply to a tensor: bf16 on a GPU. fp32 is exact and stays with torch's own kernels."""
+    return TRITON and ((x.is_cuda and x.dtype == torch.bfloat16 and supports_bf16(x.device)) or INTERPRETED)
 
 
-def has_bf16(device: torch.device) -> bool:
-    """Whether a CUDA device multiplies bf16 natively. A compiled graph cannot ask; it knows what was asked before."""
-    if not torch.compiler.is_compiling() and device.index not in _known:
-        _known[device.index] = torch.cuda.get_device_capability(device) >= (8, 0)
-    return _known.get(device.index, True)
+def supports_bf16(device: torch.device) -> bool:
+    """Return whether a CUDA device multiplies bf16 natively; a compiled graph uses what eager code found."""
+    if not torch.compiler.is_compiling() and device.index not in _bf16_support:
+        _bf16_support[device.index] = torch.cuda.get_device_capability(device) >= (8, 0)
+    return _bf16_support.get(device.index, True)
 
 
-def direct(kernel: Any) -> Any:
-    """A kernel as it is launched where nothing is compiled; inside an operator, `torch.library.wrap_triton` is."""
-    return _Direct(kernel)
+def launcher(kernel: Any) -> Any:
+    """Wrap a kernel for eager launches; inside a custom operator, `torch.library.wrap_triton` takes this place."""
+    return _Launcher(kernel)
 
 
-class _Direct:
-    """Launches where its first tensor is: Triton would take the device that happens to be the current one."""
+class _Launcher:
+    """Launches a kernel on the device of its first tensor; Triton would take the current device."""
 
     def __init__(self, kernel: Any):
         self.kernel = kernel
@@ -63,13 +65,12 @@ class _Direct:
         return launch
 
 
-def either(operator: Any, function: Any) -> Any:
-    """The operator in a compiled graph, which has to see the kernels inside; the function that it is made of elsewhere,
-    for calling an operator takes longer than running it."""
+def operator_or_function(operator: Any, function: Any) -> Any:
+    """Return the custom operator in a compiled graph, and elsewhere the function, which is faster to call."""
     return operator if torch.compiler.is_compiling() else function
 
 
-def check_single(what: str) -> None:
-    """In the backward of a fused function: its own gradient would be silently wrong, so there is none."""
+def forbid_double_backward(what: str) -> None:
+    """Raise an error inside the backward of a fused function, whose own gradient would be silently wrong."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(f"the fused {what} has no second derivative; compute in float32 for that")

@@ -1,7 +1,6 @@
-"""A linear layer in training, where nothing larger is fused around it: the gradient of its bias in a pass of our own,
-and, if asked, products of 8-bit numbers on the way forward.
+"""A linear layer in training, where nothing larger is fused around it.
 
-Shapes: D in, M out, R rows.
+The gradient of its bias has a kernel of its own; the forward product may be in fp8. Shapes: D in, M out, R rows.
 """
 
 from __future__ import annotations
@@ -11,59 +10,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitkit.kernels.dispatch import TRITON, check_single, fusable
-from vitkit.kernels.forward import product
+from vitkit.kernels.dispatch import TRITON, forbid_double_backward, triton_applies
+from vitkit.kernels.forward import linear
+from vitkit.torch_private import has_hooks
 
 if TRITON:
-    from vitkit.kernels.sums_triton import sums
+    from vitkit.kernels.sums_triton import partial_row_sums
 
 
-def through(layer: nn.Linear, x: Tensor, *, fp8: bool = False) -> Tensor:
-    """(…, D) → (…, M); the way back is in the numbers given. What somebody has put in a layer's place, or looks at, is
-    called as it is."""
-    if fusable(x) and plain(layer):
+def apply_linear(layer: nn.Linear, x: Tensor, *, fp8: bool = False) -> Tensor:
+    """(…, D) → (…, M). A layer that is not a plain nn.Linear, or has hooks, is called as it is."""
+    if triton_applies(x) and is_plain_linear(layer):
         return fused_linear(x, layer.weight, layer.bias, fp8=fp8)
     out: Tensor = layer(x)
     return out
 
 
 def fused_linear(x: Tensor, weight: Tensor, bias: Tensor, *, fp8: bool = False) -> Tensor:
-    """The same, with weights (M, D) of one's own, for what is `fusable`."""
-    out: Tensor = _Linear.apply(x, weight, bias, fp8)
+    """Apply a weight (M, D) and a bias where `triton_applies`; the backward pass is in the dtype of the input."""
+    out: Tensor = _FusedLinear.apply(x, weight, bias, fp8)
     return out
 
 
-def summed(rows: Tensor) -> Tensor:
-    """(R, M) → (M,)."""
-    if torch.compiler.is_compiling():  # which makes it part of the pass before it
+def sum_rows(rows: Tensor) -> Tensor:
+    """Sum over rows: (R, M) → (M,)."""
+    if torch.compiler.is_compiling():  # which fuses it into the kernel before it
         return rows.sum(dim=0)
-    return sums(rows.contiguous()).sum(dim=0).to(rows.dtype)
+    return partial_row_sums(rows.contiguous()).sum(dim=0).to(rows.dtype)
 
 
-def plain(layer: nn.Module) -> bool:
-    """Whether its weight and bias are all there is to it: no other layer stands in its place, though it may have these
-    as well, and nobody looks at what goes in or comes out."""
-    watched = bool(
-        layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    )
-    return type(layer) is nn.Linear and not watched
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Return whether weight and bias are all there is to a layer: no subclass, no adapter, no hook."""
+    return type(layer) is nn.Linear and not has_hooks(layer)
 
 
-class _Linear(torch.autograd.Function):
+class _FusedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, fp8: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight, bias, fp8)
+        return linear(x, weight, bias, fp8)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        check_single("linear layer")
+        forbid_double_backward("linear layer")
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)  # (R, M)
-        wanted = ctx.needs_input_grad
+        needed = ctx.needs_input_grad
         return (
-            (rows @ weight).view_as(x) if wanted[0] else None,
-            rows.t() @ x.flatten(0, -2) if wanted[1] else None,
-            summed(rows) if wanted[2] else None,
+            (rows @ weight).view_as(x) if needed[0] else None,
+            rows.t() @ x.flatten(0, -2) if needed[1] else None,
+            sum_rows(rows) if needed[2] else None,
             None,
         )

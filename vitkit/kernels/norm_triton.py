@@ -1,5 +1,4 @@
-"""What stands between two matrix products of a forward pass, in one pass over memory each: residual, LayerNorm and, for
-8-bit products, rounding with a scale for each row.
+"""Residual sum, LayerNorm and fp8 quantisation between two matrix products of a forward pass, in one kernel each.
 
 Shapes: R rows, D width, M width of an MLP.
 """
@@ -13,19 +12,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.dispatch import direct
-from vitkit.kernels.gelu_triton import gelu_and_slope
+from vitkit.kernels.dispatch import launcher
+from vitkit.kernels.gelu_triton import gelu_ratio_and_derivative
 
-EIGHT_BITS = torch.float8_e4m3fn  # up to 448
-NORM = {"ROWS": 4, "num_warps": 4}
-ROUND = {"ROWS": 1, "num_warps": 4}
+FP8 = torch.float8_e4m3fn  # at most 448
+NORM_TILES = {"ROWS": 4, "num_warps": 4}
+QUANTIZE_TILES = {"ROWS": 1, "num_warps": 4}
 
 
 @triton.jit
-def _store_rounded(out, scales, rows, places, there, values, R):
-    """Each row divided by its scale, which takes its largest number to the largest that 8 bits have."""
+def _store_fp8(out, scales, rows, offsets, mask, values, R):
+    """Store each row divided by its scale, which maps its largest number to the largest fp8 number."""
     scale = tl.maximum(tl.max(tl.abs(values), axis=1) / 448.0, 1e-12)
-    tl.store(out + places, (values * (1 / scale)[:, None]).to(out.dtype.element_ty), mask=there)
+    tl.store(out + offsets, (values * (1 / scale)[:, None]).to(out.dtype.element_ty), mask=mask)
     tl.store(scales + rows, scale, mask=rows < R)
 
 
@@ -42,77 +41,77 @@ def norm_kernel(
     R,
     D,
     eps,
-    ADDS: tl.constexpr,
-    SHIFTS: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    ADD: tl.constexpr,
+    SHIFT: tl.constexpr,
+    QUANTIZE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     inside = columns < D
-    there = (rows[:, None] < R) & inside[None, :]
-    places = rows[:, None].to(tl.int64) * D + columns[None, :]
-    x = tl.load(stream + places, mask=there, other=0.0).to(tl.float32)
-    if ADDS:
-        rounded = (x + tl.load(branch + places, mask=there, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
-        tl.store(total + places, rounded, mask=there)
-        x = rounded.to(tl.float32)
-    if SHIFTS:
+    mask = (rows[:, None] < R) & inside[None, :]
+    offsets = rows[:, None].to(tl.int64) * D + columns[None, :]
+    x = tl.load(stream + offsets, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        total_rounded = (x + tl.load(branch + offsets, mask=mask, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+        tl.store(total + offsets, total_rounded, mask=mask)
+        x = total_rounded.to(tl.float32)
+    if SHIFT:
         x += tl.load(shift + columns, mask=inside, other=0.0)[None, :]
     mean = tl.sum(x, axis=1) / D
-    centred = tl.where(there, x - mean[:, None], 0.0)
-    spread = tl.rsqrt(tl.sum(centred * centred, axis=1) / D + eps)
-    slope = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    centred = tl.where(mask, x - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1) / D + eps)
+    scale_row = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     offset = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
-    normed = centred * spread[:, None] * slope[None, :] + offset[None, :]
-    if ROUNDS:
-        _store_rounded(out, scales, rows, places, there, normed, R)
+    normed = centred * rstd[:, None] * scale_row[None, :] + offset[None, :]
+    if QUANTIZE:
+        _store_fp8(out, scales, rows, offsets, mask, normed, R)
     else:
-        tl.store(out + places, normed.to(out.dtype.element_ty), mask=there)
+        tl.store(out + offsets, normed.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def rounded_kernel(
+def quantize_kernel(
     before, out, scales, R, M, GELU: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    there = (rows[:, None] < R) & (columns[None, :] < M)
-    places = rows[:, None].to(tl.int64) * M + columns[None, :]
-    x = tl.load(before + places, mask=there, other=0.0).to(tl.float32)
+    mask = (rows[:, None] < R) & (columns[None, :] < M)
+    offsets = rows[:, None].to(tl.int64) * M + columns[None, :]
+    x = tl.load(before + offsets, mask=mask, other=0.0).to(tl.float32)
     if GELU:
-        share, _ = gelu_and_slope(x, TANH)
-        x *= share
-    _store_rounded(out, scales, rows, places, there, x, R)
+        ratio, _ = gelu_ratio_and_derivative(x, TANH)
+        x *= ratio
+    _store_fp8(out, scales, rows, offsets, mask, x, R)
 
 
-def norm(stream: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def shifted_layer_norm(stream: Tensor, shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(stream)
     _norm(stream, None, shift, weight, bias, eps, stream, out, None)
     return out
 
 
-def norm_rounded(
+def add_layer_norm_fp8(
     stream: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     total = stream if branch is None else torch.empty_like(stream)
-    out, scales = torch.empty_like(stream, dtype=EIGHT_BITS), _scales(stream)
+    out, scales = torch.empty_like(stream, dtype=FP8), _scales(stream)
     _norm(stream, branch, None, weight, bias, eps, total, out, scales)
     return total, out, scales
 
 
-def rounded(before: Tensor, gelu: bool, tanh: bool, launch: Any = direct) -> tuple[Tensor, Tensor]:
-    """(R, M), GELU of it if asked for → 8 bits, and a scale for each row (R, 1)."""
+def quantize_rows(before: Tensor, gelu: bool, tanh: bool, launch: Any = launcher) -> tuple[Tensor, Tensor]:
+    """(R, M), after GELU if asked for → fp8, and a scale for each row (R, 1)."""
     rows, width = before.shape
-    out, scales = torch.empty_like(before, dtype=EIGHT_BITS), _scales(before)
-    launch(rounded_kernel)[(triton.cdiv(rows, ROUND["ROWS"]),)](
-        before, out, scales, rows, width, GELU=gelu, TANH=tanh, COLUMNS=triton.next_power_of_2(width), **ROUND
+    out, scales = torch.empty_like(before, dtype=FP8), _scales(before)
+    launch(quantize_kernel)[(triton.cdiv(rows, QUANTIZE_TILES["ROWS"]),)](
+        before, out, scales, rows, width, GELU=gelu, TANH=tanh, COLUMNS=triton.next_power_of_2(width), **QUANTIZE_TILES
     )
     return out, scales
 
 
-@torch.library.triton_op("vitkit::rounded", mutates_args={})
-def rounded_operator(before: Tensor, gelu: bool, tanh: bool) -> tuple[Tensor, Tensor]:
-    return rounded(before, gelu, tanh, torch.library.wrap_triton)
+@torch.library.triton_op("vitkit::quantize_rows", mutates_args={})
+def quantize_rows_operator(before: Tensor, gelu: bool, tanh: bool) -> tuple[Tensor, Tensor]:
+    return quantize_rows(before, gelu, tanh, torch.library.wrap_triton)
 
 
 def _scales(rows: Tensor) -> Tensor:
@@ -131,7 +130,7 @@ def _norm(
     scales: Tensor | None,
 ) -> None:
     rows, width = stream.shape
-    direct(norm_kernel)[(triton.cdiv(rows, NORM["ROWS"]),)](
+    launcher(norm_kernel)[(triton.cdiv(rows, NORM_TILES["ROWS"]),)](
         stream,
         stream if branch is None else branch,
         stream if shift is None else shift,
@@ -143,9 +142,9 @@ def _norm(
         rows,
         width,
         eps,
-        ADDS=branch is not None,
-        SHIFTS=shift is not None,
-        ROUNDS=scales is not None,
+        ADD=branch is not None,
+        SHIFT=shift is not None,
+        QUANTIZE=scales is not None,
         COLUMNS=triton.next_power_of_2(width),
-        **NORM,
+        **NORM_TILES,
     )

@@ -1,1 +1,1 @@
-"""batch → patches → tokens → encoder → head. Start at vit.py; sizes are in variants.py alone."""
+"""The paper's models in plain PyTorch: batch → patches → tokens → encoder → head. Start at vit.py."""

@@ -1,7 +1,7 @@
-"""Multi-head self-attention (paper appendix A, eq. 5-8), through fused kernels: PyTorch's, and our own in training.
+"""Multi-head self-attention (paper appendix A, eq. 5-8).
 
-They never form the weights. `attention_weights` is the one place that does, for whoever wants to look;
-tests hold the two equal.
+`F.scaled_dot_product_attention` never forms the attention weights. `attention_weights` is the one place that does, for
+analyses; tests hold the two equal.
 
 Shapes: B batch, T tokens, D width, H heads, d = D / H.
 """
@@ -14,9 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.kernels.attention import attend, attends, mix, split
-from vitkit.kernels.dispatch import fusable
-from vitkit.kernels.linear import plain, through
 from vitkit.model.initialise import linear
 from vitkit.model.positions import Relative
 
@@ -30,42 +27,28 @@ def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None = None) ->
     return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
 
 
+def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, T, 3·D) → query, key and value: (B, H, T, d) each."""
+    query, key, value = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return query, key, value
+
+
 class SelfAttention(nn.Module):
     def __init__(self, *, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.fp8 = False  # in training on a GPU, project by products of 8-bit numbers
         self.qkv = linear(width, 3 * width)
-        for part in self.qkv.weight.chunk(3):  # query, key and value are three Xavier layers, fused
+        for part in self.qkv.weight.chunk(3):  # query, key and value are three Xavier layers in one
             nn.init.xavier_uniform_(part)
         self.out = linear(width, width)
 
-    def forward(self, x: Tensor, relative: Relative | None = None, wanted: int | None = None) -> Tensor:
-        """(B, T, D) → the same, or what the first `wanted` tokens alone attend to: (B, wanted, D)."""
-        if relative is None and wanted is None and attends(x, self.heads) and plain(self.qkv):
-            mixed = attend(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8)
-            return through(self.out, mixed)
-        # elsewhere the layer stays whole, for whoever has put another in its place or looks at what comes out of it
-        if relative is None and wanted is not None and fusable(x) and plain(self.qkv) and not self.fp8:
-            query, key, value = self._project_few(x, wanted)
-        else:
-            query, key, value = split(self._project(x), self.heads)
+    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:  # (B, T, D)
+        query, key, value = split_heads(self.qkv(x), self.heads)  # (B, H, T, d) each
         bias = relative(query) if relative is not None else None
-        mixed = mix(query[:, :, :wanted], key, value, bias)  # (B, H, T, d)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # (B, H, T, d)
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
-        """What `forward` attends to, computed again from its input: (B, H, T, T)."""
-        query, key, _ = split(self._project(x), self.heads)
+        """Return the attention weights that `forward` uses, recomputed from its input: (B, H, T, T)."""
+        query, key, _ = split_heads(self.qkv(x), self.heads)
         return attention_weights(query, key, relative(query) if relative is not None else None)
-
-    def _project_few(self, x: Tensor, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of the first `wanted` tokens alone, keys and values of all: (B, H, ·, d)."""
-        weights, biases = (tensor.split([x.shape[-1], 2 * x.shape[-1]]) for tensor in (self.qkv.weight, self.qkv.bias))
-        query = F.linear(x[:, :wanted], weights[0], biases[0]).unflatten(-1, (self.heads, -1))
-        both = F.linear(x, weights[1], biases[1]).unflatten(-1, (2, self.heads, -1))
-        key, value = both.permute(2, 0, 3, 1, 4).unbind(0)
-        return query.transpose(1, 2), key, value
-
-    def _project(self, x: Tensor) -> Tensor:  # (B, T, 3·D)
-        return through(self.qkv, x, fp8=self.fp8)

@@ -1,4 +1,4 @@
-"""What every model here has in common: named intermediates on request, a replaceable head, a record that travels along.
+"""The base class of all models: named intermediates on request, a replaceable head, metadata that travels along.
 
 Shapes: B batch, C channels, K classes.
 """
@@ -22,7 +22,7 @@ from vitkit.model.positions import Interpolation
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What belongs to weights but is no tensor."""
+    """What belongs to weights besides tensors."""
 
     labels: tuple[str, ...] | None = None  # class names, in the order of the logits
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
@@ -35,9 +35,9 @@ Config = TypeVar("Config", bound=ModelConfig)
 class ImageModel(nn.Module, Generic[Config]):
     """images (B, C, height, width), preprocessed floats → logits (B, K).
 
-    `model(images, capture=("block3/attention", "representation"))` returns the logits and a dict of what was asked
-    for; names may hold wildcards ("block*/attention"), `model.captures` lists them. Uncaptured, nothing is kept or
-    computed besides the logits.
+    `model(images, capture=("block3/attention", "representation"))` returns the logits and a dict of the captured
+    tensors; names may hold wildcards ("block*/attention"), `model.captures` lists them. Without captures, the model
+    computes and keeps nothing but the logits.
     """
 
     config: Config
@@ -50,7 +50,7 @@ class ImageModel(nn.Module, Generic[Config]):
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """The names that `capture=` knows, in the order they are computed."""
+        """The names that `capture=` accepts, in the order of computation."""
         raise NotImplementedError
 
     def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
@@ -58,7 +58,7 @@ class ImageModel(nn.Module, Generic[Config]):
         raise NotImplementedError
 
     def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
-        """Make the model one for another image size, learned positions interpolated (section 3.2)."""
+        """Change the image size; learned positions are interpolated (section 3.2)."""
         raise NotImplementedError
 
     @overload
@@ -80,11 +80,11 @@ class ImageModel(nn.Module, Generic[Config]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The numbers that it computes in, and takes pictures in."""
+        """The dtype of the weights, and of the images that the model takes."""
         return next(self.parameters()).dtype
 
     def replace_head(self, classes: int) -> None:
-        """The step from pre-training to fine-tuning: the whole head goes, a zero linear layer comes."""
+        """Replace the whole head with a zero-initialised linear layer, as fine-tuning does (section 3.2)."""
         check_count("classes", classes, least=0)
         reference = next(self.parameters())
         self.head = Head(width=self.representation_width, classes=classes).to(reference)
@@ -110,5 +110,5 @@ class ImageModel(nn.Module, Generic[Config]):
         if not images.is_floating_point():
             raise SizeError(
                 f"images are {images.dtype}; the model takes preprocessed floats",
-                try_="images / 127.5 - 1 for uint8 pictures and weights that expect [-1, 1]",
+                try_="images / 127.5 - 1 for uint8 images and weights that expect [-1, 1]",
             )

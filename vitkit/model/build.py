@@ -1,7 +1,8 @@
-"""A name or a configuration → a model with fresh weights."""
+"""Build a model with fresh weights from a name or a configuration."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from vitkit.model.config import ModelConfig, ViTConfig
@@ -13,7 +14,7 @@ Model = VisionTransformer | ResNet
 
 
 def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224, **options: Any) -> Model:
-    """A model of the paper by its name, untrained: `create("B/16", classes=37, image=(224, 320))`.
+    """Return an untrained model of the paper by its name: `create("B/16", classes=37, image=(224, 320))`.
 
     Names: Ti S B L H g G (and a toy, mu) with any patch side, "S/16"; hybrids, "R50+B/16", where the number is the
     total stride; BiT ResNets, "R50x1". Options, with the paper's choice first:
@@ -38,3 +39,9 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
 
 def build(config: ModelConfig) -> Model:
     return VisionTransformer(config) if isinstance(config, ViTConfig) else ResNet(config)
+
+
+def shared_copy(model: Model) -> Model:
+    """Return a copy of the model's modules that shares its parameters and buffers."""
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)

@@ -1,6 +1,6 @@
-"""Named intermediates, kept only when asked for: a dict of wanted names that the forward pass fills in.
+"""Named intermediates, kept only on request: the forward pass fills in a dict of requested names.
 
-Nothing is wanted by default, and an empty dict costs nothing, neither in eager mode nor in a compiled graph.
+By default the dict is empty, which costs nothing, neither in eager mode nor in a compiled graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def keep(seen: Seen, name: str, value: Tensor) -> None:
 
 
 def match_names(patterns: Iterable[str], known: tuple[str, ...]) -> list[str]:
-    """Exact names or wildcards → names; one that matches nothing is an error, not silence."""
+    """Resolve exact names and wildcards; one that matches nothing is an error."""
     if isinstance(patterns, str):
         raise ConfigError(f"capture={patterns!r} is one string; it takes a tuple of names", try_=f"({patterns!r},)")
     names: list[str] = []
@@ -35,7 +35,7 @@ def match_names(patterns: Iterable[str], known: tuple[str, ...]) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a name fits a pattern with *; the standard library's fnmatch cannot be traced by torch.compile."""
+    """Return whether a name matches a pattern with *; torch.compile cannot trace the library's fnmatch."""
     head, star, tail = pattern.partition("*")
     if not star:
         return name == pattern

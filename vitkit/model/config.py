@@ -1,6 +1,6 @@
-"""What a model is made of, as plain data: enough to build it, to count its cost and to write it to disk.
+"""The configuration of a model as plain data: enough to build it, to count its cost and to write it to disk.
 
-No torch here, so that `vitkit cost` and error messages stay instant.
+This file does not import torch, so that `vitkit cost` and error messages stay instant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Norm = Literal["pre", "post"]
 Gelu = Literal["tanh", "exact"]
 EpsilonOn = Literal["std", "variance"]
 
-GROUPS = 32  # of every group normalisation
+GROUPS = 32  # in every group normalisation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ConvConfig:
 
     @classmethod
     def bit(cls, layers: tuple[int, ...], width: int) -> ConvConfig:
-        """As big_transfer has it."""
+        """Return the body of a BiT ResNet, as in big_transfer."""
         return cls(
             layers=layers,
             width=width,
@@ -100,7 +100,7 @@ class ViTConfig:
 
     @property
     def stride(self) -> int:
-        """Image pixels per token, along a side."""
+        """The image pixels per token, along a side."""
         return self.patch * (self.stem.stride if self.stem else 1)
 
     @property
@@ -112,18 +112,12 @@ class ViTConfig:
         return self.grid[0] * self.grid[1]
 
     @property
-    def answers_from_one_token(self) -> bool:
-        """Whether the class token alone leaves the last block. (Axial blocks have none; a relative bias is made for
-        all tokens at once.)"""
-        return self.pool == "token" and not self.axial and self.positions != "relative"
-
-    @property
     def tokens(self) -> int:
         return self.patches + self.class_token
 
     @property
     def embedded_channels(self) -> int:
-        """Channels of what is cut into patches: the image's, or the stem's feature map's."""
+        """The channels that the patch embedding takes: those of the image, or of the stem's feature map."""
         return self.stem.channels_out if self.stem else self.channels
 
     def _check_values(self) -> None:
@@ -219,7 +213,7 @@ def check_count(name: str, value: object, *, least: int) -> None:
 
 
 def parse_size(image: object) -> tuple[int, int]:
-    """A side, or (height, width), as people write it."""
+    """Return (height, width) from a side or a pair."""
     try:
         sides: Any = (image, image) if isinstance(image, SupportsIndex) else image
         height, width = sides
@@ -232,7 +226,7 @@ def parse_size(image: object) -> tuple[int, int]:
 
 
 def check_options(what: str, known: type[ModelConfig], options: Mapping[str, Any]) -> None:
-    """An option that the model does not have is an error that names the nearest one it has."""
+    """Raise an error for an option that the model does not have, with the nearest name that it has."""
     names = [field.name for field in fields(known)]
     for option in options:
         if option not in names:
@@ -245,7 +239,7 @@ def to_dict(config: ModelConfig) -> dict[str, Any]:
 
 
 def from_dict(record: Mapping[str, Any]) -> ModelConfig:
-    """The inverse of `to_dict`, after a trip through JSON."""
+    """Return the config that `to_dict` described, after a trip through JSON."""
     options = dict(record)
     kind = options.pop("kind", None)
     if kind not in ("vit", "resnet"):

@@ -6,9 +6,9 @@ Shapes: B batch, T tokens, D width, R representation width, K classes, H heads.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.kernels.attention import mix
 from vitkit.model.config import ViTConfig
 from vitkit.model.encoder import Mlp
 from vitkit.model.initialise import lecun_normal_, linear
@@ -20,7 +20,7 @@ class TokenPool(nn.Module):
 
 
 class MeanPool(nn.Module):
-    """The average of the patches, a class token left out. Google's tokens come normalised; timm normalises here."""
+    """The mean of the patch tokens, without a class token. Google's tokens come normalised; timm normalises here."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -51,7 +51,7 @@ class AttentionPool(nn.Module):
         query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
         pairs = self.key_value(tokens).unflatten(-1, (2, self.heads, -1))
         key, value = pairs.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, d) each
-        mixed = mix(query, key, value)
+        mixed = F.scaled_dot_product_attention(query, key, value)
         pooled = self.out(mixed.transpose(1, 2).flatten(2)).squeeze(1)  # (B, D)
         return pooled + self.mlp(self.mlp_norm(pooled))
 

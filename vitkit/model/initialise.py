@@ -1,4 +1,4 @@
-"""The starting values of Google's code that torch has no function for."""
+"""Initialisers of Google's code that torch does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lecun_normal_(weight: Tensor) -> None:
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A dense layer as the paper's encoder starts it: Xavier-uniform kernel, no bias yet."""
+    """Return a linear layer initialised as in the paper's encoder: Xavier-uniform weight, zero bias."""
     layer = nn.Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)

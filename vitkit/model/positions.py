@@ -1,4 +1,4 @@
-"""Where a patch is: position embeddings of every kind in Table 8, and their resizing for another grid (section 3.2).
+"""Position embeddings of every kind in Table 8, and their interpolation for another grid (section 3.2).
 
 Absolute kinds are added to the tokens; relative ones become a bias on attention scores.
 
@@ -93,10 +93,10 @@ class Relative(nn.Module):
         self.offsets = _table(2 * tokens - 1, width)
 
     def forward(self, query: Tensor) -> Tensor:  # (B, H, T, d)
-        """The bias (B, H, T, T), scaled like the content scores it joins."""
+        """Return the bias (B, H, T, T), scaled like the content scores that it is added to."""
         b, _, t, d = query.shape
         offsets = self.offsets.unflatten(1, (self.heads, d)).permute(1, 2, 0) / math.sqrt(d)  # (H, d, 2T-1)
-        # Pictures side by side in one product per head: broadcasting would copy the offsets for each picture.
+        # One product per head for the whole batch: broadcasting would copy the offsets for each image.
         scores = query.transpose(0, 1).flatten(1, 2) @ offsets  # (H, B·T, 2T-1)
         return shear(scores.unflatten(1, (b, t))).transpose(0, 1)  # (B, H, T, T)
 
@@ -124,7 +124,7 @@ _ABSOLUTE: dict[str, type[Absolute]] = {"1d": Learned1D, "2d": Learned2D, "sinco
 
 
 def build_positions(config: ViTConfig) -> nn.ModuleList:
-    """One module per injection: none, one (at the stem, or shared by all layers), or one per layer."""
+    """Build one module per injection: none, one (at the stem, or shared by all layers), or one per layer."""
     if config.positions == "none":
         return nn.ModuleList()
     count = config.depth if config.inject == "every" else 1
@@ -172,5 +172,5 @@ def _table(rows: int, width: int) -> nn.Parameter:
 
 
 def _like(old: nn.Parameter, table: Tensor) -> nn.Parameter:
-    """A frozen table stays frozen when it is resized."""
+    """Return the table as a parameter that is frozen if the old one is."""
     return nn.Parameter(table, requires_grad=old.requires_grad)

@@ -1,4 +1,4 @@
-"""The CNN of the paper: a BiT ResNet to compare with, and the hybrid's stem. Group norm, standardised kernels.
+"""The paper's CNN: the BiT ResNet baseline and the hybrid's stem, with group norm and weight standardisation.
 
 Shapes: B batch, C channels, h x w feature map.
 """
@@ -18,7 +18,7 @@ from vitkit.model.positions import Interpolation
 
 
 def standardise(weight: Tensor, config: ConvConfig) -> Tensor:
-    """Zero mean and unit deviation for each output channel's kernel, in float32 at least: small differences."""
+    """Standardise each output channel's kernel to zero mean and unit deviation, in float32 at least."""
     weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
     if config.standardise_on == "std":
@@ -27,7 +27,7 @@ def standardise(weight: Tensor, config: ConvConfig) -> Tensor:
 
 
 class StandardisedConv(nn.Module):
-    """The hybrid pads as TensorFlow's SAME does, by input size; BiT pads the same on all sides."""
+    """A weight-standardised convolution: the hybrid pads as TensorFlow's SAME does, BiT alike on all sides."""
 
     def __init__(self, config: ConvConfig, inputs: int, outputs: int, kernel: int, stride: int = 1):
         super().__init__()
@@ -43,7 +43,7 @@ class StandardisedConv(nn.Module):
 
 
 def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """TensorFlow's SAME: as many outputs as ceil(side / stride), the odd pixel of padding at the end."""
+    """Pad as TensorFlow's SAME: ceil(side / stride) outputs, the odd pixel of padding at the end."""
     totals = [max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in x.shape[-2:]]
     (top, bottom), (left, right) = [(total // 2, total - total // 2) for total in totals]
     return F.pad(x, (left, right, top, bottom)) if any(totals) else x
@@ -127,7 +127,7 @@ class ConvBody(nn.Module):
 
 
 class ResNet(ImageModel[ResNetConfig]):
-    """BiT: pre-activation ResNet v2 as a classifier; takes any image that its strides leave something of."""
+    """BiT: a pre-activation ResNet v2 as a classifier for images of any size."""
 
     def __init__(self, config: ResNetConfig):
         super().__init__(config)

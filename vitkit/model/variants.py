@@ -1,4 +1,4 @@
-"""A model's name is its recipe: "B/16", "R50+L/32", "R152x2". The only size table of the project.
+"""Model names such as "B/16", "R50+L/32" and "R152x2", and the only size table of the project.
 
 "S/16" is a size and a patch side. "R50+B/16" is a ResNet stem, a size and the total stride. "R50x2" is a BiT ResNet,
 twice as wide.
@@ -85,7 +85,7 @@ _RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>[1-9]\d?)")
 
 
 def configure(name: str, **options: Any) -> ModelConfig:
-    """The configuration of a named model, with any field of ViTConfig or ResNetConfig set otherwise."""
+    """Return the configuration of a named model, with any field of ViTConfig or ResNetConfig overridden."""
     if "image" in options:
         options["image"] = parse_size(options["image"])
     resnet = _RESNET.fullmatch(name)
@@ -104,7 +104,7 @@ def configure(name: str, **options: Any) -> ModelConfig:
 
 
 def name_of(config: ModelConfig) -> str | None:
-    """The name under which `configure` gives these sizes, or None for sizes of one's own."""
+    """Return the name under which `configure` gives these sizes, or None for custom sizes."""
     if isinstance(config, ResNetConfig):
         for depth, layers in RESNETS.items():
             if config.body.layers == layers and config.body.preactivation and config.body.width % 64 == 0:
@@ -121,7 +121,7 @@ def name_of(config: ModelConfig) -> str | None:
 
 
 def heads_by_width(width: int) -> int | None:
-    """Weights do not tell their number of heads; a width of the table does."""
+    """Return the number of heads that the table has for a width; weights do not record it."""
     return next((size.heads for size in SIZES.values() if size.width == width), None)
 
 

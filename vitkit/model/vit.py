@@ -47,31 +47,25 @@ class VisionTransformer(ImageModel[ViTConfig]):
         return self.config.width
 
     def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
-        return self.pool(self.encode(self.embed(images, seen), seen, self.wanted(seen)))  # (B, D)
+        return self.pool(self.encode(self.embed(images, seen), seen))  # (B, D)
 
     def embed(self, images: Tensor, seen: Seen | None = None) -> Tensor:
-        """images → patch embeddings (B, N, D), before class token and positions."""
+        """Return the patch embeddings of images (B, N, D), before class token and positions."""
         seen = {} if seen is None else seen
         features = images if self.stem is None else self.stem(images, seen)
         patches = self.patches(features)
         keep(seen, "patches", patches)
         return patches
 
-    def encode(self, patches: Tensor, seen: Seen | None = None, wanted: int | None = None) -> Tensor:
-        """Patch embeddings → encoded tokens (B, T, D), the class token first if there is one; or the first `wanted`."""
-        return self.encoder(self.tokens(patches), {} if seen is None else seen, wanted)
+    def encode(self, patches: Tensor, seen: Seen | None = None) -> Tensor:
+        """Return the encoded tokens of patch embeddings (B, T, D), the class token first if there is one."""
+        return self.encoder(self.tokens(patches), {} if seen is None else seen)
 
     def tokens(self, patches: Tensor) -> Tensor:
-        """(B, N, D) → (B, T, D): the class token before the patches, if there is one."""
+        """Prepend the class token, if there is one: (B, N, D) → (B, T, D)."""
         if self.class_token is None:
             return patches
         return torch.cat([self.class_token.expand(patches.shape[0], 1, -1), patches], dim=1)
-
-    def wanted(self, seen: Seen) -> int | None:
-        """Of a model that answers from its class token, the last block has to work on no other: a 15th of B/16's time.
-        Whoever wants to look at the tokens gets them all."""
-        looked_at = "encoded" in seen or f"block{self.config.depth - 1}" in seen
-        return 1 if self.config.answers_from_one_token and not looked_at else None
 
     def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
         before = self.config

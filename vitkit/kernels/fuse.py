@@ -1,0 +1,172 @@
+"""`fuse(model)`: blocks that train and answer with fewer kernels, put into a model from outside.
+
+A fused module is a copy of the plain one under another class: the same parameters under the same names. It uses the
+kernels where they apply (`triton_applies`: bf16 on a GPU) and plain PyTorch elsewhere. What the allow-list does not
+know stays plain.
+
+Where the head reads the class token alone, the last block computes its output for that token only, on any device: a
+15th of B/16's time.
+
+Shapes: B batch, T tokens, D width, H heads, d = D / H, Q query tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.cost import class_token_suffices
+from vitkit.kernels.attention import can_fuse_attention, fused_attention, sdpa
+from vitkit.kernels.dispatch import triton_applies
+from vitkit.kernels.linear import apply_linear, is_plain_linear
+from vitkit.kernels.mlp import fused_mlp
+from vitkit.kernels.norm import residual_layer_norm
+from vitkit.model.allow_list import AllowList, Children, anything
+from vitkit.model.attention import SelfAttention, split_heads
+from vitkit.model.build import Model
+from vitkit.model.capture import Seen
+from vitkit.model.config import ConvConfig, ViTConfig
+from vitkit.model.encoder import Block, Mlp
+from vitkit.model.positions import Relative
+from vitkit.model.vit import VisionTransformer
+from vitkit.torch_private import has_hooks
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+TENSOR = (Tensor, nn.Parameter)
+TORCH_LAYERS: dict[type[nn.Module], Children] = {
+    nn.Linear: {"weight": TENSOR, "bias": TENSOR},
+    nn.LayerNorm: {"weight": TENSOR, "bias": TENSOR},
+    nn.Dropout: {},
+}
+
+FUSIBLE = AllowList(
+    "the fused training path",
+    options={
+        ViTConfig: anything(
+            "depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+            "norm axial gelu eps dropout stochastic_depth"
+        ),
+        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
+    },
+    modules={
+        Block: {
+            "attention_norm": (nn.LayerNorm,),
+            "attention": (SelfAttention,),
+            "mlp_norm": (nn.LayerNorm,),
+            "mlp": (Mlp,),
+            "dropout": (nn.Dropout,),
+        },
+        SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
+        Mlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
+        **TORCH_LAYERS,
+    },
+)
+
+
+class FusedAttention(SelfAttention):
+    fp8 = False  # whether the projection's forward product is in fp8
+
+    def forward(self, x: Tensor, relative: Relative | None = None, queries: int | None = None) -> Tensor:
+        """(B, T, D) → the same, or the output of the first `queries` tokens only: (B, Q, D)."""
+        if relative is None and queries is None and can_fuse_attention(x, self.heads) and is_plain_linear(self.qkv):
+            mixed = fused_attention(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8)
+            return apply_linear(self.out, mixed)
+        if relative is None and queries and triton_applies(x) and is_plain_linear(self.qkv) and not self.fp8:
+            query, key, value = self._project(x, queries)
+        else:
+            query, key, value = split_heads(apply_linear(self.qkv, x, fp8=self.fp8), self.heads)
+        bias = relative(query) if relative is not None else None
+        mixed = sdpa(query[:, :, :queries], key, value, bias)  # (B, H, Q, d)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, Q, D)
+
+    def _project(self, x: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Project the first tokens to queries, and all tokens to keys and values: (B, H, ·, d)."""
+        weights, biases = (tensor.split([x.shape[-1], 2 * x.shape[-1]]) for tensor in (self.qkv.weight, self.qkv.bias))
+        query = F.linear(x[:, :queries], weights[0], biases[0]).unflatten(-1, (self.heads, -1))
+        both = F.linear(x, weights[1], biases[1]).unflatten(-1, (2, self.heads, -1))
+        key, value = both.permute(2, 0, 3, 1, 4).unbind(0)
+        return query.transpose(1, 2), key, value
+
+
+class FusedMlp(Mlp):
+    fp8 = False  # whether the forward products are in fp8
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
+        plain = is_plain_linear(self.up) and is_plain_linear(self.down)
+        if triton_applies(x) and plain and not (self.training and self.dropout.p):
+            up, down = self.up, self.down
+            tanh = self.approximate == "tanh"
+            return fused_mlp(x, up.weight, up.bias, down.weight, down.bias, tanh=tanh, fp8=self.fp8)
+        hidden = F.gelu(apply_linear(self.up, x, fp8=self.fp8), approximate=self.approximate)
+        return apply_linear(self.down, self.dropout(hidden), fp8=self.fp8)
+
+
+class FusedBlock(Block):
+    attention: FusedAttention
+    class_token_only = False  # whether only the class token leaves this block
+
+    def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1) -> Tensor:
+        self.capture_attention(x, relative, seen, name)
+        all_tokens = not self.class_token_only or name in seen or "encoded" in seen
+        queries = None if all_tokens else 1
+        if self.pre_norm:
+            x, normed = residual_layer_norm(self.attention_norm, x)
+            x = x[:, :queries] + self.regularise(self.attention(normed, relative, queries), lines)  # eq. 2
+            x, normed = residual_layer_norm(self.mlp_norm, x)
+            return x + self.regularise(self.mlp(normed), lines)  # eq. 3
+        x = self.attention_norm(x[:, :queries] + self.regularise(self.attention(x, relative, queries), lines))
+        return self.mlp_norm(x + self.regularise(self.mlp(x), lines))
+
+
+def fuse(model: Model, *, class_token_only: bool = False, fp8: bool = False) -> str | None:
+    """Replace the blocks that the allow-list knows, in place, and return why others stay plain.
+
+    `class_token_only` says that nobody asks the model for the other tokens of the last block.
+    """
+    if not isinstance(model, VisionTransformer):
+        return "the fused training path is for Transformers"
+    reason = FUSIBLE.reason_to_decline(model.config)
+    if reason is not None:
+        return reason
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is Block:
+                hooked = first_hook(child)
+                declined = FUSIBLE.reason_to_decline(model.config, child) or (
+                    f"{FUSIBLE.consumer} does not call the hooks on {hooked}" if hooked is not None else None
+                )
+                reason = reason or declined
+                if declined is None:
+                    setattr(parent, name, fused_block(child, fp8=fp8))
+            elif type(child) is Mlp and not isinstance(parent, Block):  # of the attention pool
+                setattr(parent, name, fused_module(FusedMlp, child, fp8=fp8))
+    last = model.encoder.blocks[-1]
+    if isinstance(last, FusedBlock):
+        last.class_token_only = class_token_only and class_token_suffices(model.config)
+    return reason
+
+
+def fused_block(block: Block, *, fp8: bool = False) -> FusedBlock:
+    """Return a fused block with the children of a plain one."""
+    fused = fused_module(FusedBlock, block)
+    fused.attention = fused_module(FusedAttention, block.attention, fp8=fp8)
+    fused.mlp = fused_module(FusedMlp, block.mlp, fp8=fp8)
+    return fused
+
+
+def fused_module(kind: type[Kind], module: nn.Module, **options: bool) -> Kind:
+    """Return a shallow copy of the module under its fused class."""
+    fused = copy.copy(module)
+    fused.__class__ = kind
+    for name, value in options.items():
+        setattr(fused, name, value)
+    return fused  # type: ignore[return-value]
+
+
+def first_hook(module: nn.Module) -> str | None:
+    """Return the path of the first child with hooks, which fused code does not call."""
+    return next((path or type(child).__name__ for path, child in module.named_modules() if has_hooks(child)), None)
