@@ -1,9 +1,9 @@
-# `make demo` is all a fresh machine needs to see it work, `make test` to test it: both make .venv and install first.
+# `make demo` shows it at work and `make test` tests it; both first make .venv and install.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo install test test-slow lint clean
+.PHONY: demo install test test-slow coverage lint clean
 
 demo: $(VENV)/bin/vitkit
 	$(VENV)/bin/vitkit demo
@@ -19,13 +19,16 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,formats,export,serve]'
 	touch $@
 
-# a file of tests stays in one process, with what its tests share; two processes of two threads would stand in each
-# other's way on two cores
+# The tests of a file stay in one process with their shared fixtures. One thread per process: two processes of two
+# threads would compete for two cores.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY)
 	$(VENV)/bin/python -m pytest -m "slow and not gpu"
+
+coverage: $(READY)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --cov=vitkit --cov-report=term --cov-report=xml
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .
@@ -33,4 +36,4 @@ lint: $(READY)
 	$(VENV)/bin/mypy
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage coverage.xml

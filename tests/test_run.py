@@ -1,4 +1,4 @@
-"""`vitkit fit` as a user meets it: from a folder of pictures to a run folder, from a mistake to the right command."""
+"""`vitkit fit` as a user meets it: from a folder of images to a run folder, from a mistake to the right command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitkit
-from tests.data.images import encode
+from tests.data.sample_images import encode
 from vitkit.cli.main import main
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import Interrupted
@@ -21,7 +21,7 @@ from vitkit.run_folder import RunError, RunFolder
 
 COLOURS = {"ant": 0, "bee": 1, "cow": 2}  # each class is bright in another channel
 TINY = ("--weights", "none", "--model", "mu/4", "--image", "16", "--steps", "3", "--batch", "6", "--workers", "0")
-WHOLE = {
+COMPLETE = {
     "model.safetensors",
     "model.json",
     "config.toml",
@@ -34,7 +34,7 @@ WHOLE = {
 }
 
 
-def picture(seed: int, channel: int) -> bytes:
+def image_bytes(seed: int, channel: int) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 120, (20, 24, 3), dtype=np.uint8)
     pixels[..., channel] += 120
     return encode(pixels, "PNG")
@@ -44,7 +44,7 @@ def write_photos(root: Path, each: int, classes: dict[str, int] = COLOURS) -> Pa
     for name, channel in classes.items():
         (root / name).mkdir(parents=True)
         for index in range(each):
-            (root / name / f"{index}.png").write_bytes(picture(10 * index + channel, channel))
+            (root / name / f"{index}.png").write_bytes(image_bytes(10 * index + channel, channel))
     return root
 
 
@@ -55,15 +55,15 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that several tests look at and none changes."""
+    """A run that several tests read and none changes."""
     run = tmp_path_factory.mktemp("finished") / "run"
     main(["fit", str(photos), *TINY, "--out", str(run)])
     return run
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written without a place comes into a folder of the test's own."""
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test in a directory of its own."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -83,10 +83,10 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def test_from_python_it_is_the_same_run(finished: Path, photos: Path, tmp_path: Path):
+def test_fit_from_python_is_the_same_run(finished: Path, photos: Path, tmp_path: Path):
     run = vitkit.fit(photos, weights="none", model="mu/4", image=16, steps=3, batch=6, workers=0, out=tmp_path / "run")
     assert run == tmp_path / "run"
-    assert {entry.name for entry in run.iterdir()} >= WHOLE
+    assert {entry.name for entry in run.iterdir()} >= COMPLETE
     ours, theirs = weights(run), weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert vitkit.Classifier(run)(photos / "ant" / "0.png").label in COLOURS
@@ -96,16 +96,16 @@ def test_from_python_it_is_the_same_run(finished: Path, photos: Path, tmp_path: 
 
 
 def test_a_folder_of_class_folders_becomes_a_complete_run_folder(finished: Path):
-    assert {entry.name for entry in finished.iterdir()} >= WHOLE
+    assert {entry.name for entry in finished.iterdir()} >= COMPLETE
     assert [line["step"] for line in metrics(finished) if line["kind"] == "step"] == [1, 2, 3]
     record = read(finished / "run.json")
     assert record["data"]["pictures"] == {"all": 30}
     assert record["plan"]["steps"] == 3
     assert "torch" in record["versions"]
-    assert read(finished / "evaluation.json")["pictures"] == 6
+    assert read(finished / "evaluation.json")["images"] == 6
     for page in ("report.html", "README.md"):
         assert "mu/4" in (finished / page).read_text(encoding="utf-8")
-    assert "Where it looks" in (finished / "report.html").read_text(encoding="utf-8")
+    assert "Attention rollout" in (finished / "report.html").read_text(encoding="utf-8")
     assert not [path for path in finished.rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl")]  # no pickles
 
 
@@ -135,63 +135,65 @@ def test_a_finished_runs_settings_run_again_to_the_same_bits(finished: Path, tmp
     assert any(not torch.equal(one[name], tensor) for name, tensor in weights(tmp_path / "other").items())
 
 
-def test_json_is_all_that_stdout_gets(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_with_json_stdout_holds_nothing_else(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     fit(photos, *TINY, "--out", tmp_path / "run", "--json")
-    said = capsys.readouterr()
-    content = json.loads(said.out)
+    printed = capsys.readouterr()
+    content = json.loads(printed.out)
     assert content["run"] == str(tmp_path / "run")
     assert content["evaluation"] == read(tmp_path / "run" / "evaluation.json")
     assert Path(content["report"]).is_file()
-    assert "plan      3 steps, batch 6" in said.err
+    assert "plan      3 steps, batch 6" in printed.err
 
 
 def test_evaluating_on_the_same_folder_scores_only_what_was_held_out(
     finished: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ):
     main(["evaluate", str(finished), str(photos), "--workers", "0", "--json"])
-    found, first = json.loads(capsys.readouterr().out), read(finished / "evaluation.json")
-    assert found["pictures"] == 6
-    assert found["top1"] == first["top1"]
-    assert found["loss"] == pytest.approx(first["loss"])
+    result, first = json.loads(capsys.readouterr().out), read(finished / "evaluation.json")
+    assert result["images"] == 6
+    assert result["top1"] == first["top1"]
+    assert result["loss"] == pytest.approx(first["loss"])
 
 
-def test_what_is_decided_is_said_before_training(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_decisions_are_printed_before_training(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     fit(photos, *TINY, "--out", tmp_path / "run")
-    said = capsys.readouterr().out
-    for words in (
-        "why       small_scratch: 30 pictures",
-        "warning   30 pictures are few to train from nothing",
-        "data      photos: 24 to fit, 6 to score",
+    printed = capsys.readouterr().out
+    for text in (
+        "why       small_scratch: 30 images",
+        "warning   30 images are few to train from scratch",
+        "data      photos: 24 train, 6 test",
         "3 classes",
         "model     mu/4 at 16 px",
         "learning rate 0.001",
         "device    ",
+        "images    ",
+        "precision fp32",
         "plan      3 steps, batch 6",
         "score     ",
         "report    ",
         "next      vitkit evaluate",
     ):
-        assert words in said
+        assert text in printed
 
 
-def test_pictures_need_not_become_squares(photos: Path):
+def test_the_image_size_need_not_be_square(photos: Path):
     fit(photos, *TINY, "--image", "16", "24", "--out", "run")
     assert vitkit.load("run").config.image == (16, 24)
     assert vitkit.load("run").config.grid == (4, 6)
-    assert read(Path("run/evaluation.json"))["pictures"] == 6
+    assert read(Path("run/evaluation.json"))["images"] == 6
 
 
 @pytest.mark.parametrize("resize", ["squash", "letterbox"])
-def test_pictures_are_fitted_as_asked(resize: str, photos: Path):
+def test_images_are_resized_as_asked(resize: str, photos: Path):
     fit(photos, *TINY, "--set", f"resize={resize}", "augment.crop=false", "--out", "run")
     assert vitkit.load("run").metadata.preprocessing.resize == resize
 
 
-def test_train_val_and_test_folders_are_each_used_for_one_thing(tmp_path: Path):
+def test_train_val_and_test_folders_are_each_used_for_one_purpose(tmp_path: Path):
     for name, each in (("train", 6), ("val", 2), ("test", 3)):
         write_photos(tmp_path / "photos" / name, each)
     fit("photos", *TINY, "--out", "run")
-    assert read(Path("run/evaluation.json"))["pictures"] == 9
+    assert read(Path("run/evaluation.json"))["images"] == 9
     assert read(Path("run/run.json"))["data"]["pictures"] == {"train": 18, "val": 6, "test": 9}
     assert any(line["kind"] == "score" for line in metrics(Path("run")))
 
@@ -207,7 +209,7 @@ def test_a_column_of_labels_is_chosen_by_name(photos: Path):
     assert vitkit.load("run").metadata.labels == ("large", "small")
 
 
-def test_several_labels_to_a_picture_are_learned_too(photos: Path):
+def test_several_labels_per_image_are_learned(photos: Path):
     rows = [
         f"{photos}/{name}/{index}.png,{tags}"
         for name, tags in (("ant", "six legs|wild"), ("bee", "six legs"), ("cow", ""))
@@ -225,14 +227,14 @@ def test_fine_tuning_goes_on_at_the_size_of_its_weights(photos: Path, finished: 
     model = vitkit.load("run")
     assert (model.config.image, model.metadata.labels) == ((16, 16), ("green", "red"))
     config = tomllib.loads(Path("run/config.toml").read_text(encoding="utf-8"))
-    assert config["weights"] == str(finished)  # found from anywhere
+    assert config["weights"] == str(finished)  # absolute
 
 
-def test_pre_training_on_pictures_alone_leads_to_fitting(photos: Path):
-    pictures = Path("flat")
-    pictures.mkdir()
+def test_pretraining_on_images_alone_leads_to_fitting(photos: Path):
+    images = Path("flat")
+    images.mkdir()
     for index in range(8):
-        (pictures / f"{index}.png").write_bytes(picture(index, index % 3))
+        (images / f"{index}.png").write_bytes(image_bytes(index, index % 3))
     main(
         [
             "pretrain",
@@ -257,29 +259,29 @@ def test_pre_training_on_pictures_alone_leads_to_fitting(photos: Path):
     assert vitkit.load("run").metadata.labels == ("ant", "bee", "cow")
 
 
-def test_the_learning_rate_is_chosen_by_pictures_that_do_not_score(photos: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_learning_rate_is_chosen_on_images_outside_the_test_split(photos: Path, capsys: pytest.CaptureFixture[str]):
     fit(photos, *TINY, "--lr", "auto", "--set", "lr_candidates=[0.001, 0.003]", "--out", "run")
-    said = capsys.readouterr().out
-    assert said.count("tried     learning rate") == 2
+    printed = capsys.readouterr().out
+    assert printed.count("tried     learning rate") == 2
     chosen = tomllib.loads(Path("run/config.toml").read_text(encoding="utf-8"))
     assert chosen["lr"] in (0.001, 0.003)
-    assert f"chosen    learning rate {chosen['lr']:g}" in said
-    assert "24 to fit, 6 to score" in said  # the last run fits on all that the trials had
+    assert f"chosen    learning rate {chosen['lr']:g}" in printed
+    assert "24 train, 6 test" in printed  # the last run trains on all images of the trials
 
 
-def test_runs_without_a_name_count_up(photos: Path):
+def test_runs_without_a_name_are_numbered(photos: Path):
     for _ in range(2):
         fit(photos, *TINY)
     assert sorted(entry.name for entry in Path("runs").iterdir()) == ["photos-mu-4", "photos-mu-4-2"]
 
 
-def test_a_run_is_never_written_over(photos: Path, finished: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_is_never_overwritten(photos: Path, finished: Path, capsys: pytest.CaptureFixture[str]):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     with pytest.raises(SystemExit, match="2"):
         fit(photos, *TINY, "--out", finished)
-    said = capsys.readouterr().err
-    assert "holds a finished run already; nothing was changed" in said
-    assert "vitkit resume" not in said
+    printed = capsys.readouterr().err
+    assert "holds a finished run already; nothing was changed" in printed
+    assert "vitkit resume" not in printed
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
@@ -291,11 +293,11 @@ def test_a_finished_run_has_nothing_to_resume(finished: Path, capsys: pytest.Cap
 
 @pytest.fixture
 def mistaken(photos: Path, tmp_path: Path) -> Path:
-    """Data that mistakes are made with."""
+    """Create the data of the commands below."""
     (tmp_path / "photos").symlink_to(photos)
     (tmp_path / "empty").mkdir()
     (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "a.png").write_bytes(picture(0, 0))
+    (tmp_path / "flat" / "a.png").write_bytes(image_bytes(0, 0))
     write_photos(tmp_path / "one", 3, {"ant": 0})
     write_photos(tmp_path / "few", 1)
     Path("bad.toml").write_text("bacth = 3\n", encoding="utf-8")
@@ -303,15 +305,15 @@ def mistaken(photos: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-MISTAKES = {  # what is typed: what is told
+MISTAKES = {  # command: message
     "fit": "no data named",
     "fit nowhere": "nowhere does not exist",
     "fit phtos": "phtos does not exist; did you mean photos",
-    "fit empty": "empty has no pictures I can use",
-    f"fit flat {' '.join(TINY)}": "flat has no labels to fit",
-    f"fit one {' '.join(TINY)}": "pictures of one class only to fit, ant",
-    f"fit few {' '.join(TINY)}": "too few to set some aside for scoring",
-    f"fit two.csv {' '.join(TINY)}": "more than one column of labels: label, category",
+    "fit empty": "empty has no usable images",
+    f"fit flat {' '.join(TINY)}": "flat has no labels to train on",
+    f"fit one {' '.join(TINY)}": "training images of one class only, ant",
+    f"fit few {' '.join(TINY)}": "too few to hold some out for testing",
+    f"fit two.csv {' '.join(TINY)}": "more than one label column: label, category",
     f"fit photos {' '.join(TINY)} --label x": "photos has no columns",
     "fit photos --weights none --model mu/4x": "there is no model 'mu/4x'; did you mean mu/4",
     "fit photos --model mu/4": "no public weights are known for mu/4",
@@ -337,34 +339,34 @@ MISTAKES = {  # what is typed: what is told
     f"fit photos {' '.join(TINY)} --image 18": "18 x 18 image cannot be cut into 4-pixel patches; use 16 x 16",
     f"fit photos {' '.join(TINY)} --workers -1": "workers = -1: 0 or more is needed",
     f"fit photos {' '.join(TINY)} --device gpu": "device = 'gpu' is not known",
-    f"fit photos {' '.join(TINY)} --set schedule.warmup=3": "the warm-up of 3 steps is all of the run's 3",
+    f"fit photos {' '.join(TINY)} --set schedule.warmup=3": "the warm-up of 3 steps is as long as the run, which has 3",
     f"fit photos {' '.join(TINY)} --set patience=2": "patience = 2",
     f"fit photos {' '.join(TINY)} --set augment.mixup=-1": "augment.mixup = -1",
     f"fit photos {' '.join(TINY)} --set freeze=7": "freeze = 7, but the model has 2 blocks",
-    f"fit photos {' '.join(TINY)} --set options.classes=7": "the data say how many classes there are",
-    "fit photos --weights none --model mu/4 --image 16 --epochs 1 --batch 128": "no step of batch 128",
+    f"fit photos {' '.join(TINY)} --set options.classes=7": "the number of classes comes from the data",
+    "fit photos --weights none --model mu/4 --image 16 --epochs 1 --batch 128": "less than one step of batch 128",
     "fit photos --weights nowhere.npz": "nowhere.npz does not exist",
     "fit photos --weights empty": "empty",
     f"fit photos {' '.join(TINY)} --out bad.toml": "bad.toml is a file, not a folder",
     "pretrain": "no data named",
-    "pretrain flat --model mu/4 --image 16 --lr auto": "--lr auto chooses by accuracy",
+    "pretrain flat --model mu/4 --image 16 --lr auto": "--lr auto needs labels; this run has none",
     "resume nowhere": "nowhere does not exist",
     "resume photos": "photos is not a run folder",
 }
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_is_one_clear_message_and_leaves_nothing_behind(
+def test_a_mistake_is_one_clear_message_and_leaves_no_files(
     typed: str, mistaken: Path, capsys: pytest.CaptureFixture[str]
 ):
     before = {path.name for path in mistaken.iterdir()}
     with pytest.raises(SystemExit) as stopped:
         main(typed.split())
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert stopped.value.code == 2
-    assert MISTAKES[typed] in told
-    assert "Traceback" not in told
-    assert told.count("vitkit fit: ") <= 1
+    assert MISTAKES[typed] in printed
+    assert "Traceback" not in printed
+    assert printed.count("vitkit fit: ") <= 1
     assert {path.name for path in mistaken.iterdir()} - {"runs"} == before
     assert not list(mistaken.glob("runs/*"))
 
@@ -377,7 +379,7 @@ def test_the_corrected_command_works_in_the_same_place(mistake: list[str], photo
     assert vitkit.load("run").metadata.labels == ("ant", "bee", "cow")
 
 
-def test_a_folder_that_holds_other_things_is_left_alone(photos: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_with_other_files_is_not_touched(photos: Path, capsys: pytest.CaptureFixture[str]):
     Path("run/checkpoints").mkdir(parents=True)
     Path("run/checkpoints/mine.pt").write_text("mine", encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
@@ -396,7 +398,7 @@ def test_fitting_starts_from_weights_of_any_form(photos: Path, form: str):
     assert vitkit.load("next").config.patch == 4
 
 
-def test_a_broken_weights_file_is_a_message(photos: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_damaged_weights_file_is_a_message(photos: Path, capsys: pytest.CaptureFixture[str]):
     Path("half.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00 half of a head")
     with pytest.raises(SystemExit, match="2"):
         fit(photos, "--weights", "half.safetensors", "--steps", "2", "--out", "run")
@@ -412,30 +414,30 @@ def test_a_failed_start_leaves_an_empty_folder_empty(photos: Path):
     fit(photos, *TINY, "--out", "run")
 
 
-def test_weights_of_a_run_that_knows_the_pictures_to_score_are_warned_of(
+def test_weights_of_a_run_that_trained_on_the_test_images_cause_a_warning(
     photos: Path, capsys: pytest.CaptureFixture[str]
 ):
     fit(photos, *TINY, "--out", "first")
     fit(photos, *TINY, "--weights", "first", "--out", "same", "--set", "seed=3")
-    assert "has learned from these data" not in capsys.readouterr().out
+    assert "was trained on these data" not in capsys.readouterr().out
     fit(photos, *TINY, "--weights", "first", "--out", "other", "--set", "split_seed=3")
-    told = capsys.readouterr().out
-    assert "has learned from these data" in told
-    assert "has not seen" not in told
+    printed = capsys.readouterr().out
+    assert "was trained on these data" in printed
+    assert "not used in training" not in printed
 
 
 @pytest.mark.parametrize("verb", ["fit", "pretrain", "resume"])
-def test_help_fits_a_narrow_terminal_and_says_what_goes_in(
+def test_help_fits_a_narrow_terminal_and_names_its_input(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as stopped:
         main([verb, "--help"])
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert stopped.value.code == 0
-    assert ("RUN" if verb == "resume" else "DATA") in told.splitlines()[0]
-    assert "None" not in told
-    assert max(map(len, told.splitlines())) <= 80
+    assert ("RUN" if verb == "resume" else "DATA") in printed.splitlines()[0]
+    assert "None" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_the_list_of_verbs_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]):
@@ -443,7 +445,7 @@ def test_the_list_of_verbs_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_run_that_is_stopped_while_it_is_scored_can_be_resumed_at_once(
+def test_a_run_that_is_stopped_during_scoring_can_be_resumed(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run = tmp_path / "run"
@@ -453,10 +455,10 @@ def test_a_run_that_is_stopped_while_it_is_scored_can_be_resumed_at_once(
             vitkit.fit(photos, weights="none", model="mu/4", image=16, steps=3, batch=6, workers=0, out=run)
     assert "vitkit resume" in str(kept.value)
     main(["resume", str(run)])
-    assert {path.name for path in run.iterdir()} >= WHOLE
+    assert {path.name for path in run.iterdir()} >= COMPLETE
 
 
-def test_a_run_that_cannot_even_be_recorded_leaves_nothing(
+def test_a_run_that_cannot_write_its_record_leaves_no_folder(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def full(folder: RunFolder, **added: Any) -> None:
@@ -469,15 +471,15 @@ def test_a_run_that_cannot_even_be_recorded_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_what_stopped_a_run_is_told_even_if_its_cost_cannot_be_written(
+def test_the_error_that_stopped_a_run_is_printed_even_if_its_time_cannot_be_recorded(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    whole = RunFolder.add_to_record
+    original = RunFolder.add_to_record
 
     def full(folder: RunFolder, **added: Any) -> None:
         if "seconds" in added:
             raise RunError("run.json cannot be written")
-        whole(folder, **added)
+        original(folder, **added)
 
     def stopped(*given: object) -> None:
         raise RunError("the checkpoint of step 3 cannot be written")

@@ -1,4 +1,4 @@
-"""Numbers, names and lists as people read them."""
+"""Numbers, names and lists are formatted for people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitkit.text import (
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (percent(0.90912), "90.9 %"),
         (percent(1.0), "100 %"),
@@ -56,5 +56,5 @@ from vitkit.text import (
         (printable("a\udcff.jpg"), "a\\udcff.jpg"),
     ],
 )
-def test_numbers_names_and_lists_read_well(said: str, expected: str) -> None:
-    assert said == expected
+def test_numbers_names_and_lists_are_formatted(text: str, expected: str) -> None:
+    assert text == expected

@@ -1,11 +1,11 @@
 """vitkit: the Vision Transformer as real software.
 
 model = vitkit.create("B/16", classes=37)              a model of the paper, untrained
-model = vitkit.load("weights.npz", image=384)          weights of Google's, timm's, Hugging Face's or our own
+model = vitkit.load("weights.npz", image=384)          weights of Google, timm, Hugging Face or vitkit
 vitkit.save(model, "out.npz", format="google")
-see = vitkit.preprocess(model)                         what the model takes of a picture: see("cat.jpg")
-run = vitkit.fit("photos/", epochs=5)                  a classifier of your pictures, as `vitkit fit` makes it
-classifier = vitkit.Classifier("runs/pets")            a trained one, asked: classifier("cat.jpg").label
+preprocess = vitkit.preprocess(model)                  an image as the model takes it: preprocess("cat.jpg")
+run = vitkit.fit("photos/", epochs=5)                  a classifier of your images, as `vitkit fit` trains it
+classifier = vitkit.Classifier("runs/pets")            a trained model: classifier("cat.jpg").label
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vitkit.errors import VitkitError
 if TYPE_CHECKING:
     from vitkit.model.build import create
     from vitkit.predict.classifier import Classifier
-    from vitkit.predict.preprocess import preprocess
+    from vitkit.predict.inputs import preprocess
     from vitkit.run import fit
     from vitkit.weights.load import load
     from vitkit.weights.save import save
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Classifier", "VitkitError", "create", "fit", "load", "preprocess", "save"]
 
-# torch takes seconds to import, so it waits until a name that needs it is used.
-_HOME = {
+# torch takes seconds to import, so the modules are imported when one of these names is used.
+_MODULES = {
     "Classifier": "vitkit.predict.classifier",
     "create": "vitkit.model.build",
     "fit": "vitkit.run",
     "load": "vitkit.weights.load",
-    "preprocess": "vitkit.predict.preprocess",
+    "preprocess": "vitkit.predict.inputs",
     "save": "vitkit.weights.save",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
+    if name in _MODULES:
         import importlib
 
-        return getattr(importlib.import_module(_HOME[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'vitkit' has no attribute {name!r}")
 
 

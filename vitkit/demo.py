@@ -1,4 +1,4 @@
-"""The whole story in two minutes, on pictures that are inside the package: check, pre-train, fit, score, report."""
+"""The demo: check, pre-train, fit, score and report in two minutes, on images inside the package."""
 
 from __future__ import annotations
 
@@ -8,56 +8,57 @@ from typing import Any, TextIO
 
 from vitkit.config.resolve import resolve
 from vitkit.data.check import check
-from vitkit.data.report import contact_sheet, print_report
+from vitkit.data.check_report import print_report
+from vitkit.data.contact_sheet import contact_sheet
 from vitkit.data.sources.fashion import NAME, SIDE
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.progress import show_progress
-from vitkit.run import begin, free_name
-from vitkit.run_folder import EVALUATION, refuse_strangers
+from vitkit.run import run_training, unused_path
+from vitkit.run_folder import EVALUATION, require_empty
 from vitkit.text import duration
 
 
-def demo(out: Path | None, talk: TextIO) -> Path:
-    """A folder with a contact sheet, a pre-trained model and a classifier; its name."""
+def demo(out: Path | None, output: TextIO) -> Path:
+    """Write a folder with a contact sheet, a pre-trained model and a classifier, and return its path."""
     started = time.monotonic()
-    folder = out or free_name(Path("runs/demo"))
+    folder = out or unused_path(Path("runs/demo"))
     folder.mkdir(parents=True, exist_ok=True)
-    refuse_strangers(folder)
+    require_empty(folder)
     classifier, pretrained = folder / "classifier", folder / "pretrained"
 
-    _heading(talk, "1 of 3", f"look at the data: vitkit check {NAME}")
+    _heading(output, "1 of 3", f"check the data: vitkit check {NAME}")
     data = open_data(NAME)
     report = check(data, progress=show_progress)
-    print_report(report, talk)
+    print_report(report, output)
     sheet = folder / "check.png"
-    contact_sheet(data, report, (SIDE, SIDE), "crop", 1).save(sheet)
+    contact_sheet(data, (SIDE, SIDE), "crop", 1).save(sheet)
 
-    _heading(talk, "2 of 3", f"learn from the pictures alone: vitkit pretrain {NAME} --recipe demo_pretrain")
-    _run({"recipe": "demo_pretrain", "out": str(pretrained)}, talk)
+    _heading(output, "2 of 3", f"pre-train on images without labels: vitkit pretrain {NAME} --recipe demo_pretrain")
+    _run({"recipe": "demo_pretrain", "out": str(pretrained)}, output)
 
-    _heading(talk, "3 of 3", f"learn the classes: vitkit fit {NAME} --recipe demo_fit --weights {pretrained}")
-    _run({"recipe": "demo_fit", "weights": str(pretrained), "out": str(classifier)}, talk)
+    _heading(output, "3 of 3", f"fit the classes: vitkit fit {NAME} --recipe demo_fit --weights {pretrained}")
+    _run({"recipe": "demo_fit", "weights": str(pretrained), "out": str(classifier)}, output)
 
     evaluation = Evaluation.from_json((classifier / EVALUATION).read_text(encoding="utf-8"))
-    _heading(talk, "done", f"in {duration(time.monotonic() - started)}")
+    _heading(output, "done", f"in {duration(time.monotonic() - started)}")
     lines = {
-        "accuracy": f"{evaluation.headline.value:.1%} of {evaluation.pictures:,} test pictures named rightly "
+        "accuracy": f"{evaluation.headline.value:.1%} of {evaluation.images:,} test images classified correctly "
         f"(95 % interval {evaluation.headline.low:.1%} to {evaluation.headline.high:.1%})",
         "report": f"{classifier / 'report.html'}: open it in a browser",
-        "pictures": f"{sheet}: what the model saw",
+        "images": f"{sheet}: the model's input",
         "next": f"vitkit evaluate {classifier} {NAME}",
         "": "vitkit check YOUR_PHOTOS/      then: vitkit fit YOUR_PHOTOS/",
     }
-    for name, text in lines.items():
-        print(f"{name:<10} {text}", file=talk, flush=True)
+    for label, text in lines.items():
+        print(f"{label:<10} {text}", file=output, flush=True)
     return folder
 
 
-def _run(over: dict[str, Any], talk: TextIO) -> None:
-    config, data, reason = resolve({"data": NAME, **over})
-    begin(config, data, reason, talk, "vitkit demo")
+def _run(settings: dict[str, Any], output: TextIO) -> None:
+    config, data, reason = resolve({"data": NAME, **settings})
+    run_training(config, data, reason, output, "vitkit demo")
 
 
-def _heading(talk: TextIO, number: str, text: str) -> None:
-    print(f"\n── {number}: {text}", file=talk, flush=True)
+def _heading(output: TextIO, number: str, text: str) -> None:
+    print(f"\n── {number}: {text}", file=output, flush=True)

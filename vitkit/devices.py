@@ -1,4 +1,4 @@
-"""Where a run computes, in which numbers, with how many readers."""
+"""Device, precision, data workers and threads of a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 from vitkit.errors import ConfigError
 
-Precision = Literal["bf16", "fp32"]
+TrainPrecision = Literal["bf16", "fp32"]
 
-MOST_READERS = 16
-SMALL = 50_000_000  # multiply-adds for a picture, up to which computing takes about as long as reading
+MAX_WORKERS = 16
+SMALL_MODEL_MACS = 50_000_000  # per image, up to which the model takes about as long as decoding
 
 
 def pick_device(name: str) -> torch.device:
-    """ "auto" is the GPU where there is one; under torchrun, each process takes its own."""
+    """Return the device by name; "auto" takes a GPU if there is one, under torchrun a different one in each process."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -31,52 +31,54 @@ def pick_device(name: str) -> torch.device:
         if not torch.cuda.is_available():
             built = "" if torch.version.cuda else ", built without CUDA"
             raise ConfigError(
-                "device = cuda: no CUDA device can be used here",
+                "device = cuda: torch can use no CUDA device on this machine",
                 found=f"torch {torch.__version__}{built}",
                 try_="--device cpu",
             )
         index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
         if index >= torch.cuda.device_count():
             raise ConfigError(
-                f"device = cuda:{index}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0",
+                f"device = cuda:{index}: this machine has {torch.cuda.device_count()} CUDA devices, counted from 0",
                 try_="--device cuda, or no more processes than devices",
             )
         device = torch.device("cuda", index)
     elif device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device = mps: there is no Apple GPU here", try_="--device cpu")
+        raise ConfigError("device = mps: this machine has no Apple GPU that torch can use", try_="--device cpu")
     elif device.type not in ("cuda", "mps", "cpu"):
         raise ConfigError(f"device = {name} is not supported", try_="auto, cuda, cuda:1, cpu or mps")
     return device
 
 
-def pick_precision(asked: str, device: torch.device) -> Precision:
-    """bf16 where the device multiplies it natively; a CPU is asked for it by name, for it costs exactness there."""
-    if asked != "auto":
-        return "bf16" if asked == "bf16" else "fp32"
+def pick_precision(requested: str, device: torch.device) -> TrainPrecision:
+    """Return the precision; "auto" takes bf16 on a GPU that multiplies it natively, and fp32 on a CPU."""
+    if requested != "auto":
+        return "bf16" if requested == "bf16" else "fp32"
     return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
 
 
-def pick_readers(asked: int | None, device: torch.device, processes: int) -> int:
-    """Processes that decode pictures: all cores feed a GPU; beside training on the CPU, one of them is enough."""
-    if asked is not None:
-        return asked
+def pick_workers(requested: int | None, device: torch.device, processes: int) -> int:
+    """Return the number of data workers; default: a GPU gets all cores, training on the CPU gets one worker."""
+    if requested is not None:
+        return requested
     share = cores() // processes
-    return max(1, min(share - 1, MOST_READERS)) if device.type != "cpu" else 1
+    return max(1, min(share - 1, MAX_WORKERS)) if device.type != "cpu" else 1
 
 
 def pick_threads(device: torch.device, macs: int) -> int:
-    """A small model leaves a core to the readers, who have as much to do as it has. Whether there are any is not asked:
-    threads decide the last bits of sums, and a run is to be the same with any number of readers.
+    """Return the number of threads: a small model on the CPU leaves a core to the data workers.
 
-    Threads that share a core with somebody wait for each other at every layer: with fashion's demo on two cores, two
-    threads were 1.4 times as fast as one on a quiet machine, and a tenth as fast beside one other busy process.
+    The actual number of workers must not matter: threads determine the last bits of sums, and a run has the same
+    result with any number of workers. Threads that share a core with another process wait for each other at every
+    layer: with fashion's demo on two cores, two threads were 1.4 times as fast as one on an idle machine, and a tenth
+    as fast next to one other busy process.
     """
     threads = torch.get_num_threads()
-    return max(1, min(threads, cores() - 1)) if device.type == "cpu" and macs < SMALL else threads
+    return max(1, min(threads, cores() - 1)) if device.type == "cpu" and macs < SMALL_MODEL_MACS else threads
 
 
 @contextlib.contextmanager
-def computing_with(threads: int) -> Iterator[None]:
+def use_threads(threads: int) -> Iterator[None]:
+    """Set torch's number of threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -86,6 +88,7 @@ def computing_with(threads: int) -> Iterator[None]:
 
 
 def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -102,15 +105,18 @@ def describe_machine() -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that a run may hope for: on a GPU also those that torch has and nobody uses. On the CPU all there are: what
-    is free changes with every file that is read, and a run's parts, which mixing and dropout depend on, are not to."""
+    """Return the bytes that a run can use: on a GPU the free ones and torch's unused cache, on the CPU all memory.
+
+    Free memory on the CPU changes with every file that is read; the micro-batch, which mixup and dropout depend on,
+    must not.
+    """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-        told = limit.read_text().strip() if limit.is_file() else "max"
-        return min(memory, int(told)) if told.isdigit() else memory
+        text = limit.read_text().strip() if limit.is_file() else "max"
+        return min(memory, int(text)) if text.isdigit() else memory
     except (ValueError, OSError, AttributeError):
         return 4 * 2**30

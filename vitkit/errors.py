@@ -1,4 +1,4 @@
-"""Mistakes a person can mend: what is wrong, where, what to do. The command line prints them and exits with 2."""
+"""Errors that a user can fix: what is wrong, where, and what to do; the command line prints them and exits with 2."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 
 class VitkitError(ValueError):
-    """`VitkitError("photos/ holds no pictures.", found="214 .heic files", try_="…")`: one aligned row per detail."""
+    """An error with one aligned row per detail: `VitkitError("no images in photos/.", found="a.txt", try_="…")`."""
 
     def __init__(self, what: str, **details: str | Iterable[str]) -> None:
         self.what, self.rows = what, dict[str, list[str]]()
         self.add(**details)
 
     def add(self, **details: str | Iterable[str]) -> None:
-        """What somebody further up knows as well."""
+        """Add details that a caller knows."""
         for name, text in details.items():
             self.rows[name.strip("_").replace("_", " ")] = [text] if isinstance(text, str) else list(text)
         column = max(map(len, self.rows), default=0)
@@ -38,11 +38,11 @@ class WeightsError(VitkitError):
 
 
 class DecodeError(VitkitError):
-    """A picture that cannot be used, and why, in one line."""
+    """An image that cannot be decoded; the message is one line."""
 
 
 class Interrupted(Exception):
-    """Work that was asked to stop, and did, with nothing lost."""
+    """Work that was interrupted and saved; the message says how to continue."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)
@@ -50,7 +50,7 @@ class Interrupted(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean B/16 or B/32?": the known names nearest to a mistyped word, or nothing; case is forgiven."""
+    """Return "; did you mean B/16 or B/32?", the known names nearest to a mistyped word, or ""; case is ignored."""
     by_lower = {name.lower(): name for name in known}
     close = [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)]
     return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,4 +1,4 @@
-"""The main job from end to end: settings → a run folder with a trained model, its score and its report."""
+"""A run from end to end: settings → a run folder with a trained model, its score and its report."""
 
 from __future__ import annotations
 
@@ -21,89 +21,92 @@ from vitkit.atomic import write_text
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
-from vitkit.data.loader import TooManyBroken
+from vitkit.data.loader import TooManyFailures
 from vitkit.data.partition import Partition, fingerprint, partition
-from vitkit.data.sources.base import Data
+from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
-from vitkit.data.sources.splits import fitting_split
-from vitkit.devices import describe_machine, pick_device, pick_readers
+from vitkit.data.sources.splits import training_split
+from vitkit.devices import describe_machine, pick_device, pick_workers
 from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.inspect.looks import looks
+from vitkit.inspect.inspection import rollout_overlays
 from vitkit.progress import show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
 from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.text import counted, duration
-from vitkit.train.distributed import Processes, joined, lost_peer
-from vitkit.train.lr_search import choose_rate
+from vitkit.train.distributed import Processes, lost_peer, process_group
+from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
-from vitkit.train.trainer import Say, train
+from vitkit.train.trainer import PrintLine, train
 from vitkit.weights.load import load
 
-FEW = 100_000  # pictures below which training from nothing is worth a warning
+MIN_IMAGES_FROM_SCRATCH = 100_000  # fewer are worth a warning
 
 
-def fit(data: str | os.PathLike[str], **chosen: Any) -> Path:
-    """A run as `vitkit fit` makes it, from Python: its folder, for `vitkit.Classifier` and `vitkit.load`.
+def fit(data: str | os.PathLike[str], **settings: Any) -> Path:
+    """Train as `vitkit fit` does and return the run folder, for `vitkit.Classifier` and `vitkit.load`.
 
-    What is `chosen` are settings by the names that config.toml has them under, tables as dictionaries: weights="none",
-    epochs=5, out="runs/photos", augment={"mixup": 0.2}.
+    The settings have the names of config.toml, tables as dictionaries: weights="none", epochs=5, out="runs/photos",
+    augment={"mixup": 0.2}.
     """
-    over = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in chosen.items()}
-    said = ", ".join([repr(os.fspath(data)), *(f"{name}={value!r}" for name, value in over.items())])
-    return start({**over, "data": os.fspath(data)}, over, sys.stdout, f"vitkit.fit({said})")
+    explicit = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()}
+    arguments = ", ".join([repr(os.fspath(data)), *(f"{name}={value!r}" for name, value in explicit.items())])
+    return start_run({**explicit, "data": os.fspath(data)}, explicit, sys.stdout, f"vitkit.fit({arguments})")
 
 
-def start(over: Mapping[str, Any], said: Mapping[str, Any], talk: TextIO, command: str) -> Path:
-    """A new run with what the user `said` and, maybe, has in a file; mistakes are told before anything is made."""
-    toml.check(over)
+def start_run(settings: Mapping[str, Any], explicit: Mapping[str, Any], output: TextIO, command: str) -> Path:
+    """Resolve the settings and run them; a mistake is an error before anything is written.
+
+    `explicit` are those that the user made just now and not in a file.
+    """
+    toml.check(settings)
 
     def resolved() -> tuple[Fit, Data, str]:
-        config, data, reason = resolve(over, said)
+        config, data, reason = resolve(settings, explicit)
         check_installed(config.track)
         return config, data, reason
 
-    return _begin(resolved, over.get("device") or "auto", talk, command)
+    return _start(resolved, settings.get("device") or "auto", output, command)
 
 
-def begin(config: Fit, data: Data, reason: str, talk: TextIO, command: str) -> Path:
-    """The same with every setting at hand; what is decided and found is said on `talk`."""
-    return _begin(lambda: (config, data, reason), config.device, talk, command)
+def run_training(config: Fit, data: Data, reason: str, output: TextIO, command: str) -> Path:
+    """Run resolved settings and print decisions and results to `output`."""
+    return _start(lambda: (config, data, reason), config.device, output, command)
 
 
-def _begin(resolved: Callable[[], tuple[Fit, Data, str]], device: str, talk: TextIO, command: str) -> Path:
-    """A new run folder, and everything that belongs into it."""
+def _start(resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: TextIO, command: str) -> Path:
+    """Create a run folder, train, score and report."""
     with contextlib.ExitStack() as held:
-        with joined(pick_device(device)) as processes:
-            say = _teller(processes, talk)
-            config, data, reason = processes.agreed(resolved)  # data may be missing on one machine of several
-            place = Path(processes.broadcast(config.out or free_name(_name(config))))
-            config = replace(config, out=str(place))
-            folder = processes.alone(lambda: RunFolder.create(place)) or RunFolder(place)
+        with process_group(pick_device(device)) as processes:
+            print_line = _line_printer(processes, output)
+            config, data, reason = processes.all_or_raise(resolved)  # data may be missing on one machine of several
+            path = Path(processes.broadcast(config.out or unused_path(_default_folder(config))))
+            config = replace(config, out=str(path))
+            folder = processes.on_rank_zero(lambda: RunFolder.create(path)) or RunFolder(path)
             held.callback(folder.close)
             try:
-                processes.alone(lambda: _begin_record(config, data, folder, reason, command))
-                splits = _carry_out(config, data, folder, processes, say, reason)
+                processes.on_rank_zero(lambda: _write_record(config, data, folder, reason, command))
+                splits = _train(config, data, folder, processes, print_line, reason)
             except BaseException as error:
-                if processes.first:
+                if processes.is_rank_zero:
                     folder.discard()
-                if isinstance(error, TooManyBroken):
-                    error.add(or_=_without_them(error.share, place))
+                if isinstance(error, TooManyFailures):
+                    error.add(or_=_advice_to_skip(error.share, path))
                 raise
-        if processes.first:
-            _finish(config, data, splits, folder, say)
+        if processes.is_rank_zero:
+            _finish_run(config, data, splits, folder, print_line)
     return folder.path
 
 
-def _begin_record(config: Fit, data: Data, folder: RunFolder, reason: str, command: str) -> None:
+def _write_record(config: Fit, data: Data, folder: RunFolder, reason: str, command: str) -> None:
     folder.write_config(config)
     folder.add_to_record(
         command=command,
         started=_now(),
         recipe_reason=reason,
-        data=_describe(data),
+        data=_describe_data(data),
         asked=toml.to_tables(config),
         settings=toml.to_tables(config),
         versions=_versions(),
@@ -111,16 +114,16 @@ def _begin_record(config: Fit, data: Data, folder: RunFolder, reason: str, comma
     )
 
 
-def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int | None = None) -> Path:
-    """A run that was stopped goes on from its last checkpoint, exactly as it would have."""
-    config = RunFolder(path).config() if (path / "config.toml").is_file() else Fit()
+def resume(path: Path, output: TextIO, *, device: str | None = None, workers: int | None = None) -> Path:
+    """Continue a run that was stopped from its last checkpoint, to the same result as if it had not stopped."""
+    config = RunFolder(path).config() if (path / CONFIG).is_file() else Fit()
     config = replace(
         config, device=device or config.device, workers=config.workers if workers is None else workers, out=str(path)
     )
     with contextlib.ExitStack() as held:
-        with joined(pick_device(config.device)) as processes:
-            say = _teller(processes, talk)
-            folder = processes.alone(lambda: RunFolder.open(path)) or RunFolder(path)
+        with process_group(pick_device(config.device)) as processes:
+            print_line = _line_printer(processes, output)
+            folder = processes.on_rank_zero(lambda: RunFolder.open(path)) or RunFolder(path)
             held.callback(folder.close)
             if "finished" in folder.record() and all((path / name).is_file() for name in (MODEL, REPORT, CARD)):
                 raise RunError(
@@ -131,159 +134,161 @@ def resume(path: Path, talk: TextIO, *, device: str | None = None, workers: int 
             data = open_data(config.data, label=config.label)
             _check_data(data, folder)
             try:
-                splits = _carry_out(config, data, folder, processes, say, folder.record().get("recipe_reason", ""))
-            except TooManyBroken as error:
-                error.add(or_=_without_them(error.share, path))
+                splits = _train(config, data, folder, processes, print_line, folder.record().get("recipe_reason", ""))
+            except TooManyFailures as error:
+                error.add(or_=_advice_to_skip(error.share, path))
                 raise
-        if processes.first:
-            _finish(config, data, splits, folder, say)
+        if processes.is_rank_zero:
+            _finish_run(config, data, splits, folder, print_line)
     return path
 
 
-def _without_them(share: float, run: Path) -> str:
-    """How a run does without that share of its pictures, or twice as many; where it had not begun, nothing is left."""
+def _advice_to_skip(share: float, run: Path) -> str:
+    """Return how to allow that share of failed images, or twice as many; a run that never began left no folder."""
     allowed = min(max(0.2, math.ceil(20 * share) / 10), 1.0)
     if not (run / CONFIG).is_file():
-        return f"--set max_failed={allowed:g} does without them"
-    return f"max_failed = {allowed:g} in {run / CONFIG}, then vitkit resume {shlex.quote(str(run))}: does without them"
+        return f"--set max_failed={allowed:g} skips them"
+    return f"max_failed = {allowed:g} in {run / CONFIG}, then vitkit resume {shlex.quote(str(run))}: skips them"
 
 
-def _carry_out(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say, reason: str) -> Partition:
+def _train(
+    config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine, reason: str
+) -> Partition:
     began = time.monotonic()
     decisions: list[tuple[str, str]] = []
 
-    def note(name: str, text: str) -> None:
-        decisions.append((name, text))
-        say(name, text)
+    def log(label: str, text: str) -> None:
+        decisions.append((label, text))
+        print_line(label, text)
 
-    def add_up() -> None:
-        """A run that was stopped has cost what it has cost."""
-        if processes.first:
+    def record_time() -> None:
+        """Add the time of this session to that of earlier ones."""
+        if processes.is_rank_zero:
             before = folder.record().get("seconds", 0.0)
             folder.add_to_record(decisions=decisions, seconds=round(before + time.monotonic() - began, 1))
 
-    note("why", reason)
+    log("why", reason)
     for text in data.notes:
-        note("note", text)
-    _warn(config, data, note)
+        log("note", text)
+    _warn(config, data, log)
     try:
         if config.choose_lr:
-            config = choose_rate(config, data, folder, processes, note)
-        splits = train(config, data, folder, processes, note)
+            config = search_lr(config, data, folder, processes, log)
+        splits = train(config, data, folder, processes, log)
     except BaseException as error:
-        with contextlib.suppress(VitkitError):  # on a disk that is full, what stopped the run is the news
-            add_up()
+        with contextlib.suppress(VitkitError):  # on a full disk, the first error is the one to report
+            record_time()
         if processes.world_size > 1 and lost_peer(error):
             raise RunError(
-                "another process of this run has ended, and this one cannot go on without it.",
+                "another process of this run has ended, and this one cannot continue without it.",
                 found="".join(str(error).splitlines()[:1]),
-                then=f"vitkit resume {shlex.quote(str(folder.path))}, started in the same way",
+                then=f"vitkit resume {shlex.quote(str(folder.path))}, started with the same torchrun command",
             ) from error
         raise
-    add_up()
+    record_time()
     return splits
 
 
-def _warn(config: Fit, data: Data, note: Say) -> None:
-    pictures = len(data.splits[fitting_split(data)])
-    if config.weights == "none" and config.objective == "labels" and pictures < FEW:
-        note(
+def _warn(config: Fit, data: Data, log: PrintLine) -> None:
+    images = len(data.splits[training_split(data)])
+    if config.weights == "none" and config.objective == "labels" and images < MIN_IMAGES_FROM_SCRATCH:
+        log(
             "warning",
-            f"{pictures:,} pictures are few to train from nothing. Ti/16 came to 11.8 % so on the 3,680 of "
-            "Pets, and to 91.4 % from trained weights: --weights hf:… or PATH",
+            f"{images:,} images are few to train from scratch. On the 3,680 of Pets, Ti/16 reached 11.8 % from scratch "
+            "and 91.4 % from pre-trained weights: --weights hf:… or PATH",
         )
-    if config.objective == "labels" and (seen := _seen_before(config, data)):
-        note("warning", seen)
+    if config.objective == "labels" and (warning := _leak_warning(config, data)):
+        log("warning", warning)
 
 
-def _seen_before(config: Fit, data: Data) -> str:
-    """Weights of a run that learned from these data may know pictures that are to score the new one."""
-    here, run = partition(data, **config.partition).held_out, RunFolder.of(config.weights)
-    if here is None or run is None:
+def _leak_warning(config: Fit, data: Data) -> str:
+    """Return a warning where the weights come from a run that trained on images of the test split, else ""."""
+    held_out, run = partition(data, **config.partition).held_out, RunFolder.from_weights(config.weights)
+    if held_out is None or run is None:
         return ""
-    began = run.record()
-    if began.get("settings", {}).get("data") != config.data or began.get("split") == here:
+    record = run.record()
+    if record.get("settings", {}).get("data") != config.data or record.get("split") == held_out:
         return ""
-    how = "" if began.get("objective") == "labels" else ", though without their labels"
-    return f"{config.weights} has learned from these data{how}, from pictures to be scored too: the score may flatter"
+    note = "" if record.get("objective") == "labels" else ", though without labels"
+    return f"{config.weights} was trained on these data{note}, test images included: the score may be too high"
 
 
-def _finish(config: Fit, data: Data, splits: Partition, folder: RunFolder, say: Say) -> None:
-    """The score, on pictures that training has not seen, and the report."""
+def _finish_run(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
+    """Score the model on the test split and write the report."""
     try:
-        _score_and_report(config, data, splits, folder, say)
+        _score_and_report(config, data, splits, folder, print_line)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"trained, but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes it", 130
+            f"trained but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes the run", 130
         ) from None
 
 
-def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, say: Say) -> None:
+def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
     began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
     if splits.test is not None:
         scored = replace(data, splits={splits.test_name: splits.test})
-        # broken pictures are told in the report: hours of training are not lost over them
+        # the report lists images that failed to decode: hours of training are not lost over them
         evaluation = evaluate(
             model,
             scored,
             splits.test_name,
             device=device,
             max_failed=1.0,
-            workers=pick_readers(config.workers, device, 1),
+            workers=pick_workers(config.workers, device, 1),
             progress=show_progress,
         )
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
-        unseen = "" if _seen_before(config, data) else " that training has not seen"
-        say("score", _score(evaluation) + unseen)
+        unseen = "" if _leak_warning(config, data) else " not used in training"
+        print_line("score", _describe_score(evaluation) + unseen)
     folder.add_to_record(finished=_now())
-    shown = splits.train if splits.test is None else splits.test
-    report = write_report(folder.path, shown, looks(model, shown))
+    split = splits.train if splits.test is None else splits.test
+    report = write_report(folder.path, split, rollout_overlays(model, split))
     write_card(folder.path)
-    say(
+    print_line(
         "took",
-        f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and to report",
+        f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
-    say("report", str(report))
-    here = shlex.quote(str(folder.path))
-    say("next", f"vitkit evaluate {here} DATA" if splits.test is not None else f"vitkit fit DATA --weights {here}")
+    print_line("report", str(report))
+    run = shlex.quote(str(folder.path))
+    command = f"vitkit evaluate {run} DATA" if splits.test is not None else f"vitkit fit DATA --weights {run}"
+    print_line("next", command)
 
 
-def _score(evaluation: Evaluation) -> str:
+def _describe_score(evaluation: Evaluation) -> str:
     best = evaluation.headline
     name = "mean average precision" if evaluation.multilabel else "top-1"
     macro = f"; macro-F1 {evaluation.macro_f1.value:.1%}" if evaluation.macro_f1 else ""
     return (
-        f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}){macro} on "
-        f"{counted(evaluation.pictures, 'picture')}"
+        f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}){macro} on {counted(evaluation.images, 'image')}"
     )
 
 
 def _check_data(data: Data, folder: RunFolder) -> None:
-    began = folder.record().get("data", {}).get("fingerprint")
-    if began is not None and began != fingerprint(data, fitting_split(data)):
+    recorded = folder.record().get("data", {}).get("fingerprint")
+    if recorded is not None and recorded != fingerprint(data, training_split(data)):
         raise RunError(
-            f"{data.name} is not what {folder.path} was begun with: pictures or classes have changed.",
-            try_="bring the data back as they were, or start a new run",
+            f"{data.name} is not what {folder.path} was started with: images or classes have changed.",
+            try_="restore the data, or start a new run",
         )
 
 
-def _teller(processes: Processes, talk: TextIO) -> Say:
-    def say(name: str, text: str) -> None:
-        if processes.first:
-            print(f"{name:<9} {text}", file=talk, flush=True)
+def _line_printer(processes: Processes, output: TextIO) -> PrintLine:
+    def print_line(label: str, text: str) -> None:
+        if processes.is_rank_zero:
+            print(f"{label:<9} {text}", file=output, flush=True)
 
-    return say
+    return print_line
 
 
-def _describe(data: Data) -> dict[str, Any]:
+def _describe_data(data: Data) -> dict[str, Any]:
     return {
         "name": data.name,
         "kind": data.kind,
         "classes": len(data.classes),
         "notes": list(data.notes),
         "pictures": {name: len(split) for name, split in data.splits.items()},
-        "fingerprint": fingerprint(data, fitting_split(data)),
+        "fingerprint": fingerprint(data, training_split(data)),
         "counts": {
             name: dict(zip(data.classes, split.per_class(len(data.classes)).tolist(), strict=True))
             for name, split in data.splits.items()
@@ -301,18 +306,18 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _name(config: Fit) -> Path:
+def _default_folder(config: Fit) -> Path:
     model = config.model.replace("/", "-") or Path(config.weights).stem
     return Path(f"runs/{Path(config.data).stem or 'data'}-{model}")
 
 
-def free_name(wanted: Path) -> Path:
-    """The folder's name, or the first of name-2, name-3, … that is not taken."""
-    number, name = 1, wanted
-    while name.exists():
+def unused_path(path: Path) -> Path:
+    """Return the path, or the first of path-2, path-3, … that does not exist."""
+    number, candidate = 1, path
+    while candidate.exists():
         number += 1
-        name = wanted.with_name(f"{wanted.name}-{number}")
-    return name
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
 
 
 def _now() -> str:

@@ -1,7 +1,7 @@
-"""A run folder: the artefact and the record. One process at a time writes it; whatever it holds is whole.
+"""A run folder: the model and the record of a run, written by one process at a time and atomically.
 
 model.safetensors, model.json   the trained model            config.toml     every resolved setting
-metrics.jsonl                   what happened, line by line   run.json        command, versions, data, decisions
+metrics.jsonl                   the training log              run.json        command, versions, data, decisions
 evaluation.json, report.html, README.md                      checkpoints/    states to resume from
 """
 
@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import weakref
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from vitkit.atomic import locked, write_text
+from vitkit.atomic import lock, write_text
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError, VitkitError
@@ -26,23 +25,21 @@ LOCK = ".lock"
 CONFIG, RECORD, METRICS, EVALUATION, MODEL = "config.toml", "run.json", "metrics.jsonl", "evaluation.json", "model.json"
 REPORT, CARD = "report.html", "README.md"
 
-_locked: weakref.WeakSet[RunFolder] = weakref.WeakSet()
-
 
 class RunError(VitkitError):
-    """A run folder that cannot be used, or a run that cannot go on."""
+    """A run folder that cannot be used, or a run that cannot continue."""
 
 
 class RunFolder:
     def __init__(self, path: Path):
         self.path = path
-        self.made = False  # by us, just now
+        self.created = False  # by this process
         self._lock: IO[str] | None = None
         self._metrics: IO[str] | None = None
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """A new folder, locked; one with a run in it is not written over."""
+        """Create and lock a folder; one that holds a run is never overwritten."""
         if (path / CONFIG).exists():
             if "finished" in cls(path).record():
                 raise RunError(
@@ -57,32 +54,32 @@ class RunFolder:
         if path.is_file():
             raise RunError(f"{path} is a file, not a folder.", try_="--out another name")
         folder = cls(path)
-        folder.made = not path.exists()
+        folder.created = not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"{path} cannot be made: {error.strerror}.", try_="--out a folder you may write") from error
-        refuse_strangers(path)
+            raise RunError(f"{path} cannot be made: {error.strerror}.", try_="--out a folder you can write") from error
+        require_empty(path)
         folder.lock()
         return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """A folder with a run in it, locked."""
+        """Open and lock a folder that holds a run."""
         if not (path / CONFIG).is_file():
-            found = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else []
+            entries = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else []
             raise RunError(
                 f"{path} is not a run folder." if path.exists() else f"{path} does not exist.",
                 looked_for=str(path / CONFIG),
-                **({"found": ", ".join(found)} if found else {}),
+                **({"found": ", ".join(entries)} if entries else {}),
             )
         folder = cls(path)
         folder.lock()
         return folder
 
     @classmethod
-    def of(cls, weights: str) -> RunFolder | None:
-        """The folder that weights come from, named as it or by its model.safetensors; None for weights of no run."""
+    def from_weights(cls, weights: str) -> RunFolder | None:
+        """Return the run folder that weights come from (a folder or its model.safetensors), None if of no run."""
         path = Path(weights).expanduser()
         if path.name == "model.safetensors" and path.is_file():
             path = path.parent
@@ -91,18 +88,12 @@ class RunFolder:
     def lock(self) -> None:
         try:
             self._lock = (self.path / LOCK).open("a")
-            if not locked(self._lock):
+            if not lock(self._lock):
                 raise RunError(f"{self.path} is in use by another process.", try_="wait for it, or stop it")
-            _locked.add(self)
         except OSError as error:
             raise RunError(
-                f"{self.path} cannot be written: {error.strerror}.", try_="--out a folder you may write"
+                f"{self.path} cannot be written: {error.strerror}.", try_="--out a folder you can write"
             ) from error
-
-    def leave_lock(self) -> None:
-        """To the process that this one was forked from: readers live on for seconds after a run was killed."""
-        if self._lock is not None:
-            self._lock.close()
 
     def close(self) -> None:
         for file in (self._metrics, self._lock):
@@ -111,15 +102,15 @@ class RunFolder:
         self._metrics = self._lock = None
 
     def discard(self) -> None:
-        """A run that never began leaves no folder that would be in the way of the next attempt."""
-        begun = any(self.path.rglob(METRICS))  # a step was finished, in this run or in one of its trials
+        """Remove the files of a run that never completed a step, so that the next attempt can use the folder."""
+        begun = any(self.path.rglob(METRICS))  # a step was completed, in this run or in one of its trials
         self.close()
         if begun:
             return
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         for name in (CONFIG, RECORD, LOCK):
             (self.path / name).unlink(missing_ok=True)
-        if self.made:
+        if self.created:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def check_space(self, needed: int) -> None:
@@ -159,7 +150,7 @@ class RunFolder:
         write_text(self.path / RECORD, text + "\n", RunError)
 
     def log(self, kind: str, step: int, **values: Any) -> None:
-        """A line of metrics.jsonl; it reaches the disk with the next checkpoint at the latest."""
+        """Append a line to metrics.jsonl; the next checkpoint syncs it to disk."""
         try:
             if self._metrics is None:
                 self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
@@ -173,21 +164,23 @@ class RunFolder:
             os.fsync(self._metrics.fileno())
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """Line by line; a last line that a kill cut short is left out."""
+        """Yield the lines of metrics.jsonl; a last line that a kill cut short is left out."""
         try:
             text = (self.path / METRICS).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return
-        for line in text.removesuffix("\n").split("\n"):  # splitlines() would cut at what names may hold
+        for line in text.removesuffix("\n").split(
+            "\n"
+        ):  # splitlines() would also split at characters that names may hold
             try:
                 yield json.loads(line)
             except ValueError:
                 return
 
-    def forget_after(self, step: int, skipped: Collection[int] = ()) -> None:
-        """Metrics as they were at a checkpoint; what came later will be computed, and written, again.
+    def truncate_metrics(self, step: int, skipped: Collection[int] = ()) -> None:
+        """Drop the metrics after the checkpoint of this step: training computes and logs those steps again.
 
-        Of the steps that were rolled back, those that the checkpoint knows it has `skipped` stay named.
+        Rolled-back steps that the checkpoint lists as `skipped` keep their lines.
         """
         kept = [
             line
@@ -201,21 +194,12 @@ class RunFolder:
         write_text(self.path / METRICS, text, RunError)
 
 
-def _leave_locks() -> None:
-    for folder in _locked:
-        folder.leave_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_locks)
-
-
-def refuse_strangers(path: Path) -> None:
-    """What is in a folder already is somebody's."""
-    strangers = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-    if strangers:
+def require_empty(path: Path) -> None:
+    """Raise an error for a folder that holds other files."""
+    entries = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if entries:
         raise RunError(
             f"{path} is not empty; a run needs a folder of its own.",
-            found=", ".join(strangers[:8]),
-            try_=f"--out {path / 'run'}, or leave --out away",
+            found=", ".join(entries[:8]),
+            try_=f"--out {path / 'run'}, or leave --out out",
         )

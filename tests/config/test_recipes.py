@@ -1,4 +1,4 @@
-"""The recipes against the paper's Tables 3 and 4, typed here from the paper; the others are at least sound."""
+"""The recipes against the paper's Tables 3 and 4, copied from the paper; the others are complete and run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from vitkit.cli import training
 from vitkit.cli.main import main
+from vitkit.cli.training_options import TrainingOptions
 from vitkit.config.recipes import RECIPES, pick_recipe, recipe
 from vitkit.config.schema import SGD, AdamW, Fit, Masked
 from vitkit.config.toml import from_tables, write
@@ -65,7 +65,7 @@ def test_pre_training_is_as_in_table_3(name: str, model: str):
     assert (config.batch, config.image) == (4096, (224, 224))
     assert (config.epochs in epochs, config.steps) == (True, None)
     assert (config.lr, config.schedule.kind, config.schedule.warmup) == (rate, decay, 10_000)
-    # Adam; of the two ways to decay weights, big_vision's, which Google's later code uses
+    # Adam, with the decoupled weight decay of big_vision, Google's later code
     assert config.optimizer == AdamW(betas=(0.9, 0.999), weight_decay=weight_decay)
     assert (config.dropout or 0.0) == dropout
     assert config.clip == (1.0 if name == "imagenet_pretrain" else 0.0)
@@ -110,7 +110,7 @@ QUOTED = {
     "large_scratch": {"76.5"},  # big_vision
 }
 
-# How many pictures lead to a recipe that is picked by their number
+# a number of images for which a recipe is picked
 PICKED_AT = {
     "small_transfer": 500,
     "medium_transfer": 5_000,
@@ -124,41 +124,46 @@ PICKED_AT = {
 
 @pytest.mark.parametrize("name", QUOTED)
 def test_docstrings_quote_the_paper(name: str):
-    words = set(re.findall(r"[\d,.]*\d", RECIPES[name].__doc__ or ""))
-    assert words >= QUOTED[name]
+    figures = set(re.findall(r"[\d,.]*\d", RECIPES[name].__doc__ or ""))
+    assert figures >= QUOTED[name]
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_is_a_whole_run_that_survives_toml(name: str):
+def test_every_recipe_is_a_complete_run_that_survives_toml(name: str):
     config = recipe(name)
     assert isinstance(config, Fit)
     assert config.recipe == name
     assert (config.steps is None) != (config.epochs is None)
     assert from_tables(tomllib.loads(write(config))) == config
     image = {} if config.image is None else {"image": config.image}
-    configure(config.model, **image, **config.options)  # a model that exists, at a size it can take
+    configure(config.model, **image, **config.options)  # raises an error for an unknown model or a size it cannot take
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_names_a_command_that_leads_to_it(name: str, monkeypatch: pytest.MonkeyPatch):
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(training, "_begin", lambda flags, *_, **__: given.append(flags))
-    found = re.search(r"^ +(vitkit (?:fit|pretrain) .*?)(?:   |$)", RECIPES[name].__doc__ or "", re.MULTILINE)
-    assert found, "no command"
-    main(shlex.split(found[1])[1:])
-    flags = given.pop()
+    calls: list[dict[str, Any]] = []
+
+    def start_training(options: TrainingOptions, *, pretraining: bool = False, **flags: Any) -> None:
+        calls.append({**vars(options), **flags})
+
+    for verb in ("fit", "pretrain"):
+        monkeypatch.setattr(f"vitkit.cli.{verb}.start_training", start_training)
+    command = re.search(r"^ +(vitkit (?:fit|pretrain) .*?)(?:   |$)", RECIPES[name].__doc__ or "", re.MULTILINE)
+    assert command, "no command"
+    main(shlex.split(command[1])[1:])
+    flags = calls.pop()
     assert flags["data"]
     picked = (
         flags["recipe"]
         or pick_recipe(
-            PICKED_AT[name], objective=flags.get("objective") or "labels", from_nothing=flags["weights"] == "none"
+            PICKED_AT[name], objective=flags.get("objective") or "labels", from_scratch=flags["weights"] == "none"
         )[0]
     )
     assert picked == name
 
 
 @pytest.mark.parametrize(
-    ("pictures", "transfer", "scratch"),
+    ("images", "transfer", "scratch"),
     [
         (1, "small_transfer", "small_scratch"),
         (1_999, "small_transfer", "small_scratch"),
@@ -170,17 +175,17 @@ def test_every_recipe_names_a_command_that_leads_to_it(name: str, monkeypatch: p
         (10**8, "large_transfer", "large_scratch"),
     ],
 )
-def test_a_recipe_is_picked_by_the_number_of_pictures(pictures: int, transfer: str, scratch: str):
-    for from_nothing, name in ((False, transfer), (True, scratch)):
-        picked, why = pick_recipe(pictures, objective="labels", from_nothing=from_nothing)
+def test_a_recipe_is_picked_by_the_number_of_images(images: int, transfer: str, scratch: str):
+    for from_scratch, name in ((False, transfer), (True, scratch)):
+        picked, reason = pick_recipe(images, objective="labels", from_scratch=from_scratch)
         assert picked == name
-        assert f"{pictures:,} pictures" in why
-        assert (recipe(picked).weights == "none") == from_nothing
-    assert pick_recipe(pictures, objective="masked-patch", from_nothing=True)[0] == "small_masked_patch"
+        assert f"{images:,} images" in reason
+        assert (recipe(picked).weights == "none") == from_scratch
+    assert pick_recipe(images, objective="masked-patch", from_scratch=True)[0] == "small_masked_patch"
 
 
 @pytest.mark.parametrize("name", ["small_transfer", "medium_transfer", "large_transfer"])
-def test_ordinary_fine_tuning_stays_at_the_size_of_its_weights(name: str):
+def test_fine_tuning_by_size_of_data_keeps_the_image_size_of_the_weights(name: str):
     assert recipe(name).image is None
 
 
@@ -188,11 +193,11 @@ def test_ordinary_fine_tuning_stays_at_the_size_of_its_weights(name: str):
     ("name", "model"), [("jft_pretrain", "Ti/16"), ("jft_pretrain", "R200x3"), ("imagenet21k_pretrain", "H/14")]
 )
 def test_a_model_that_a_table_lacks_is_an_error_with_its_rows(name: str, model: str):
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         recipe(name, model)
-    assert f"Table 3 has no row for {model}" in str(told.value)
-    rows = {row for given, row in TABLE_3 if given == name}
-    assert rows == set(str(told.value).split("rows")[1].replace(",", " ").split())
+    assert f"Table 3 has no row for {model}" in str(error.value)
+    rows = {row for recipe_name, row in TABLE_3 if recipe_name == name}
+    assert rows == set(str(error.value).split("rows")[1].replace(",", " ").split())
 
 
 def test_an_unknown_recipe_is_an_error_with_the_nearest_name():
@@ -202,20 +207,20 @@ def test_an_unknown_recipe_is_an_error_with_the_nearest_name():
 
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"jft_pretrain", "imagenet21k_pretrain"}))
 def test_other_recipes_take_any_model(name: str):
-    """And are the same for all but for what a model has none of, or cannot be cut into."""
+    """Their settings differ only where a model has no dropout or its patches do not divide the image size."""
     for model in NAMED:
-        given, usual, built = recipe(name, model), recipe(name), configure(model)
+        config, usual, built = recipe(name, model), recipe(name), configure(model)
         if isinstance(built, ResNetConfig):
-            assert given.dropout in (None, usual.dropout)
-            usual = replace(usual, dropout=given.dropout)
+            assert config.dropout in (None, usual.dropout)
+            usual = replace(usual, dropout=config.dropout)
         elif usual.image == (384, 384):
-            configure(model, image=given.image)
-            assert 0 <= usual.image[0] - given.image[0] < built.stride
-            usual = replace(usual, image=given.image)
-        assert replace(given, model="", options={}) == replace(usual, model="", options={})
+            configure(model, image=config.image)
+            assert 0 <= usual.image[0] - config.image[0] < built.stride
+            usual = replace(usual, image=config.image)
+        assert replace(config, model="", options={}) == replace(usual, model="", options={})
 
 
-def test_the_learning_rate_is_judged_on_the_papers_shares():
+def test_the_learning_rate_is_validated_on_the_papers_shares():
     """B.1.1: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of ImageNet."""
     assert {name: recipe(f"{name}_transfer").lr_dev for name in ("pets", "flowers", "cifar", "imagenet")} == {
         "pets": 0.1,

@@ -1,4 +1,4 @@
-"""What a user said → every setting of a run: what means nothing is told, what was decided is decided anew."""
+"""Resolving settings: an unused setting is an error, and a new run decides anew what an old one decided."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import vitkit
 from tests.test_run import TINY, fit, write_photos
 from vitkit.cli.main import main
 from vitkit.config import toml
+from vitkit.config.resolve import resolve_weights
+from vitkit.config.schema import Fit
+from vitkit.errors import ConfigError
+from vitkit.weights.public import DEFAULTS
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--set", "options.eps=abc"], "eps='abc' must be a number above 0"),
     ],
 )
-def test_settings_that_mean_nothing_are_told(
+def test_settings_without_effect_are_refused(
     words: list[str], message: str, photos: Path, capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit, match="2"):
@@ -34,33 +38,33 @@ def test_settings_that_mean_nothing_are_told(
     assert message in capsys.readouterr().err
 
 
-def test_options_may_be_written_as_in_python(photos: Path, tmp_path: Path):
+def test_options_can_be_written_as_in_python(photos: Path, tmp_path: Path):
     fit(photos, *TINY, "--out", tmp_path / "run", "--set", "options.axial=False", "options.pool=gap")
     assert vitkit.load(tmp_path / "run").config.axial is False
 
 
-def test_what_a_run_decided_for_itself_is_decided_anew_by_the_next(photos: Path, tmp_path: Path):
+def test_what_a_run_decided_itself_is_decided_anew_by_the_next(photos: Path, tmp_path: Path):
     tiny = [word for word in TINY if word not in ("--steps", "3")]
     fit(photos, *tiny, "--epochs", "2", "--out", tmp_path / "one", "--set", "schedule.warmup=0.25")
     began = tomllib.loads((tmp_path / "one" / "config.toml").read_text())
     assert (began["steps"], began["schedule"]["warmup"], began["micro"], began["precision"]) == (8, 2, 6, "fp32")
-    again = toml.read_for_another(tmp_path / "one")
-    assert {"steps", "micro"}.isdisjoint(again)
-    assert (again["epochs"], again["schedule"]["warmup"], again["precision"]) == (2.0, 0.25, "auto")
+    settings = toml.read_for_new_run(tmp_path / "one")
+    assert {"steps", "micro"}.isdisjoint(settings)
+    assert (settings["epochs"], settings["schedule"]["warmup"], settings["precision"]) == (2.0, 0.25, "auto")
     fit("--config", tmp_path / "one", "--epochs", "4", "--out", tmp_path / "two")
     longer = tomllib.loads((tmp_path / "two" / "config.toml").read_text())
     assert (longer["steps"], longer["schedule"]["warmup"]) == (16, 4)
     text = (tmp_path / "one" / "config.toml").read_text()
     (tmp_path / "one" / "config.toml").write_text(text.replace("steps = 8", "steps = 5"))
-    changed = toml.read_for_another(tmp_path / "one")  # somebody's own word
+    changed = toml.read_for_new_run(tmp_path / "one")  # edited by the user
     assert changed["steps"] == 5
     assert "epochs" not in changed
 
 
-def test_a_recipe_that_describes_a_fresh_model_starts_from_weights_too(
+def test_a_recipe_that_describes_an_untrained_model_can_start_from_weights(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Its options are of the model that it would have made, not of the one that is there; dropout is told."""
+    """Its options describe the model that it would build and are dropped; its dropout is used and printed."""
     common = ("--steps", "2", "--batch", "6", "--image", "16", "--workers", "0", "--set", "schedule.warmup=0")
     main(["pretrain", str(photos), "--model", "mu/4", "--out", str(tmp_path / "pre"), *common])
     capsys.readouterr()
@@ -79,3 +83,27 @@ def test_a_recipe_that_describes_a_fresh_model_starts_from_weights_too(
     )
     main(["fit", str(photos), "--weights", str(tmp_path / "again"), "--out", str(tmp_path / "fit"), *common])
     assert capsys.readouterr().out.count("dropout 0.1") == 2
+
+
+def test_default_weights_are_the_public_checkpoint_of_the_variant():
+    for model, public in DEFAULTS.items():
+        assert resolve_weights(Fit(model=model)) == Fit(model=model, weights=f"hf:{public.repository}")
+    assert resolve_weights(Fit()).model == "Ti/16"
+    assert resolve_weights(Fit(weights="none")).model == "Ti/16"
+    assert resolve_weights(Fit(weights="hf:a/b")) == Fit(weights="hf:a/b")
+
+
+def test_a_variant_without_public_weights_is_an_error():
+    with pytest.raises(ConfigError) as error:
+        resolve_weights(Fit(model="g/14"))
+    for text in ("no public weights are known for g/14", "--weights none", "--weights PATH", "Ti/16"):
+        assert text in str(error.value)
+    with pytest.raises(ConfigError, match="there is no model 'Tii/16'; did you mean Ti/16"):
+        resolve_weights(Fit(model="Tii/16"))
+
+
+def test_a_path_of_weights_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "mine.npz").touch()
+    monkeypatch.chdir(tmp_path)
+    assert resolve_weights(Fit(weights="mine.npz")).weights == str(tmp_path / "mine.npz")
+    assert resolve_weights(Fit(weights="other.npz")).weights == "other.npz"

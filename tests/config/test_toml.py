@@ -1,4 +1,4 @@
-"""Settings as people write them: nothing is lost on the way to TOML and back, and nothing is ignored."""
+"""Settings survive TOML unchanged, and no key is ignored."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.sources.made import lay_out, png
+from tests.data.sources.sample_sources import png, write_files
 from vitkit import run
 from vitkit.cli.main import main
 from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.config.toml import assignments, check, differences, from_tables, merge, read, to_tables, write
-from vitkit.data.sources.base import Data
+from vitkit.data.sources.dataset import Data
 from vitkit.errors import ConfigError
 
 POSITIVE = st.floats(1e-9, 1e9)
@@ -109,7 +109,7 @@ LENGTH = (
 )
 
 
-def test_the_random_settings_below_leave_no_field_out():
+def test_the_random_settings_cover_every_field():
     for kind, drawn in (
         (Fit, FITS),
         (SGD, SGDS),
@@ -119,11 +119,11 @@ def test_the_random_settings_below_leave_no_field_out():
         (Augmentation, AUGMENTATIONS),
         (Masked, MASKED),
     ):
-        assert {one.name for one in fields(kind)} == drawn.keys()
+        assert {item.name for item in fields(kind)} == drawn.keys()
 
 
 @given(config=st.builds(Fit, **FITS), length=LENGTH)
-def test_any_settings_come_back_from_toml_as_they_were(config: Fit, length: dict[str, float]):
+def test_any_settings_survive_toml(config: Fit, length: dict[str, float]):
     config = replace(config, **length)
     assert from_tables(tomllib.loads(write(config))) == config
 
@@ -203,18 +203,18 @@ TYPED: dict[str, tuple[str, Any]] = {
 def names_of(kind: type, above: str = "") -> set[str]:
     """Every setting by its full name; the optimizer is any of three."""
     names = set()
-    for one in fields(kind):
-        value = one.default_factory() if callable(one.default_factory) else one.default  # type: ignore[misc]
-        if one.name == "optimizer":
+    for item in fields(kind):
+        value = item.default_factory() if callable(item.default_factory) else item.default  # type: ignore[misc]
+        if item.name == "optimizer":
             names |= {f"optimizer.{name}" for optimizer in (SGD, Adam, AdamW) for name in names_of(optimizer)}
         elif is_dataclass(value):
-            names |= names_of(type(value), f"{one.name}.")
+            names |= names_of(type(value), f"{item.name}.")
         else:
-            names.add(above + one.name)
+            names.add(above + item.name)
     return names
 
 
-def test_every_setting_is_typed_below():
+def test_the_table_of_typed_settings_is_complete():
     assert names_of(Fit) | {"optimizer.kind"} == TYPED.keys()
 
 
@@ -226,10 +226,10 @@ def test_every_setting_can_be_reached_from_the_command_line(name: str):
     if name == "optimizer.kind":
         assert type(config.optimizer) is AdamW
         return
-    found: Any = config
-    for part in name.split("."):
-        found = getattr(found, part)
-    assert found == value
+    result: Any = config
+    for attribute in name.split("."):
+        result = getattr(result, attribute)
+    assert result == value
     assert config != Fit()
 
 
@@ -246,10 +246,10 @@ def test_every_setting_can_be_reached_from_the_command_line(name: str):
     ],
 )
 def test_an_unknown_setting_is_an_error_with_the_nearest_name(typed: str, nearest: str):
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         from_tables(assignments([typed]))
-    assert nearest in str(told.value)
-    assert max(map(len, str(told.value).splitlines())) <= 120
+    assert nearest in str(error.value)
+    assert max(map(len, str(error.value).splitlines())) <= 120
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_an_unknown_setting_is_an_error_with_the_nearest_name(typed: str, neares
         ("optimizer.momentum=1", "optimizer.momentum = 1: 0 or more and under 1 is needed"),
         ("schedule.warmup=-1", "schedule.warmup = -1: 0 or more is needed"),
         ("masked.rate=1", "masked.rate = 1"),
-        ("test=0", "test = 0 is the share set aside for scoring"),
+        ("test=0", "test = 0 is the share held out for testing"),
         ("layer_decay=0", "layer_decay = 0 must be above 0"),
         ("freeze=-2", "freeze = -2"),
         ("seed=-1", "seed = -1: 0 or more is needed"),
@@ -287,13 +287,13 @@ def test_an_unknown_setting_is_an_error_with_the_nearest_name(typed: str, neares
     ],
 )
 def test_a_value_that_cannot_be_used_is_an_error_that_names_its_setting(typed: str, message: str):
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         from_tables(assignments([typed]))
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("typed", ["nonsense", "=3", " =3"])
-def test_what_is_no_key_and_value_is_told_how_one_looks(typed: str):
+def test_an_assignment_without_key_or_value_is_an_error_with_an_example(typed: str):
     with pytest.raises(ConfigError, match=r"KEY=VALUE[\s\S]*--set schedule.warmup=100"):
         assignments([typed])
 
@@ -310,7 +310,7 @@ def test_the_later_length_replaces_the_earlier_one():
         from_tables(merge({}, {"steps": 500, "epochs": 3}))
 
 
-def test_another_kind_of_optimizer_does_not_inherit_what_the_first_had():
+def test_another_kind_of_optimizer_does_not_inherit_the_settings_of_the_first():
     sgd = to_tables(Fit(optimizer=SGD(momentum=0.5, weight_decay=0.3)))
     assert from_tables(merge(sgd, {"optimizer": {"kind": "adamw"}})).optimizer == AdamW()
     assert from_tables(merge(sgd, {"optimizer": {"kind": "adamw", "eps": 0.1}})).optimizer == AdamW(eps=0.1)
@@ -322,13 +322,13 @@ def test_another_kind_of_optimizer_does_not_inherit_what_the_first_had():
     )
 
 
-def test_a_kind_that_is_said_late_keeps_what_was_said_without_one():
+def test_a_kind_of_optimizer_set_later_keeps_settings_made_without_one():
     file = {"optimizer": {"weight_decay": 0.2}}
     assert from_tables(merge(file, assignments(["optimizer.kind=adamw"]))).optimizer == AdamW(weight_decay=0.2)
 
 
 def test_settings_are_checked_before_a_recipe_is_known():
-    check({"optimizer": {"betas": [0.9, 0.99]}, "batch": 3})  # an Adam's, if the recipe takes one
+    check({"optimizer": {"betas": [0.9, 0.99]}, "batch": 3})  # valid for Adam, if the recipe uses it
     with pytest.raises(ConfigError, match="data = 3 should be text"):
         check({"data": 3})
 
@@ -350,23 +350,23 @@ Resolved = Callable[..., Fit]
 
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Resolved:
-    """What `vitkit VERB WORDS` would train with, found out without training."""
-    seen: list[Fit] = []
+    """Return a function that gives the settings of `vitkit VERB WORDS` without training."""
+    configs: list[Fit] = []
 
-    def begin(resolved: Callable[[], tuple[Fit, Data, str]], *_: object) -> Path:
-        seen.append(resolved()[0])
+    def start(resolved: Callable[[], tuple[Fit, Data, str]], *_: object) -> Path:
+        configs.append(resolved()[0])
         return tmp_path
 
-    monkeypatch.setattr(run, "_begin", begin)
+    monkeypatch.setattr(run, "_start", start)
 
     def resolve(*words: str) -> Fit:
         main(list(words))
-        return seen.pop()
+        return configs.pop()
 
     return resolve
 
 
-def test_the_file_is_over_the_recipe_the_flags_over_the_file_and_set_over_all(resolved: Resolved, tmp_path: Path):
+def test_a_file_overrides_the_recipe_flags_override_the_file_and_set_overrides_all(resolved: Resolved, tmp_path: Path):
     file = tmp_path / "mine.toml"
     file.write_text('weights = "none"\nbatch = 3\nlr = 0.5\nclip = 7\n[schedule]\nkind = "linear"\n', encoding="utf-8")
     words = ["fit", "fashion", "--recipe", "pets_transfer", "--config", str(file)]
@@ -382,7 +382,7 @@ def test_the_file_is_over_the_recipe_the_flags_over_the_file_and_set_over_all(re
 
 
 @pytest.mark.parametrize(
-    ("unused", "told", "used"),
+    ("unused", "message", "used"),
     [
         (
             "masked.rate=0.3",
@@ -394,39 +394,39 @@ def test_the_file_is_over_the_recipe_the_flags_over_the_file_and_set_over_all(re
             "schedule.timescale would change nothing here: it is for schedule.kind = rsqrt",
             ["fit", "fashion", "--set", "weights=none", "schedule.kind=rsqrt"],
         ),
-        ("test=0.9", "test would change nothing here: it is for data without pictures to score", ["fit", "PHOTOS"]),
+        ("test=0.9", "test would change nothing here: it is for data without a test or val split", ["fit", "PHOTOS"]),
     ],
 )
-def test_a_setting_that_would_change_nothing_is_refused(
-    unused: str, told: str, used: list[str], resolved: Resolved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_setting_without_effect_is_refused(
+    unused: str, message: str, used: list[str], resolved: Resolved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    lay_out(tmp_path / "photos", {f"{'ab'[index % 2]}/{index}.png": png(index) for index in range(40)})
+    write_files(tmp_path / "photos", {f"{'ab'[index % 2]}/{index}.png": png(index) for index in range(40)})
     with pytest.raises(SystemExit, match="2"):
         resolved("fit", "fashion", "--set", "weights=none", unused)
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     words = [str(tmp_path / "photos") if word == "PHOTOS" else word for word in used]
     config = resolved(*words, "--set", "weights=none", unused)
     another = replace(config, objective="labels", schedule=replace(config.schedule, kind="cosine"))
     (tmp_path / "another.toml").write_text(write(another))
-    assert resolved("fit", "fashion", "--config", str(tmp_path / "another.toml"))  # of a run that had use for it
+    assert resolved("fit", "fashion", "--config", str(tmp_path / "another.toml"))  # from a run that used it
 
 
-def test_a_file_alone_names_the_data_too(resolved: Resolved, tmp_path: Path):
+def test_a_file_alone_can_name_the_data(resolved: Resolved, tmp_path: Path):
     file = tmp_path / "mine.toml"
     file.write_text('data = "fashion"\nweights = "none"\nmodel = "mu/4"\n', encoding="utf-8-sig")  # as Notepad saves it
     assert resolved("fit", "--config", str(file)).data == "fashion"
 
 
-def test_weights_none_is_understood_as_python_writes_it_too(resolved: Resolved):
+def test_weights_none_can_be_spelled_as_in_python(resolved: Resolved):
     assert resolved("fit", "fashion", "--weights", "None").weights == "none"
 
 
-def test_auto_is_a_learning_rate_that_is_looked_for(resolved: Resolved):
+def test_auto_searches_for_a_learning_rate(resolved: Resolved):
     assert resolved("fit", "fashion", "--weights", "none", "--lr", "auto").choose_lr
     assert not resolved("fit", "fashion", "--weights", "none", "--lr", "0.1").choose_lr
 
 
-def test_pretraining_learns_from_pictures_alone_unless_told_otherwise(resolved: Resolved, tmp_path: Path):
+def test_pretraining_learns_from_images_alone_by_default(resolved: Resolved, tmp_path: Path):
     file = tmp_path / "mine.toml"
     file.write_text("batch = 3\n", encoding="utf-8")
     assert resolved("pretrain", "fashion").objective == "masked-patch"
@@ -445,11 +445,11 @@ def test_pretraining_learns_from_pictures_alone_unless_told_otherwise(resolved: 
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_file_that_is_no_toml_is_named(content: bytes | None, message: str, tmp_path: Path):
+def test_a_file_that_is_not_toml_is_an_error_with_its_name(content: bytes | None, message: str, tmp_path: Path):
     file = tmp_path / "mine.toml"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         read(file)
-    assert str(file) in str(told.value)
-    assert message in str(told.value)
+    assert str(file) in str(error.value)
+    assert message in str(error.value)

@@ -1,1 +1,1 @@
-"""The verbs: a function each, whose signature is its options and whose docstring is its help."""
+"""The verbs of the command line: one function each, whose signature is its options and whose docstring its help."""

@@ -1,4 +1,4 @@
-"""The verb that measures: how fast a model trains and answers on this machine."""
+"""The verb `bench`: measure the speed of training and inference on this machine."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ COLUMNS = "{:<9}  {:<15} {:>5} {:>10} {:>9} {:>7} {:>9} {:>7}"
 def bench(
     model: Annotated[Positional[str], arg(metavar="MODEL", help="a name such as B/16, or a run folder or weights")],
     image: Annotated[
-        tuple[int, ...], option("image side, or height and width; the weights' own or 224 unless said", "PX")
+        tuple[int, ...], option("image side, or height and width; default: the weights' own, or 224", "PX")
     ] = (),
-    batch: Annotated[int | None, option("pictures at a time; what suits the device unless said", "N")] = None,
+    batch: Annotated[int | None, option("images at a time; default: what suits the device", "N")] = None,
     what: Annotated[
         tuple[Literal["training", "inference", "latency"], ...],
-        option("what to measure; all of it unless said", "WHAT…"),
+        option("what to measure; default: all of it", "WHAT…"),
     ] = (),
     device: Device = "auto",
-    precision: Annotated[Literal["auto", "bf16", "fp32", "fp8"], arg(help="auto: what the device is fast at")] = "auto",
-    compile: Annotated[Literal["auto", "yes", "no"], arg(help="by torch.compile; auto: on a GPU")] = "auto",
+    precision: Annotated[
+        Literal["auto", "bf16", "fp32", "fp8"], arg(help="auto: the fastest that the device supports")
+    ] = "auto",
+    compile: Annotated[Literal["auto", "yes", "no"], arg(help="with torch.compile; auto: on a GPU")] = "auto",
     json: Json = False,
 ) -> None:
-    """How fast a model trains and answers here, and how near that is to what the machine can do. All operations of the
-    model count, also those of the last block that reach no answer and are left out, beside a large matrix product's.
+    """Measure the speed of training and inference, and its share of this machine's ceiling, a large matrix product.
+    All operations of the model count, including those of the last block that no output depends on and that are skipped.
 
     vitkit bench B/16        vitkit bench runs/photos --what latency        vitkit bench L/16 --image 384 --batch 64
     """
@@ -43,71 +45,72 @@ def bench(
     from vitkit.bench.ceiling import measure_ceiling
     from vitkit.bench.measure import measure, plan
     from vitkit.bench.work import flops
-    from vitkit.compute.inference import numbers_here
+    from vitkit.compute.inference import supported_precisions
     from vitkit.cost import cost
     from vitkit.devices import describe_device, pick_device
 
     chosen = pick_device(device)
     compiled = compile == "yes" or (compile == "auto" and chosen.type == "cuda")
-    subject = _open(model, size)
-    rows = plan(subject, chosen, what=what, precision=precision, batch=batch, compiled=compiled)
-    ceiling = measure_ceiling(chosen, "bf16" if "bf16" in numbers_here(chosen) else "fp32")
-    config, parameters = subject.config, cost(subject.config).parameters
+    built = _build_or_load(model, size)
+    rows = plan(built, chosen, what=what, precision=precision, batch=batch, compiled=compiled)
+    ceiling = measure_ceiling(chosen, "bf16" if "bf16" in supported_precisions(chosen) else "fp32")
+    config, parameters = built.config, cost(built.config).parameters
     about = {
         "model": model,
         "image": list(config.image),
         "classes": config.classes,
         "parameters": parameters,
-        "flops": {one: flops(config, one) for one in ("training", "inference")},
+        "flops": {mode: flops(config, mode) for mode in ("training", "inference")},
         "device": describe_device(chosen, torch.get_num_threads()),
         "torch": torch.__version__,
-        "ceiling": {"numbers": ceiling.numbers, "side": ceiling.side, "flops_per_second": ceiling.flops},
+        "ceiling": {"precision": ceiling.precision, "side": ceiling.side, "flops_per_second": ceiling.flops},
     }
     if not json:
-        _print_about(about, ceiling.words)
-    found = []
+        _print_about(about, ceiling.description)
+    results = []
     for row in rows:
-        record = measure(subject, row, chosen).record(ceiling.flops)
-        found.append({"what": row.what, "numbers": row.numbers, "compiled": row.compiled, "graph": row.graph, **record})
+        record = measure(built, row, chosen).record(ceiling.flops)
+        setup = {"what": row.what, "precision": row.precision, "compiled": row.compiled, "graph": row.graph}
+        results.append({**setup, **record})
         if not json:
-            _print_row(row.words, found[-1])
+            _print_row(row.description, results[-1])
     if json:
-        print_json({**about, "rows": found})
+        print_json({**about, "rows": results})
 
 
-def _open(model: str, size: tuple[int, int] | None) -> Model:
-    from vitkit.bench.work import untrained
+def _build_or_load(model: str, size: tuple[int, int] | None) -> Model:
+    from vitkit.bench.work import untrained_model
 
-    place = Path(model)
-    named = model.startswith(("hf:", "/", ".", "~")) or place.suffix  # as files and folders are, and variants never
-    if not named and not place.exists():
-        return untrained(model, image=size or 224)
+    path = Path(model)
+    is_path = model.startswith(("hf:", "/", ".", "~")) or path.suffix  # no variant is named like this
+    if not is_path and not path.exists():
+        return untrained_model(model, image=size or 224)
 
     from vitkit.weights.load import load
 
-    found = load(model, image=size)
-    if not found.config.classes:
-        found.replace_head(1000)
-    return found
+    loaded = load(model, image=size)
+    if not loaded.config.classes:
+        loaded.replace_head(1000)
+    return loaded
 
 
 def _print_about(about: dict[str, Any], ceiling: str) -> None:
     (height, width), flops = about["image"], about["flops"]["inference"] / 1e9
     print(
         f"model    {about['model']} at {height} x {width} px, {about['parameters'] / 1e6:,.1f}M parameters, "
-        f"{f'{flops:,.1f}' if flops >= 1 else f'{flops:.3g}'} GFLOPs a picture"
+        f"{f'{flops:,.1f}' if flops >= 1 else f'{flops:.3g}'} GFLOPs an image"
     )
     print(f"device   {about['device']}, torch {about['torch']}")
     print(f"ceiling  {ceiling}")
-    print("\n" + COLUMNS.format("", "numbers", "batch", "pictures/s", "ms", "ceiling", "peak", "compile"), flush=True)
+    print("\n" + COLUMNS.format("", "precision", "batch", "images/s", "ms", "ceiling", "peak", "compile"), flush=True)
 
 
-def _print_row(words: str, row: dict[str, Any]) -> None:
-    rate, compiling, peak = row["pictures_per_second"], row["compile_seconds"], row["peak_bytes"]
+def _print_row(description: str, row: dict[str, Any]) -> None:
+    rate, compiling, peak = row["images_per_second"], row["compile_seconds"], row["peak_bytes"]
     print(
         COLUMNS.format(
             row["what"],
-            words,
+            description,
             f"{row['batch']:,}",
             f"{rate:,.{0 if rate >= 100 else 1}f}",
             f"{row['milliseconds']:,.2f}",

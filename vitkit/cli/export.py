@@ -1,4 +1,4 @@
-"""The verb that takes a model elsewhere."""
+"""The verb `export`: write a model as one file for other runtimes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import arg
 
-from vitkit.cli.options import Json, Run, at_least, cleared_up, image_size, option, print_json
+from vitkit.cli.options import ImageSize, Json, Run, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
 from vitkit.errors import ConfigError
 
 
@@ -17,60 +17,58 @@ def export(
     run: Run,
     to: Annotated[Literal["onnx", "pt2"], arg(help="onnx: onnxruntime and others; pt2: torch.export's program")],
     out: Annotated[
-        Path | None, option("the file to write; else model.onnx or model.pt2 in the run folder, or here", "FILE")
+        Path | None, option("the file to write; default: model.onnx or model.pt2 in the run folder, or here", "FILE")
     ] = None,
     input: Annotated[
         Literal["uint8", "float32", "tensor"],
         arg(
-            help="what the graph takes. uint8: pictures of bytes (batch, height, width, channels) of any size; "
-            "float32: the same on 0 to 255 in floats, for pictures of 16 bits; tensor: (batch, channels, height, "
+            help="the input of the graph. uint8: images (batch, height, width, channels) of any size in bytes; "
+            "float32: the same in floats from 0 to 255, for images of 16 bits; tensor: (batch, channels, height, "
             "width) of the model's size, preprocessed by you"
         ),
     ] = "uint8",
-    int8: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="onnx: matrices in bytes; smaller, faster")] = False,
-    max_drop: Annotated[
-        float | None, option("int8: points of accuracy that may be lost; 1 unless said", "POINTS")
-    ] = None,
+    int8: Annotated[
+        bool, tyro.conf.FlagCreatePairsOff, arg(help="onnx: quantise weights to 8 bits; smaller, faster")
+    ] = False,
+    max_drop: Annotated[float | None, option("int8: points of accuracy that may be lost; default: 1", "POINTS")] = None,
     data: Annotated[
-        str | None, option("pictures to compare on; the run's own, where they are still there, unless said", "DATA")
+        str | None, option("images to compare on; default: the run's own, where they still exist", "DATA")
     ] = None,
-    pictures: Annotated[int | None, option("int8: most pictures that are scored; 1,000 unless said", "N")] = None,
-    image: Annotated[
-        tuple[int, ...] | None, option("image side, or height and width; the model's own unless said", "PX")
-    ] = None,
+    images: Annotated[int | None, option("int8: most images to score; default: 1,000", "N")] = None,
+    image: ImageSize = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE if it exists")] = False,
     json: Json = False,
 ) -> None:
-    """A model as one file for other runtimes, preprocessing and class names inside; compared before it is kept.
+    """Export a model as one file with preprocessing and class names, and compare it with the original.
 
     vitkit export runs/pets --to onnx        vitkit export runs/pets --to onnx --int8 --out small.onnx
 
-    To ask it, elsewhere and without vitkit; the same lines for the very file are printed, and lie beside it:
+    To run it without vitkit; the same lines for your file are printed, and written next to it:
 
         import numpy, onnxruntime; from PIL import Image, ImageOps
-        picture = numpy.array(ImageOps.exif_transpose(Image.open("picture.jpg")).convert("RGB"))
-        probabilities, logits = onnxruntime.InferenceSession("model.onnx").run(None, {"pictures": picture[None]})
+        image = numpy.array(ImageOps.exif_transpose(Image.open("image.jpg")).convert("RGB"))
+        probabilities, logits = onnxruntime.InferenceSession("model.onnx").run(None, {"images": image[None]})
 
-    and of a .pt2, with torch instead of onnxruntime:
+    and a .pt2, with torch instead of onnxruntime:
 
-        probabilities, logits = torch.export.load("model.pt2").module()(torch.from_numpy(picture[None]))
+        probabilities, logits = torch.export.load("model.pt2").module()(torch.from_numpy(image[None]))
     """
-    if not int8 and (max_drop is not None or pictures is not None):
-        raise ConfigError("--max-drop and --pictures are for --int8")
+    if not int8 and (max_drop is not None or images is not None):
+        raise ConfigError("--max-drop and --images are for --int8")
     if int8 and to != "onnx":
         raise ConfigError(
-            "int8 is for onnx: torch has given its own quantisation to another package, torchao.",
+            "--int8 needs --to onnx: torch's own quantisation has moved to another package, torchao.",
             try_="--to onnx --int8, or --to pt2 alone",
         )
-    at_least(1, pictures=pictures)
+    at_least(1, images=images)
     if max_drop is not None and not max_drop >= 0:
         raise ConfigError(f"--max-drop {max_drop:g}: 0 or more is needed")
     size = None if image is None else image_size(image)
-    target = out or _beside(run) / ("model.int8.onnx" if int8 else f"model.{to}")
+    target = out or _run_folder(run) / ("model.int8.onnx" if int8 else f"model.{to}")
     if target.suffix != f".{to}":
         raise ConfigError(f"--out {target}: a name that ends in .{to} is needed")
 
-    from vitkit.export.write import MAX_DROP, SCORED, export_int8, refuse_existing, words
+    from vitkit.export.write import MAX_DROP, SCORED, export_int8, refuse_existing, summary
     from vitkit.export.write import export as export_model
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.samples import find_samples
@@ -80,31 +78,31 @@ def export(
     classifier = Classifier(run, device="cpu", image=size)
     samples = find_samples(run, classifier.model, data)
     print(f"exporting  {run} to {target}; tracing takes up to a minute", file=sys.stderr)
-    with cleared_up():
+    with stop_cleanly_on_sigterm():
         if int8:
-            made = export_int8(
+            exported = export_int8(
                 classifier,
                 target,
                 input=input,
                 samples=samples,
                 overwrite=overwrite,
                 progress=show_progress,
-                most=pictures or SCORED,
+                max_images=images or SCORED,
                 max_drop=MAX_DROP if max_drop is None else max_drop,
             )
         else:
-            made = export_model(
+            exported = export_model(
                 classifier, target, to=to, input=input, samples=samples, overwrite=overwrite, progress=show_progress
             )
     if json:
-        print_json({"run": run, "to": to, "input": input, **made.record(), "file": str(made.path)})
+        print_json({"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
     else:
-        for line in words(made):
+        for line in summary(exported):
             print(line)
 
 
-def _beside(run: str) -> Path:
-    """The run folder, for a run or its model.safetensors; else here."""
+def _run_folder(run: str) -> Path:
+    """Return the folder of a run or of its model.safetensors; the current directory for anything else."""
     path = Path(run).expanduser()
     if path.is_dir():
         return path

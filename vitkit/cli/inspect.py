@@ -1,4 +1,4 @@
-"""The verb that looks inside a model."""
+"""The verb `inspect`: show attention, embeddings and filters of a model."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from vitkit.cli.options import Device, Json, Run, image_size, option, outside, print_json
+from vitkit.cli.options import Device, ImageSize, Json, Run, image_size, option, outside_data, print_json
 from vitkit.errors import ConfigError
 
 
 def inspect(
     run: Run,
-    images: Annotated[Positional[tuple[str, ...]], option("pictures, or folders of them", "IMAGES…")],
-    out: Annotated[Path | None, option("the folder to write; else inspect/ in the run folder, or here", "DIR")] = None,
-    image: Annotated[
-        tuple[int, ...] | None, option("image side, or height and width; the model's own unless said", "PX")
+    images: Annotated[Positional[tuple[str, ...]], option("images, or folders of them", "IMAGES…")],
+    out: Annotated[
+        Path | None, option("the folder to write; default: inspect/ in the run folder, or here", "DIR")
     ] = None,
+    image: ImageSize = None,
     layer: Annotated[
         tuple[int, ...] | None,
-        option("layers whose attention is shown, counted from 0; else all, or 12 evenly spread ones", "N"),
+        option("layers whose attention is shown, counted from 0; default: all, or 12 evenly spaced ones", "N"),
     ] = None,
-    head: Annotated[tuple[int, ...] | None, option("heads, counted from 0; else all", "N")] = None,
+    head: Annotated[tuple[int, ...] | None, option("heads, counted from 0; default: all", "N")] = None,
     token: Annotated[
         tuple[str, ...] | None,
         option(
             "whose attention is shown: the class token, the mean of all patches, or single patches, counted from 0; "
-            "else what the head reads",
+            "default: what the head reads",
             "class|mean|ROW COLUMN",
         ),
     ] = None,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """A look inside a model: what it attends to and how far away, where it thinks patches are, its first filters.
+    """Look inside a model: attention rollout and distance, position embeddings, its first filters.
 
     vitkit inspect runs/pets photos/        vitkit inspect ViT-B_16.npz cat.jpg --token 7 7 --layer 0 11
     """
     size = None if image is None else image_size(image)
-    tokens = _tokens_asked(token)
+    tokens = _parse_tokens(token)
     if not images:
-        raise ConfigError("no pictures named", try_=f"vitkit inspect {run} photos/")
+        raise ConfigError("no images named", try_=f"vitkit inspect {run} photos/")
 
     from vitkit.devices import pick_device
-    from vitkit.inspect.album import refuse_others
-    from vitkit.inspect.findings import look_inside
+    from vitkit.inspect.image_set import open_images, refuse_output_among_images
+    from vitkit.inspect.inspection import inspect_model
+    from vitkit.inspect.output_folder import refuse_foreign_files
     from vitkit.inspect.page import write_page
-    from vitkit.inspect.pictures import open_gallery, refuse_among
-    from vitkit.inspect.summary import as_json, print_findings
+    from vitkit.inspect.summary import as_json, print_summary
     from vitkit.predict.inputs import refuse_urls
     from vitkit.weights.load import load
 
@@ -58,31 +58,31 @@ def inspect(
     if out is None and not Path(run).is_dir():
         folder = Path("inspect")
         for source in images:
-            folder = outside(Path(source), folder)
-    refuse_among(folder, images)
-    refuse_others(folder)
+            folder = outside_data(Path(source), folder)
+    refuse_output_among_images(folder, images)
+    refuse_foreign_files(folder)
     model = load(run, image=size).to(pick_device(device))
-    found = look_inside(
+    inspection = inspect_model(
         model,
-        open_gallery(model, images),
+        open_images(model, images),
         layers=layer,
         heads=head,
         tokens=tokens,
-        say=lambda what: print(f"looking    {what}", file=sys.stderr),
+        log=lambda what: print(f"inspecting {what}", file=sys.stderr),
     )
-    files = write_page(found, folder, run)
+    files = write_page(inspection, folder, run)
     if json:
-        print_json(as_json(found, files))
+        print_json(as_json(inspection, files))
     else:
-        print_findings(found, files)
+        print_summary(inspection, files)
 
 
-def _tokens_asked(words: tuple[str, ...] | None) -> list[Any] | None:
-    """ "class", "mean", or numbers in pairs, a row and a column each."""
-    if words is None:
+def _parse_tokens(tokens: tuple[str, ...] | None) -> list[Any] | None:
+    """Parse "class", "mean", or the row and column of each patch."""
+    if tokens is None:
         return None
-    if words in (("class",), ("mean",)):
-        return [words[0]]
-    if not words or len(words) % 2 or not all(word.isdecimal() for word in words):
-        raise ConfigError(f"--token {' '.join(words)}: class, mean, or the row and column of each patch is needed")
-    return [(int(row), int(column)) for row, column in zip(words[::2], words[1::2], strict=True)]
+    if tokens in (("class",), ("mean",)):
+        return [tokens[0]]
+    if not tokens or len(tokens) % 2 or not all(token.isdecimal() for token in tokens):
+        raise ConfigError(f"--token {' '.join(tokens)}: class, mean, or the row and column of each patch is needed")
+    return [(int(row), int(column)) for row, column in zip(tokens[::2], tokens[1::2], strict=True)]

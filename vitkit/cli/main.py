@@ -1,6 +1,6 @@
-"""The command line: which verbs there are, and how a mistake is told.
+"""The command line: parse the verb, run it and print errors.
 
-Nothing heavy is imported until a verb runs, so that help and mistakes answer at once.
+Nothing heavy is imported until a verb runs, so that help and error messages appear at once.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from typing import NoReturn
 import tyro
 
 from vitkit.cli.bench import bench
-from vitkit.cli.check import check, shard
-from vitkit.cli.cost import convert, cost
-from vitkit.cli.evaluate import evaluate, probe
+from vitkit.cli.check import check
+from vitkit.cli.convert import convert
+from vitkit.cli.cost import cost
+from vitkit.cli.demo import demo
+from vitkit.cli.evaluate import evaluate
 from vitkit.cli.export import export
+from vitkit.cli.fit import fit
 from vitkit.cli.inspect import inspect
-from vitkit.cli.numbers import NUMBERS
-from vitkit.cli.options import exit_code
+from vitkit.cli.options import NUMBER_PARSERS, exit_code, replace_renamed
 from vitkit.cli.predict import predict
+from vitkit.cli.pretrain import pretrain
+from vitkit.cli.probe import probe
+from vitkit.cli.resume import resume
 from vitkit.cli.serve import serve
-from vitkit.cli.training import demo, fit, pretrain, resume
+from vitkit.cli.shard import shard
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
@@ -51,13 +56,14 @@ VERBS: dict[str, Callable[..., None]] = {
     "bench": bench,
 }
 
-TOGETHER = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
+DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
+RENAMED = {"export": {"--pictures": "--images"}}  # old options, accepted for one release
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb; a user's mistake is a message on stderr and exit code 2, never a traceback."""
-    words = sys.argv[1:] if arguments is None else arguments
-    verb, rest = (words[0], words[1:]) if words else ("--help", [])
+    """Run a verb; print a user's mistake on stderr and exit with code 2, never with a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if verb in ("-h", "--help", "help"):
         print(_help())
         return
@@ -68,19 +74,20 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if verb not in VERBS:
         _fail(f"vitkit: there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
-    if verb not in TOGETHER and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+    if verb not in DISTRIBUTED and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         _fail(
-            f"vitkit {verb}: several processes together are for {', '.join(TOGETHER)}.\n"
+            f"vitkit {verb}: only {', '.join(DISTRIBUTED)} run in several processes.\n"
             f"  try  vitkit {verb} …, without torchrun"
         )
     logging.basicConfig(format="note     %(message)s", level=logging.WARNING)
-    warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are told as errors
-    for stream in (sys.stdout, sys.stderr):  # names of files need not be text, and a message must not fail over them
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are errors
+    for stream in (sys.stdout, sys.stderr):  # file names need not be valid text, and a message must not fail over them
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    options = replace_renamed(rest, RENAMED.get(verb, {}))
     try:
-        tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=rest, use_underscores=False, registry=NUMBERS)
-        sys.stdout.flush()  # here, where a full disk can still be told in words
+        tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=options, use_underscores=False, registry=NUMBER_PARSERS)
+        sys.stdout.flush()  # so that a full disk is handled below
     except VitkitError as error:
         _fail(f"vitkit {verb}: {error}")
     except KeyboardInterrupt as stopped:
@@ -88,24 +95,24 @@ def main(arguments: list[str] | None = None) -> None:
     except Interrupted as kept:
         print(f"vitkit {verb}: {kept}", file=sys.stderr)
         sys.exit(kept.code)
-    except BrokenPipeError:  # the reader has seen enough: vitkit check … | head
-        _forget_output()
+    except BrokenPipeError:  # the consumer has closed the pipe: vitkit check … | head
+        _discard_output()
         sys.exit(141)
     except RuntimeError as error:
-        from vitkit.data.readers import lost_reader
+        from vitkit.data.workers import lost_worker
 
-        if (told := lost_reader(error)) is None:
+        if (message := lost_worker(error)) is None:
             raise
-        _fail(f"vitkit {verb}: {told}")
+        _fail(f"vitkit {verb}: {message}")
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
-        _forget_output()
+        _discard_output()
         _fail(f"vitkit {verb}: {error.filename or 'the output'} cannot be written: {error.strerror}.")
 
 
-def _forget_output() -> None:
-    """What is still waiting to be printed would fail once more at the very end, and not in words."""
+def _discard_output() -> None:
+    """Drop buffered output, which would fail again at exit, with a traceback."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -130,13 +137,13 @@ def _help() -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """However many lines it takes."""
+    """Return the first sentence of a docstring on one line."""
     paragraph = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=\.) ", paragraph, maxsplit=1)[0]
 
 
 def _fail(message: str) -> NoReturn:
-    """Under torchrun most mistakes are found by every process; the first tells it, the others say that they agree."""
+    """Print an error and exit with code 2; under torchrun, only rank zero prints all of it."""
     rank = os.environ.get("RANK", "0")
     print(message if rank == "0" else f"process {rank}: {message.splitlines()[0]}", file=sys.stderr)
     sys.exit(2)

@@ -1,24 +1,27 @@
-"""Options that several verbs have, and how they are checked and printed."""
+"""Options that several verbs share, and how options are parsed, checked and printed."""
 
 from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.conf import Positional, arg
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from vitkit.errors import ConfigError
 
 
 def option(help: str, metavar: str) -> Any:
-    """An option whose default is the recipe's or the run's own, and so not worth printing."""
+    """Return an option whose default is not printed: the recipe or the run determines it, or the help text names it."""
     return arg(help=help, metavar=metavar, help_behavior_hint="")
 
 
@@ -26,26 +29,34 @@ Run = Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weight
 Data = Annotated[
     Positional[str], arg(metavar="DATA", help="a folder, .zip, manifest, shards, arrays, hf:NAME, fashion")
 ]
+ImageSize = Annotated[tuple[int, ...] | None, option("image side, or height and width; default: the model's own", "PX")]
 Device = Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …", metavar="NAME")]
+InferencePrecision = Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the forward pass")]
+InferenceBatch = Annotated[int, arg(help="images at a time")]
+Workers = Annotated[int | None, option("data workers; default: as many as the device needs", "N")]
 Label = Annotated[str | None, option("the column that holds the classes, in a manifest or hf: set", "COLUMN")]
+LabelsFile = Annotated[
+    Path | None,
+    option("class names of weights that carry none: one on each line, in the order of the logits", "FILE"),
+]
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM; like Ctrl-C, nothing that catches errors catches it."""
+    """SIGTERM as an exception; like Ctrl-C, no handler of errors catches it."""
 
 
 @contextmanager
-def cleared_up() -> Iterator[None]:
-    """Schedulers end work with SIGTERM: as after Ctrl-C, what is half-written goes, and the rest is kept."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+def stop_cleanly_on_sigterm() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM, as schedulers send it, so that half-written files are removed as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
         return
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, heard)
+    before = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
@@ -53,11 +64,12 @@ def cleared_up() -> Iterator[None]:
 
 
 def exit_code(stopped: KeyboardInterrupt) -> int:
-    """As shells count: 128 and the signal's number."""
+    """Return 128 plus the number of the signal, as shells do."""
     return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
 
 
 def image_size(sides: tuple[int, ...]) -> tuple[int, int]:
+    """Return --image as (height, width)."""
     if len(sides) not in (1, 2):
         raise ConfigError(f"--image takes a side, or height and width; found {len(sides)} numbers")
     if min(sides) < 1:
@@ -66,16 +78,75 @@ def image_size(sides: tuple[int, ...]) -> tuple[int, int]:
 
 
 def at_least(least: int, **options: int | None) -> None:
+    """Raise an error for an option below its least value."""
     for name, value in options.items():
         if value is not None and value < least:
             raise ConfigError(f"--{name} {value}: {least} or more is needed")
 
 
-def outside(data: Path, file: Path) -> Path:
-    """A picture written into a folder of pictures would be one of them at the next look."""
+def outside_data(data: Path, file: Path) -> Path:
+    """Return a path outside the data folder: the next run would read an image inside it as data."""
     folder = data.resolve()
     return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
 
 
 def print_json(content: dict[str, Any]) -> None:
     print(json.dumps(content, indent=2))
+
+
+def replace_renamed(arguments: list[str], renamed: dict[str, str]) -> list[str]:
+    """Replace old names of options by the new ones, with a warning on stderr."""
+    replaced = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name in renamed:
+            print(f"warning  {name} is now {renamed[name]}; the next release drops the old name", file=sys.stderr)
+            argument = renamed[name] + equals + value
+        replaced.append(argument)
+    return replaced
+
+
+NUMBER_NAMES = {int: "a whole number is needed", float: "a number is needed"}
+NUMBER_PARSERS = ConstructorRegistry()
+
+
+@NUMBER_PARSERS.primitive_rule
+def _number_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Parse int, float and tuples of int with clear messages; None is a default, never a word on the command line."""
+    kind = _without_none(info.type)
+    if kind in NUMBER_NAMES:
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=kind.__name__.upper(),
+            instance_from_str=lambda texts: _parse(kind, texts[0]),
+            is_instance=lambda value: value is None or isinstance(value, kind),
+            str_from_instance=lambda value: [str(value)],
+        )
+    items = get_args(kind)
+    if get_origin(kind) is tuple and set(items) <= {int, ...}:
+        return PrimitiveConstructorSpec(
+            nargs="*" if ... in items else len(items),
+            metavar="INT",
+            instance_from_str=lambda texts: tuple(_parse(int, text) for text in texts),
+            is_instance=lambda value: value is None or isinstance(value, tuple),
+            str_from_instance=lambda value: list(map(str, value or (None,))),
+        )
+    return None
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    others = [member for member in get_args(kind) if member is not types.NoneType]
+    return others[0] if len(others) == 1 else kind
+
+
+def _parse(kind: type[int] | type[float], text: str) -> int | float:
+    try:
+        return kind(text)
+    except ValueError:
+        numbers = text.replace(",", "x").split("x")
+        several = len(numbers) > 1 and all(number.isdigit() for number in numbers)
+        raise ValueError(
+            f"{NUMBER_NAMES[kind]}, not {text!r}" + f"; several are written {' '.join(numbers)}" * several
+        ) from None

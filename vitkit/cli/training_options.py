@@ -1,4 +1,4 @@
-"""The verbs that train: fit, pretrain, resume, and the demo that shows them."""
+"""The options that `fit` and `pretrain` share, and how they become the settings of a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 from tyro.conf import Positional, arg
@@ -17,203 +18,84 @@ from vitkit.errors import ConfigError
 
 Data = Annotated[Positional[str | None], option("a folder, .zip, manifest, shards, arrays, hf:NAME, fashion", "DATA")]
 Model = Annotated[str | None, option("its name, such as Ti/16, B/16, R50+B/16, R50x1", "NAME")]
-Image = Annotated[tuple[int, ...] | None, option("image side, or height and width", "PX")]
-Steps = Annotated[int | None, option("length of the run", "N")]
-Epochs = Annotated[float | None, option("length of the run in passes over the pictures", "N")]
-Batch = Annotated[int | None, option("pictures per step, over all processes", "N")]
-Rate = Annotated[str | None, option("learning rate; auto: the best of the recipe's on a dev split", "RATE|auto")]
-Recipe = Annotated[str | None, option("settings by name, such as pets_transfer; else by the data's size", "NAME")]
-Out = Annotated[Path | None, option("the run folder to make; else a new one under runs/", "DIR")]
-File = Annotated[Path | None, option("settings in TOML; of a run folder, its config.toml", "FILE")]
-Set = Annotated[
-    tuple[tuple[str, ...], ...],
-    tyro.conf.UseAppendAction,
-    arg(name="set", help="any other setting, such as schedule.warmup=100", metavar="KEY=VALUE…", help_behavior_hint=""),
-]
-Seed = Annotated[int | None, option("of everything random; 0 unless said", "N")]
 Device = Annotated[str | None, option("auto, cuda, cuda:1, cpu or mps", "NAME")]
-Precision = Annotated[Literal["auto", "bf16", "fp32"] | None, option("of the arithmetic", "auto|bf16|fp32")]
-Workers = Annotated[int | None, option("processes that read pictures", "N")]
-Track = Annotated[
-    tuple[tuple[Literal["tensorboard", "wandb"], ...], ...],
-    tyro.conf.UseAppendAction,
-    option("also log there", "tensorboard|wandb"),
-]
+Workers = Annotated[int | None, option("data workers; default: by cores", "N")]
 
 
-def fit(
-    data: Data = None,
-    *,
-    model: Model = None,
-    weights: Annotated[
-        str,
-        option("where to start: the model's public weights unless said; none: from nothing", "hf:OWNER/NAME|PATH|none"),
-    ] = "",
-    image: Image = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    batch: Batch = None,
-    lr: Rate = None,
-    recipe: Recipe = None,
-    out: Out = None,
-    config: File = None,
-    set_: Set = (),
-    label: Label = None,
-    seed: Seed = None,
-    device: Device = None,
-    precision: Precision = None,
-    workers: Workers = None,
-    track: Track = (),
-    json: Json = False,
-) -> None:
-    """A classifier of your pictures: trained, scored on unseen ones, with a report.
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The options of `fit` and `pretrain` after those that differ, in the order of --help."""
 
-    vitkit fit photos/
-
-    vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
-
-    torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
-    """
-    _begin(
-        {
-            "data": data,
-            "model": model,
-            "weights": weights,
-            "image": image,
-            "steps": steps,
-            "epochs": epochs,
-            "batch": batch,
-            "recipe": recipe,
-            "out": out and str(out),
-            "label": label,
-            "seed": seed,
-            "device": device,
-            "precision": precision,
-            "workers": workers,
-            "track": sum(track, ()) or None,
-            **_rate(lr),
-        },
-        config,
-        sum(set_, ()),
-        json,
-    )
-
-
-def pretrain(
-    data: Data = None,
-    *,
-    objective: Annotated[
-        Literal["labels", "masked-patch"] | None,
-        option(
-            "learn from labels, or from the pictures alone, which it is unless the recipe says otherwise",
-            "labels|masked-patch",
+    image: Annotated[tuple[int, ...] | None, option("image side, or height and width", "PX")] = None
+    steps: Annotated[int | None, option("length of the run", "N")] = None
+    epochs: Annotated[float | None, option("length of the run in passes over the images", "N")] = None
+    batch: Annotated[int | None, option("images per step, over all processes", "N")] = None
+    lr: Annotated[
+        str | None, option("learning rate; auto: the best of the recipe's on a validation split", "RATE|auto")
+    ] = None
+    recipe: Annotated[
+        str | None, option("settings by name, such as pets_transfer; default: by the size of the data", "NAME")
+    ] = None
+    out: Annotated[Path | None, option("the run folder to create; default: a new one under runs/", "DIR")] = None
+    config: Annotated[Path | None, option("settings in TOML, or a run folder for its config.toml", "FILE")] = None
+    set_: Annotated[
+        tuple[tuple[str, ...], ...],
+        tyro.conf.UseAppendAction,
+        arg(
+            name="set",
+            help="any other setting, such as schedule.warmup=100",
+            metavar="KEY=VALUE…",
+            help_behavior_hint="",
         ),
-    ] = None,
-    model: Model = None,
-    weights: Annotated[str, option("where to start; from nothing unless said", "hf:OWNER/NAME|PATH")] = "",
-    image: Image = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    batch: Batch = None,
-    lr: Rate = None,
-    recipe: Recipe = None,
-    out: Out = None,
-    config: File = None,
-    set_: Set = (),
-    label: Label = None,
-    seed: Seed = None,
-    device: Device = None,
-    precision: Precision = None,
-    workers: Workers = None,
-    track: Track = (),
-    json: Json = False,
-) -> None:
-    """A model to fine-tune later: from labels, or from pictures alone, patches masked.
-
-    vitkit pretrain photos/ --out runs/pre
-
-    then: vitkit fit labelled/ --weights runs/pre
-    """
-    _begin(
-        {
-            "data": data,
-            "objective": objective,
-            "model": model,
-            "weights": weights,
-            "image": image,
-            "steps": steps,
-            "epochs": epochs,
-            "batch": batch,
-            "recipe": recipe,
-            "out": out and str(out),
-            "label": label,
-            "seed": seed,
-            "device": device,
-            "precision": precision,
-            "workers": workers,
-            "track": sum(track, ()) or None,
-            **_rate(lr),
-        },
-        config,
-        sum(set_, ()),
-        json,
-        pretraining=True,
-    )
+    ] = ()
+    label: Label = None
+    seed: Annotated[int | None, option("of all randomness; default: 0", "N")] = None
+    device: Device = None
+    precision: Annotated[Literal["auto", "bf16", "fp32"] | None, option("of the arithmetic", "auto|bf16|fp32")] = None
+    workers: Workers = None
+    track: Annotated[
+        tuple[tuple[Literal["tensorboard", "wandb"], ...], ...],
+        tyro.conf.UseAppendAction,
+        option("also log to these", "tensorboard|wandb"),
+    ] = ()
+    json: Json = False
 
 
-def resume(
-    run: Annotated[Positional[Path], arg(metavar="RUN", help="the folder of a run that was stopped")],
-    device: Device = None,
-    workers: Workers = None,
-    json: Json = False,
-) -> None:
-    """A run that was stopped or killed goes on from its last checkpoint, exactly.
-
-    vitkit resume runs/photos
-    """
-    from vitkit.run import resume as resume_run
-
-    talk = sys.stderr if json else sys.stdout
-    _finished(resume_run(run, talk, device=device, workers=workers), json)
+SharedOptions = Annotated[TrainingOptions, arg(name="", help="")]  # name="": options without a prefix
 
 
-def demo(
-    out: Annotated[Path | None, option("the folder to make; else a new one, runs/demo", "DIR")] = None,
-    json: Json = False,
-) -> None:
-    """The whole story in two minutes: check, pre-training, fitting, scoring, a report, on pictures inside the package.
-
-    vitkit demo
-    """
-    from vitkit.demo import demo as show
-
-    _finished(show(out, sys.stderr if json else sys.stdout) / "classifier", json)
-
-
-def _begin(
-    flags: dict[str, Any], file: Path | None, words: tuple[str, ...], json: bool, pretraining: bool = False
-) -> None:
-    """The file under the flags, the flags under --set: the later word counts."""
+def start_training(options: TrainingOptions, *, pretraining: bool = False, **flags: str | None) -> None:
+    """Run a training with the file's settings, overridden by the flags, overridden by --set."""
     from vitkit.config import toml
 
-    given = {name: value for name, value in flags.items() if value not in (None, "")}
-    if "image" in given:
-        given["image"] = image_size(given["image"])
-    if given.get("weights") == "None":  # Python's word for it
-        given["weights"] = "none"
-    over: dict[str, Any] = {"weights": "none"} if pretraining else {}
-    if file is not None:
-        over = toml.merge(over, toml.read_for_another(file))
-    said = toml.merge(given, toml.assignments(words))
-    over = toml.merge(over, said)
-    if pretraining and not over.get("recipe"):
-        over.setdefault("objective", "masked-patch")
-    toml.check(over)  # before what takes seconds to import
+    explicit = _flag_settings(options, flags)
+    settings: dict[str, Any] = {"weights": "none"} if pretraining else {}
+    if options.config is not None:
+        settings = toml.merge(settings, toml.read_for_new_run(options.config))
+    explicit = toml.merge(explicit, toml.assignments(sum(options.set_, ())))
+    settings = toml.merge(settings, explicit)
+    if pretraining and not settings.get("recipe"):
+        settings.setdefault("objective", "masked-patch")
+    toml.check(settings)  # before the imports, which take seconds
 
     from vitkit import run
 
     command = shlex.join(["vitkit", *sys.argv[1:]])
-    _finished(run.start(over, said, sys.stderr if json else sys.stdout, command), json)
+    print_result(run.start_run(settings, explicit, log_stream(options.json), command), options.json)
+
+
+def _flag_settings(options: TrainingOptions, flags: dict[str, str | None]) -> dict[str, Any]:
+    """Return the flags that were set on the command line, by the names of their settings."""
+    values = {**flags, **vars(options)}
+    for name in ("config", "set_", "json", "lr"):
+        del values[name]
+    values.update(_rate(options.lr), out=options.out and str(options.out), track=sum(options.track, ()))
+    settings = {name: value for name, value in values.items() if value not in (None, "", ())}
+    if options.image is not None:
+        settings["image"] = image_size(options.image)
+    if settings.get("weights") == "None":  # as Python spells it
+        settings["weights"] = "none"
+    return settings
 
 
 def _rate(lr: str | None) -> dict[str, Any]:
@@ -227,16 +109,22 @@ def _rate(lr: str | None) -> dict[str, Any]:
         raise ConfigError(f"--lr {lr} is no learning rate", try_="a number, or auto") from None
 
 
-def _finished(run: Path, as_json: bool) -> None:
+def log_stream(as_json: bool) -> TextIO:
+    """Return the stream for log lines: stderr where stdout is for JSON."""
+    return sys.stderr if as_json else sys.stdout
+
+
+def print_result(run: Path, as_json: bool) -> None:
+    """Print the run folder, the report and the evaluation as JSON, where asked for and on rank zero."""
     from vitkit.run_folder import EVALUATION
 
     if not as_json or os.environ.get("RANK", "0") != "0":
         return
-    scored = run / EVALUATION
+    evaluation = run / EVALUATION
     print_json(
         {
             "run": str(run),
             "report": str(run / "report.html"),
-            "evaluation": json.loads(scored.read_text(encoding="utf-8")) if scored.is_file() else None,
+            "evaluation": json.loads(evaluation.read_text(encoding="utf-8")) if evaluation.is_file() else None,
         }
     )

@@ -1,6 +1,6 @@
-"""Recipes: functions named after the paper's rows and after sizes of data → the settings of a run.
+"""Recipes: functions that return the settings of a run, named after the paper's rows and after sizes of data.
 
-A docstring states the command and what to expect; figures are the paper's, or measured by us and then said so.
+A docstring states the command and what to expect; figures are the paper's, or "ours" where we measured them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = TypeVar("Row")
 RATES = (0.001, 0.003, 0.01, 0.03)  # Table 4's candidates for everything but ImageNet
 
 
-# Pre-training: Table 3. Batch 4096, 10k steps of warm-up, Adam, 224 px; weight decay apart from the gradient.
+# Pre-training: Table 3. Batch 4096, 10k steps of warm-up, Adam, 224 px; decoupled weight decay.
 
 JFT = {  # model: (learning rate, epochs)
     "B/32": (8e-4, 7),
@@ -42,17 +42,17 @@ IMAGENET21K = {"B/32": 90, "B/16": 90, "L/32": 90, "L/16": 90}  # model: epochs
 
 
 def jft_pretrain(model: str = "B/16") -> Fit:
-    """Table 3, JFT-300M rows: 7 or 14 epochs, linear decay, weight decay 0.1.
+    """Pre-train as in Table 3, JFT-300M rows: 7 or 14 epochs, linear decay, weight decay 0.1.
 
     vitkit pretrain shards/ --recipe jft_pretrain --model L/16      paper: 87.76 on ImageNet after fine-tuning (L/16);
-    H/14 88.55. 300 million pictures: 224 exaFLOPs for B/16, 4,262 for H/14 (Table 6); ours: not run
+    H/14 88.55. 300 million images: 224 exaFLOPs for B/16, 4,262 for H/14 (Table 6); ours: not run
     """
     rate, epochs = _row(JFT, model, "JFT-300M")
     return _with_hidden_layer(_pretrain(model, rate, epochs=epochs, decay=0.1))
 
 
 def imagenet21k_pretrain(model: str = "B/16") -> Fit:
-    """Table 3, ImageNet-21k rows: 90 epochs, linear decay, weight decay 0.03, dropout 0.1.
+    """Pre-train as in Table 3, ImageNet-21k rows: 90 epochs, linear decay, weight decay 0.03, dropout 0.1.
 
     vitkit pretrain shards/ --recipe imagenet21k_pretrain --model B/16      paper: 83.97 on ImageNet after fine-tuning
     at 384 px (B/16), 85.15 (L/16); ours: not run
@@ -62,7 +62,7 @@ def imagenet21k_pretrain(model: str = "B/16") -> Fit:
 
 
 def imagenet_pretrain(model: str = "B/16") -> Fit:
-    """Table 3, last row: 300 epochs of ImageNet from nothing, cosine, weight decay 0.3, dropout 0.1, clipped at 1.
+    """Train ImageNet from scratch as in Table 3, last row: 300 epochs, cosine, weight decay 0.3, dropout 0.1, clip 1.
 
     vitkit pretrain imagenet/ --recipe imagenet_pretrain --model B/16      paper: 77.91 (B/16), 76.53 (L/16) after
     fine-tuning at 384 px; ours: not run
@@ -74,10 +74,10 @@ def imagenet_pretrain(model: str = "B/16") -> Fit:
 
 
 def augreg_pretrain(model: str = "S/16") -> Fit:
-    """AugReg (Steiner et al. 2021), its middle: RandAugment (2, 15), mixup 0.2, dropout, stochastic depth 0.1.
+    """Pre-train with AugReg's middle setting: RandAugment (2, 15), mixup 0.2, dropout and stochastic depth 0.1.
 
     vitkit pretrain shards/ --recipe augreg_pretrain --model S/16      300 epochs of ImageNet-21k, cosine, weight decay
-    0.1; theirs: see the paper's Figure 4; ours: not run
+    0.1; theirs: see Figure 4 of Steiner et al. (2021); ours: not run
     """
     config = _pretrain(model, 1e-3, epochs=300, decay=0.1)
     return replace(
@@ -91,10 +91,10 @@ def augreg_pretrain(model: str = "S/16") -> Fit:
 
 
 def masked_patch_pretrain(model: str = "B/16") -> Fit:
-    """B.1.2: half of the patches corrupted, their mean colour predicted; 1M steps at batch 4096, Adam 2e-4, cosine.
+    """Predict the mean colour of masked patches (B.1.2), half of all: 1M steps, batch 4096, Adam 2e-4, cosine.
 
     vitkit pretrain shards/ --recipe masked_patch_pretrain      paper: 79.9 on ImageNet after fine-tuning (B/16, JFT),
-    2 points over training from nothing; returns flatten after 100k steps; ours: not run at this size
+    2 points over training from scratch; returns flatten after 100k steps; ours: not run at this size
     """
     return replace(
         _pretrain(model, 2e-4, steps=1_000_000, decay=0.1),
@@ -120,7 +120,7 @@ def _pretrain(model: str, rate: float, *, decay: float, epochs: float | None = N
 
 
 def _with_hidden_layer(config: Fit) -> Fit:
-    """The paper's pre-training head: a tanh layer as wide as the model (section 3.1); ResNets have a linear one."""
+    """Give a ViT the paper's pre-training head, a tanh layer as wide as the model (3.1); a ResNet's head is linear."""
     built = configure(config.model)
     return replace(config, options={"representation": built.width}) if isinstance(built, ViTConfig) else config
 
@@ -129,11 +129,11 @@ def _with_dropout(config: Fit) -> Fit:
     return replace(config, dropout=0.1) if isinstance(configure(config.model), ViTConfig) else config
 
 
-# Fine-tuning: Table 4. SGD with momentum 0.9, batch 512, cosine, no weight decay, clipped at 1, 384 px.
+# Fine-tuning: Table 4. SGD with momentum 0.9, batch 512, cosine, no weight decay, clip 1, 384 px.
 
 
 def imagenet_transfer(model: str = "B/16") -> Fit:
-    """Table 4: 20,000 steps, learning rate of {0.003, 0.01, 0.03, 0.06}; Polyak averaging as for Table 2.
+    """Fine-tune on ImageNet as in Table 4: 20,000 steps, rate of {0.003, 0.01, 0.03, 0.06}; Polyak averaging (Table 2).
 
     vitkit fit imagenet/ --recipe imagenet_transfer --lr auto      paper, without averaging (--set average=0, Table 5):
     83.97 (B/16, ImageNet-21k), 85.15 (L/16)
@@ -148,7 +148,7 @@ def imagenet_transfer(model: str = "B/16") -> Fit:
 
 
 def cifar_transfer(model: str = "B/16") -> Fit:
-    """Table 4, CIFAR-10 and CIFAR-100: 10,000 steps.
+    """Fine-tune on CIFAR-10 or CIFAR-100 as in Table 4: 10,000 steps.
 
     vitkit fit hf:cifar10 --recipe cifar_transfer --lr auto      paper: 98.95 (B/16, ImageNet-21k), CIFAR-100 91.67
     """
@@ -156,16 +156,16 @@ def cifar_transfer(model: str = "B/16") -> Fit:
 
 
 def pets_transfer(model: str = "B/16") -> Fit:
-    """Table 4, Oxford-IIIT Pets: 500 steps.
+    """Fine-tune on Oxford-IIIT Pets as in Table 4: 500 steps.
 
     vitkit fit pets/ --recipe pets_transfer --lr auto      paper: 94.43 (B/16, ImageNet-21k), 94.67 (L/16); ours:
-    91.57 ± 0.05 (Ti/16, ImageNet-1k, pictures of 160 px, three seeds; docs/pets.md), 90 s on an H200
+    91.57 ± 0.05 (Ti/16, ImageNet-1k, images of 160 px, three seeds; docs/pets.md), 90 s on an H200
     """
     return _transfer(model, steps=500, warmup=100)
 
 
 def flowers_transfer(model: str = "B/16") -> Fit:
-    """Table 4, Oxford Flowers-102: 500 steps.
+    """Fine-tune on Oxford Flowers-102 as in Table 4: 500 steps.
 
     vitkit fit flowers/ --recipe flowers_transfer --lr auto      paper: 99.38 (B/16, ImageNet-21k), 99.61 (L/16)
     """
@@ -173,7 +173,7 @@ def flowers_transfer(model: str = "B/16") -> Fit:
 
 
 def vtab_transfer(model: str = "B/16") -> Fit:
-    """Table 4, a task of VTAB: 2,500 steps at 0.01, on the 1,000 examples that DATA is to hold.
+    """Fine-tune on a task of VTAB as in Table 4: 2,500 steps at 0.01, on the 1,000 examples that DATA should hold.
 
     vitkit fit task/ --recipe vtab_transfer      paper: 72.72 on average (L/16, ImageNet-21k); ours: not run
     """
@@ -196,36 +196,36 @@ def _transfer(model: str, *, steps: int, warmup: int) -> Fit:
     )
 
 
-# For ordinary sizes of data: as Table 4, but with batches and lengths that fit the pictures there are, and at the size
-# that the weights were trained at.
+# For ordinary sizes of data: as Table 4, but with a batch size and length for the number of images, and at the image
+# size of the weights.
 
 
 def small_transfer(model: str = "Ti/16") -> Fit:
-    """Up to 2,000 pictures: 30 epochs in batches of 32.
+    """Fine-tune on up to 2,000 images: 30 epochs, batch 32.
 
-    vitkit fit photos/      ours: 89.7 on Pets from 20 pictures of each breed (Ti/16, one seed; docs/pets.md)
+    vitkit fit photos/      ours: 89.7 on Pets from 20 images of each breed (Ti/16, one seed; docs/pets.md)
     """
-    return _ordinary(model, batch=32, epochs=30, lr=0.001)
+    return _sized_transfer(model, batch=32, epochs=30, lr=0.001)
 
 
 def medium_transfer(model: str = "Ti/16") -> Fit:
-    """2,000 to 20,000 pictures: 12 epochs in batches of 128.
+    """Fine-tune on 2,000 to 20,000 images: 12 epochs, batch 128.
 
-    vitkit fit photos/      ours: 91.4 on Pets, 3,680 pictures (Ti/16, one seed; docs/pets.md), 17 s on an H200
+    vitkit fit photos/      ours: 91.4 on Pets, 3,680 images (Ti/16, one seed; docs/pets.md), 17 s on an H200
     """
-    return _ordinary(model, batch=128, epochs=12, lr=0.003)
+    return _sized_transfer(model, batch=128, epochs=12, lr=0.003)
 
 
 def large_transfer(model: str = "Ti/16") -> Fit:
-    """20,000 pictures and more: 8 epochs in batches of 512, mixup 0.1 as in BiT's rule.
+    """Fine-tune on 20,000 images or more: 8 epochs, batch 512, mixup 0.1 as in BiT's rule.
 
     vitkit fit photos/
     """
-    config = _ordinary(model, batch=512, epochs=8, lr=0.01)
+    config = _sized_transfer(model, batch=512, epochs=8, lr=0.01)
     return replace(config, augment=replace(config.augment, mixup=0.1))
 
 
-def _ordinary(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
+def _sized_transfer(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
     return Fit(
         model=model,
         batch=batch,
@@ -240,15 +240,15 @@ def _ordinary(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
 
 
 def small_scratch(model: str = "Ti/16") -> Fit:
-    """From nothing, up to 20,000 pictures: 100 epochs of AdamW with augmentation; expect little.
+    """Train from scratch on up to 20,000 images: 100 epochs of AdamW with augmentation; expect little.
 
-    vitkit fit photos/ --weights none      ours: 11.8 on Pets, 3,680 pictures, where weights to start from give 91.4
+    vitkit fit photos/ --weights none      ours: 11.8 on Pets, 3,680 images, where pre-trained weights give 91.4
     """
     return _scratch(model, batch=128, epochs=100)
 
 
 def medium_scratch(model: str = "Ti/16") -> Fit:
-    """From nothing, 20,000 to 500,000 pictures: 100 epochs of AdamW with augmentation.
+    """Train from scratch on 20,000 to 500,000 images: 100 epochs of AdamW with augmentation.
 
     vitkit fit photos/ --weights none
     """
@@ -256,7 +256,7 @@ def medium_scratch(model: str = "Ti/16") -> Fit:
 
 
 def large_scratch(model: str = "S/16") -> Fit:
-    """From nothing, 500,000 pictures and more: big_vision's 90 epochs of ImageNet (Beyer et al. 2022).
+    """Train from scratch on 500,000 images or more: big_vision's 90 epochs of ImageNet (Beyer et al. 2022).
 
     vitkit fit imagenet/ --weights none --model S/16      theirs: 76.5 (S/16 with --set options.pool=gap
     options.positions=sincos); ours: not run
@@ -287,7 +287,7 @@ def _scratch(model: str, *, batch: int, epochs: float) -> Fit:
 
 
 def small_masked_patch(model: str = "Ti/16") -> Fit:
-    """Masked patch prediction on what pictures there are: 100 epochs in batches of 256.
+    """Pre-train by masked patch prediction on a dataset of any size: 100 epochs, batch 256.
 
     vitkit pretrain photos/ --objective masked-patch
     """
@@ -304,13 +304,13 @@ def small_masked_patch(model: str = "Ti/16") -> Fit:
     )
 
 
-# The demo's: a small model on 28 x 28 grey pictures, in seconds on two cores.
+# For the demo: a small model on 28 x 28 grey images, in seconds on two cores.
 
 DEMO = {"depth": 3, "width": 96, "mlp": 384, "heads": 4, "pool": "gap"}
 
 
 def demo_pretrain(model: str = "mu/7") -> Fit:
-    """Masked patch prediction on fashion's 6,000 training pictures, 5 epochs.
+    """Pre-train by masked patch prediction on fashion's 6,000 training images: 5 epochs.
 
     vitkit pretrain fashion --recipe demo_pretrain
     """
@@ -331,7 +331,7 @@ def demo_pretrain(model: str = "mu/7") -> Fit:
 
 
 def demo_fit(model: str = "mu/7") -> Fit:
-    """Fashion's classes after demo_pretrain, 15 epochs of AdamW.
+    """Fine-tune on fashion's classes after demo_pretrain: 15 epochs of AdamW.
 
     vitkit fit fashion --recipe demo_fit --weights runs/demo/pretrained
     """
@@ -376,6 +376,7 @@ RECIPES: dict[str, Callable[..., Fit]] = {
 
 
 def recipe(name: str, model: str | None = None) -> Fit:
+    """Return the settings of the recipe by that name."""
     if name not in RECIPES:
         raise ConfigError(
             f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}", recipes=textwrap.wrap(", ".join(RECIPES), 100)
@@ -384,15 +385,15 @@ def recipe(name: str, model: str | None = None) -> Fit:
     return replace(chosen, recipe=name)
 
 
-def pick_recipe(pictures: int, *, objective: str, from_nothing: bool) -> tuple[str, str]:
-    """The name of the recipe for this many pictures, and why."""
+def pick_recipe(images: int, *, objective: str, from_scratch: bool) -> tuple[str, str]:
+    """Return the name of the recipe for this many images, and the reason for it."""
     if objective == "masked-patch":
-        return "small_masked_patch", f"{pictures:,} pictures without labels"
-    if from_nothing:
-        name = "small_scratch" if pictures < 20_000 else "medium_scratch" if pictures < 500_000 else "large_scratch"
-        return name, f"{pictures:,} pictures, no weights to start from"
-    name = "small_transfer" if pictures < 2_000 else "medium_transfer" if pictures < 20_000 else "large_transfer"
-    return name, f"{pictures:,} pictures, and weights to start from"
+        return "small_masked_patch", f"{images:,} images without labels"
+    if from_scratch:
+        name = "small_scratch" if images < 20_000 else "medium_scratch" if images < 500_000 else "large_scratch"
+        return name, f"{images:,} images, from scratch"
+    name = "small_transfer" if images < 2_000 else "medium_transfer" if images < 20_000 else "large_transfer"
+    return name, f"{images:,} images, from pre-trained weights"
 
 
 def _row(table: dict[str, Row], model: str, data: str) -> Row:

@@ -1,4 +1,4 @@
-"""What a user said → every setting of a run: over the recipe that was named, or that fits the data."""
+"""Resolve the settings of a run: what the user set, over the named recipe or the one that fits the data."""
 
 from __future__ import annotations
 
@@ -12,51 +12,74 @@ from vitkit.config.recipes import pick_recipe, recipe
 from vitkit.config.schema import Fit
 from vitkit.data.partition import partition
 from vitkit.data.sources import fashion
-from vitkit.data.sources.base import Data
+from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
-from vitkit.data.sources.splits import fitting_split
+from vitkit.data.sources.splits import training_split
 from vitkit.errors import ConfigError
-from vitkit.train.initial_model import resolve_weights
+from vitkit.model.variants import configure
+from vitkit.weights.public import DEFAULTS
+
+DEFAULT_MODEL = "Ti/16"
 
 
-def resolve(over: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
-    """The toml, the data, and why that recipe. What was `said` just now, all of it unless told, has to be of use; a
-    file may come from another run."""
-    if not over.get("data"):
+def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
+    """Return every setting of the run, its data, and the reason for its recipe.
+
+    Settings that the user made `explicit` (default: all of them) must have an effect; a file may come from another run.
+    """
+    if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
-    data = open_data(over["data"], label=over.get("label"))
-    named = over.get("recipe", "")
-    nothing = over.get("weights", "default") == "none"
-    pictures = len(data.splits[fitting_split(data)])
-    name, reason = (
-        (named, "as asked")
-        if named
-        else pick_recipe(pictures, objective=over.get("objective", "labels"), from_nothing=nothing)
-    )
-    chosen = toml.to_tables(recipe(name, over.get("model") or None))
-    if over.get("weights", "default") not in ("default", "none") and not over.get("model"):
-        chosen["model"] = ""  # the weights say which
-    if over.get("weights", "default") not in ("default", "none"):
-        chosen = {name: value for name, value in chosen.items() if name not in ("options", "channels")}  # and how built
-    config = toml.from_tables(toml.merge(chosen, over))
-    _refuse_unused(over if said is None else said, config, data)
-    if Path(config.data).exists() and config.data != fashion.NAME:  # a run is resumed from anywhere
+    data = open_data(settings["data"], label=settings.get("label"))
+    count = len(data.splits[training_split(data)])
+    weights = settings.get("weights", "default")
+    name, reason = settings.get("recipe", ""), "as asked"
+    if not name:
+        objective = settings.get("objective", "labels")
+        name, reason = pick_recipe(count, objective=objective, from_scratch=weights == "none")
+    tables = toml.to_tables(recipe(name, settings.get("model") or None))
+    if weights not in ("default", "none"):  # the weights determine the model and how it is built
+        for key in ("options", "channels"):
+            tables.pop(key, None)
+        if not settings.get("model"):
+            tables["model"] = ""
+    config = toml.from_tables(toml.merge(tables, settings))
+    _refuse_unused(settings if explicit is None else explicit, config, data)
+    if Path(config.data).exists() and config.data != fashion.NAME:  # a run can be resumed from any directory
         config = replace(config, data=str(Path(config.data).absolute()))
     return resolve_weights(config), data, f"{name}: {reason}"
 
 
-def _refuse_unused(said: Mapping[str, Any], config: Fit, data: Data) -> None:
-    """Settings that this run would not look at."""
+def resolve_weights(config: Fit) -> Fit:
+    """Replace the weights "default" by the name of the variant's public checkpoint, and a path by an absolute one."""
+    if config.weights == "none":
+        return replace(config, model=config.model or DEFAULT_MODEL)
+    if config.weights != "default":
+        path = Path(config.weights)  # a run can be resumed from any directory
+        return replace(config, weights=str(path.absolute())) if path.exists() else config
+    model = config.model or DEFAULT_MODEL
+    public = DEFAULTS.get(model)
+    if public is None:
+        configure(model)  # raises its own error for an unknown name
+        raise ConfigError(
+            f"no public weights are known for {model}.",
+            try_="--weights none to train from scratch, --weights PATH for your own",
+            known_for=", ".join(DEFAULTS),
+        )
+    return replace(config, model=model, weights=public.source)
+
+
+def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None:
+    """Raise an error for a setting that this run would not use."""
     masked = config.objective == "masked-patch"
-    if "masked" in said and not masked:
+    if "masked" in explicit and not masked:
         raise _unused("masked", "objective = masked-patch")
-    if "timescale" in said.get("schedule", {}) and config.schedule.kind != "rsqrt":
+    if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
     for name in ("lr_candidates", "lr_dev"):
-        if name in said and not config.choose_lr:
+        if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")
-    if "test" in said and not masked and partition(data, **config.partition).held_out is None:
-        raise _unused("test", "data without pictures to score, and these have some")
+    if "test" in explicit and not masked and partition(data, **config.partition).held_out is None:
+        raise _unused("test", "data without a test or val split, and these have one")
 
 
 def _unused(name: str, needed: str) -> ConfigError:

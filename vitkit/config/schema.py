@@ -1,4 +1,4 @@
-"""A run as plain data: every setting of fit and pretrain, checked on the way in and written out resolved."""
+"""The settings of a training run as frozen dataclasses that validate their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SGD:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Weight decay is added to the gradient, as Kingma and Ba's Adam would see it."""
+    """Adam (Kingma and Ba): weight decay is added to the gradient."""
 
     betas: Range = (0.9, 0.999)
     eps: float = 1e-8
@@ -39,7 +39,7 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
-    """Weight decay is apart from the gradient and multiplied by the learning rate (Loshchilov and Hutter)."""
+    """AdamW (Loshchilov and Hutter): weight decay is decoupled from the gradient and scaled by the learning rate."""
 
 
 Optimizer = SGD | Adam | AdamW
@@ -47,12 +47,12 @@ Optimizer = SGD | Adam | AdamW
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Of the learning rate: a linear rise, then a decay to nothing, or none."""
+    """The learning rate schedule: a linear warm-up, then a decay to zero, or none."""
 
     kind: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
-    warmup: float = 0  # steps, or a share of the run where it is under 1
+    warmup: float = 0  # steps, or a share of the run if under 1
     timescale: int = 10_000  # rsqrt: steps after which the rate has fallen to 1 / sqrt(2)
-    cooldown: int = 0  # the last steps, linearly to nothing; for rsqrt and constant, which do not end there
+    cooldown: int = 0  # the last steps, linearly to zero; for rsqrt and constant, which do not end at zero
 
     def __post_init__(self) -> None:
         for name in ("warmup", "cooldown"):
@@ -62,13 +62,13 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What training does to its pictures; the defaults are the paper's random crop and flip."""
+    """The augmentation of training images; the defaults are the paper's random crop and flip."""
 
     crop: Range | None = (0.05, 1.0)  # share of the area that a random crop keeps; false: all of it
     aspect: Range = (3 / 4, 4 / 3)  # its width / height
     flip: bool = True
     randaugment: tuple[int, float] | None = None  # operations and magnitude
-    erase: float = 0.0  # share of pictures with a box painted over
+    erase: float = 0.0  # share of images with a box painted over (random erasing)
     mixup: float = 0.0
     cutmix: float = 0.0
 
@@ -82,7 +82,7 @@ class Augmentation:
         for name in ("mixup", "cutmix"):
             _positive(f"augment.{name}", getattr(self, name), zero=True)
         if not 0 <= self.erase <= 1:
-            raise ConfigError(f"augment.erase = {self.erase} is the share of pictures: 0 to 1")
+            raise ConfigError(f"augment.erase = {self.erase} is the share of images: 0 to 1")
         if self.randaugment is not None and not (self.randaugment[0] >= 1 and 0 <= self.randaugment[1] <= 30):
             raise ConfigError(
                 f"augment.randaugment = {list(self.randaugment)} is out of range",
@@ -92,7 +92,7 @@ class Augmentation:
 
 @dataclass(frozen=True, kw_only=True)
 class Masked:
-    """Masked patch prediction (B.1.2)."""
+    """The settings of masked patch prediction (B.1.2)."""
 
     rate: float = 0.5  # share of patches corrupted
     target: Literal["colour", "pixels"] = "colour"  # 3-bit mean colour as a class; or all pixels, L2
@@ -104,59 +104,59 @@ class Masked:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One training run. `vitkit fit --set KEY=VALUE` and `--config FILE.toml` reach every field by its name."""
+    """The settings of one training run; `--set KEY=VALUE` and `--config FILE.toml` reach every field by its name."""
 
     data: str = ""
-    label: str | None = None  # which column of a manifest or hf: set holds the classes
+    label: str | None = None  # the column of a manifest or hf: set that holds the classes
     out: str = ""
     objective: Objective = "labels"
-    recipe: str = ""  # whose settings these are
+    recipe: str = ""  # the recipe that the settings come from
     seed: int = 0
-    split_seed: int = 0  # of what is set aside: the same pictures for every seed
+    split_seed: int = 0  # of the held-out split: the same images for every seed
 
-    model: str = ""  # its name; else that of the weights
-    options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, where training starts from nothing
-    weights: str = "default"  # the variant's public ones; hf:…, a path, or none
-    image: tuple[int, int] | None = None  # height, width; else as the weights have it, 224 without any
-    channels: int | None = None  # else as the weights have it, 3 without any
-    resize: Literal["crop", "squash", "letterbox"] | None = None  # how pictures are fitted; else as the weights do
-    dropout: float | None = None  # else as the weights have it
+    model: str = ""  # its name; default: that of the weights
+    options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, for training from scratch
+    weights: str = "default"  # default: the variant's public checkpoint; hf:…, a path, or none
+    image: tuple[int, int] | None = None  # height, width; default: that of the weights, 224 without any
+    channels: int | None = None  # default: that of the weights, 3 without any
+    resize: Literal["crop", "squash", "letterbox"] | None = None  # default: that of the weights
+    dropout: float | None = None  # default: that of the weights
     stochastic_depth: float | None = None
-    freeze: int = 0  # blocks that stay as they are, with all below; -1: all but the head
+    freeze: int = 0  # the first blocks to freeze, with all below them; -1: all but the head
 
-    batch: int = 512  # pictures per step, over all processes
-    micro: int | None = None  # pictures per pass and process; the rest is accumulated
+    batch: int = 512  # images per step, over all processes
+    micro: int | None = None  # images per micro-batch and process; gradients are accumulated over a batch
     steps: int | None = None
     epochs: float | None = None  # instead of steps
     lr: float = 0.01
-    choose_lr: bool = False  # take the best of lr_candidates on a dev split, as the paper does
+    choose_lr: bool = False  # take the best of lr_candidates on a validation split, as the paper does
     lr_candidates: tuple[float, ...] = ()
-    lr_dev: float = 0.1  # share of the training pictures that they are judged on, without val
+    lr_dev: float = 0.1  # share of the training images to validate them on, without val
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Schedule)
-    clip: float = 1.0  # global norm of the gradient; 0: not clipped
-    layer_decay: float = 1.0  # learning rate of a layer over that of the one above it
-    average: float = 0.0  # Polyak averaging: decay per step, such as 0.9999; 0: none
+    clip: float = 1.0  # largest global norm of the gradient; 0: no clipping
+    layer_decay: float = 1.0  # layer-wise learning rate decay: the rate of a layer over that of the one above it
+    average: float = 0.0  # EMA (Polyak average) of the weights: decay per step, such as 0.9999; 0: none
     label_smoothing: float = 0.0
     balance: float = 0.0  # rare classes weigh (mean count / count) ** balance; 1: all the same
     augment: Augmentation = field(default_factory=Augmentation)
     masked: Masked = field(default_factory=Masked)
 
-    test: float = 0.2  # share set aside for scoring where the data have no test or val
-    dev: float = 0.0  # share of the training pictures set aside for choosing, without val
-    score_every: int | None = None  # steps between looks at the dev pictures; else 20 in the run
-    patience: int = 0  # looks without improvement after which to stop; 0: never
-    save_every: int | None = None  # steps between checkpoints; else 10 in the run
-    max_failed: float = 0.01  # share of pictures that may be broken
+    test: float = 0.2  # share held out for testing where the data have no test or val
+    dev: float = 0.0  # share of the training images held out for validation, without val
+    score_every: int | None = None  # steps between validations; default: 20 in the run
+    patience: int = 0  # early stopping: validations without improvement after which to stop; 0: never
+    save_every: int | None = None  # steps between checkpoints; default: 10 in the run
+    max_failed: float = 0.01  # share of images that may fail to decode
 
     device: str = "auto"  # cuda, cuda:1, cpu, mps
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    fp8: bool = False  # multiply 8-bit numbers on the way forward: for L and larger
+    fp8: bool = False  # matrix products of the forward pass in fp8: for L and larger
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     compile: Literal["auto", "yes", "no"] = "auto"
-    recompute: Literal["auto", "yes", "no"] = "auto"  # go through blocks again on the way back, to keep less of them
-    cuda_graph: Literal["auto", "yes", "no"] = "auto"  # launch a pass as one, not kernel by kernel
-    workers: int | None = None  # processes that read pictures; else by cores
+    recompute: Literal["auto", "yes", "no"] = "auto"  # activation checkpointing
+    cuda_graph: Literal["auto", "yes", "no"] = "auto"  # capture forward and backward and replay them
+    workers: int | None = None  # data workers; default: by cores
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     def __post_init__(self) -> None:
@@ -174,10 +174,10 @@ class Fit:
             _positive("lr_candidates", rate)
         if not 0 <= self.seed < 2**63:  # what torch takes
             raise ConfigError(f"seed = {self.seed}: 0 or more is needed, of at most 18 digits")
-        for name, purpose in (("test", "scoring"), ("lr_dev", "choosing a learning rate")):
+        for name, purpose in (("test", "testing"), ("lr_dev", "choosing a learning rate")):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(
-                    f"{name} = {getattr(self, name)} is the share set aside for {purpose}: above 0, under 1"
+                    f"{name} = {getattr(self, name)} is the share held out for {purpose}: above 0, under 1"
                 )
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay = {self.layer_decay} must be above 0 and at most 1")
@@ -187,7 +187,7 @@ class Fit:
 
     @property
     def partition(self) -> dict[str, Any]:
-        """The settings by which `vitkit.data.partition.partition` assigns images to training, validation and test."""
+        """Return the arguments of `vitkit.data.partition.partition`, which splits the images of the run."""
         return {name: getattr(self, name) for name in ("objective", "test", "dev", "split_seed", "patience")}
 
     def _check_length(self) -> None:

@@ -1,6 +1,6 @@
-"""Settings as people write them, in TOML or as KEY=VALUE, into the dataclasses of a run, and back.
+"""Settings in TOML or as KEY=VALUE, to the dataclasses of a run and back.
 
-Nothing is ignored: a key that no field has is an error with the nearest name.
+No key is ignored: one that no field has is an error that suggests the nearest name.
 """
 
 from __future__ import annotations
@@ -19,40 +19,42 @@ import tomli_w
 from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
 
-DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "recompute", "compile")  # by a run that begins
+DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "recompute", "compile")  # at the start of a run
 OPTIMIZERS: dict[str, type[SGD | Adam | AdamW]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A TOML file as nested tables, unchecked; of a run folder, its config.toml."""
+    """Read a TOML file, or the config.toml of a run folder, as nested tables without validation."""
     path = path / "config.toml" if path.is_dir() else path
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
-def read_for_another(path: Path) -> dict[str, Any]:
-    """`read`, where a run's settings begin another run: what that one has counted or decided itself, for its pictures
-    and its machine, is what it was asked for again, unless somebody has changed it since."""
+def read_for_new_run(path: Path) -> dict[str, Any]:
+    """Read settings to start a new run with; those that an old run decided itself are reset to what it was asked for.
+
+    What a run decides depends on its data and its machine. A decided setting that was edited since keeps its new value.
+    """
     tables = read(path)
     record = (path if path.is_dir() else path.parent) / "run.json"
     try:
-        told = json.loads(record.read_text(encoding="utf-8"))
-        asked, decided = _flat(told["asked"]), _flat(told["settings"])
-    except (OSError, ValueError, KeyError):  # no run's, or of a version that did not tell
+        content = json.loads(record.read_text(encoding="utf-8"))
+        asked, decided = _flat(content["asked"]), _flat(content["settings"])
+    except (OSError, ValueError, KeyError):  # not of a run, or of a version that did not record it
         return tables
-    found = _flat(tables)
-    changed = {key for key in DECIDED if found.get(key) != decided.get(key)}
+    current = _flat(tables)
+    changed = {key for key in DECIDED if current.get(key) != decided.get(key)}
     if changed & {"steps", "epochs"}:
         changed |= {"steps", "epochs"}  # a run has one length
     for key in DECIDED:
         if key not in changed:
-            *above, last = key.split(".")
+            *parents, last = key.split(".")
             table = tables
-            for name in above:
+            for name in parents:
                 table = table.setdefault(name, {})
             table.pop(last, None)
             if key in asked:
@@ -60,27 +62,27 @@ def read_for_another(path: Path) -> dict[str, Any]:
     return tables
 
 
-def assignments(words: Iterable[str]) -> dict[str, Any]:
-    """["schedule.warmup=10", "model=B/16"] → nested tables; values as in TOML, and bare words are strings."""
+def assignments(pairs: Iterable[str]) -> dict[str, Any]:
+    """Parse ["schedule.warmup=10", "model=B/16"] into nested tables; values as in TOML, bare words are strings."""
     tables: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {word}: a setting is KEY=VALUE", try_="--set schedule.warmup=100")
-        *above, last = key.strip().split(".")
+            raise ConfigError(f"--set {pair}: a setting is KEY=VALUE", try_="--set schedule.warmup=100")
+        *parents, last = key.strip().split(".")
         table = tables
-        for name in above:
+        for name in parents:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"--set {word}: {name} was given a value already")
+                raise ConfigError(f"--set {pair}: {name} was given a value already")
         table[last] = _value(text.strip())
     return tables
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables over each other; a change of optimizer drops what the other kind had."""
-    merged = dict(below)
-    for name, value in above.items():
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge nested tables, the later ones winning; another kind of optimizer drops the settings of the first."""
+    merged = dict(base)
+    for name, value in override.items():
         old = merged.get(name)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             if name == "optimizer" and "kind" in old and value.get("kind", old["kind"]) != old["kind"]:
@@ -88,24 +90,25 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
             merged[name] = merge(old, value)
         else:
             merged[name] = value
-    if "steps" in above and "epochs" not in above:  # a run has one length; the later word counts
+    if "steps" in override and "epochs" not in override:  # a run has one length; the later one wins
         merged.pop("epochs", None)
-    elif "epochs" in above and "steps" not in above:
+    elif "epochs" in override and "steps" not in override:
         merged.pop("steps", None)
     return merged
 
 
 def from_tables(tables: Mapping[str, Any]) -> Fit:
+    """Validate nested tables and return them as settings."""
     return _dataclass(Fit, tables, "")
 
 
 def check(tables: Mapping[str, Any]) -> None:
-    """Names and types of settings that a recipe is still to be put under; which optimizer's they are, it may say."""
+    """Validate settings before their recipe is known; without the optimizer, whose kind the recipe may determine."""
     from_tables({name: value for name, value in tables.items() if name != "optimizer"})
 
 
 def to_tables(config: Fit) -> dict[str, Any]:
-    """The inverse of `from_tables`, ready for TOML; None, which TOML lacks, is left out or false."""
+    """Return settings as nested tables for TOML; None, which TOML lacks, is left out or false."""
     tables = _tables(config)
     tables["optimizer"] = {"kind": _kind(config.optimizer), **tables["optimizer"]}
     return tables
@@ -116,22 +119,22 @@ def write(config: Fit) -> str:
 
 
 def differences(before: Fit, after: Fit, ignore: Iterable[str] = ()) -> list[str]:
-    """ "schedule.warmup: 100 → 50", a line for every setting that differs."""
-    one, other = (_flat(to_tables(config)) for config in (before, after))
+    """Return a line such as "schedule.warmup: 100 → 50" for every setting that differs."""
+    old, new = (_flat(to_tables(config)) for config in (before, after))
     return [
-        f"{key}: {one.get(key, 'not set')} → {other.get(key, 'not set')}"
-        for key in sorted(one.keys() | other.keys())
-        if key.split(".")[0] not in ignore and one.get(key) != other.get(key)
+        f"{key}: {old.get(key, 'not set')} → {new.get(key, 'not set')}"
+        for key in sorted(old.keys() | new.keys())
+        if key.split(".")[0] not in ignore and old.get(key) != new.get(key)
     ]
 
 
-def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat = {}
     for name, value in tables.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{above}{name}."))
+            flat.update(_flat(value, f"{prefix}{name}."))
         else:
-            flat[f"{above}{name}"] = value
+            flat[f"{prefix}{name}"] = value
     return flat
 
 
@@ -148,15 +151,15 @@ def _kind(optimizer: SGD | Adam | AdamW) -> str:
 
 def _tables(config: Any) -> dict[str, Any]:
     tables: dict[str, Any] = {}
-    for one in fields(config):
-        value = getattr(config, one.name)
+    for item in fields(config):
+        value = getattr(config, item.name)
         if is_dataclass(value):
-            tables[one.name] = _tables(value)
+            tables[item.name] = _tables(value)
         elif value is None:
-            if one.default is not None:
-                tables[one.name] = False
+            if item.default is not None:
+                tables[item.name] = False
         else:
-            tables[one.name] = _plain(value)
+            tables[item.name] = _plain(value)
     return tables
 
 
@@ -182,7 +185,7 @@ def _dataclass(kind: type, tables: Any, where: str) -> Any:
 
 
 def _nearest(name: str, known: Iterable[str], where: str) -> str:
-    """The names nearest to a wrong one; people write `warmup` for schedule.warmup."""
+    """Suggest the names nearest to a wrong one; people write `warmup` for schedule.warmup."""
     inside = [] if where else [f"{table}.{name}" for table, names in _INSIDE.items() if name in names]
     return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(name, known)
 
@@ -207,7 +210,7 @@ def _optimizer(tables: Any) -> Any:
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
-    """The value as the field's type wants it, or an error that names the setting."""
+    """Return the value as the field's type, or raise an error that names the setting."""
     origin, arguments = get_origin(hint), get_args(hint)
     if where == "optimizer":
         return _optimizer(value)
@@ -231,10 +234,10 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool) == isinstance(value, bool):
         return value
-    raise ConfigError(f"{where} = {value!r} should be {_WORDS.get(hint, 'a table')}")
+    raise ConfigError(f"{where} = {value!r} should be {_TYPE_NAMES.get(hint, 'a table')}")
 
 
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:

@@ -1,0 +1,31 @@
+"""The verb `fit`: train a classifier."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from vitkit.cli.options import option
+from vitkit.cli.training_options import Data, Model, SharedOptions, start_training
+
+
+def fit(
+    data: Data = None,
+    *,
+    model: Model = None,
+    weights: Annotated[
+        str,
+        option(
+            "where to start; default: the model's public weights; none: train from scratch", "hf:OWNER/NAME|PATH|none"
+        ),
+    ] = "",
+    options: SharedOptions,
+) -> None:
+    """Train a classifier on your images, score it on held-out ones and write a report.
+
+    vitkit fit photos/
+
+    vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
+
+    torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
+    """
+    start_training(options, data=data, model=model, weights=weights)

@@ -1,0 +1,31 @@
+"""The verb `pretrain`: train a model to fine-tune later."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from vitkit.cli.options import option
+from vitkit.cli.training_options import Data, Model, SharedOptions, start_training
+
+
+def pretrain(
+    data: Data = None,
+    *,
+    objective: Annotated[
+        Literal["labels", "masked-patch"] | None,
+        option(
+            "learn from labels, or from images alone; default: the recipe's, masked-patch without a recipe",
+            "labels|masked-patch",
+        ),
+    ] = None,
+    model: Model = None,
+    weights: Annotated[str, option("where to start; default: from scratch", "hf:OWNER/NAME|PATH")] = "",
+    options: SharedOptions,
+) -> None:
+    """Train a model to fine-tune later: from labels, or from images by masked patches.
+
+    vitkit pretrain photos/ --out runs/pre
+
+    then: vitkit fit labelled/ --weights runs/pre
+    """
+    start_training(options, pretraining=True, data=data, objective=objective, model=model, weights=weights)

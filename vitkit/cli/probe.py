@@ -1,0 +1,95 @@
+"""The verb `probe`: measure the frozen features of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from vitkit.cli.options import (
+    Data,
+    Device,
+    ImageSize,
+    InferenceBatch,
+    InferencePrecision,
+    Json,
+    Label,
+    Run,
+    Workers,
+    at_least,
+    image_size,
+    option,
+)
+from vitkit.errors import ConfigError, Interrupted
+
+
+def probe(
+    run: Run,
+    data: Data,
+    method: Annotated[
+        Literal["fewshot", "knn", "linear"],
+        arg(help="the paper's least squares on a few images of each class; nearest neighbours; a linear layer"),
+    ],
+    shots: Annotated[tuple[int, ...] | None, option("fewshot: images of each class; default: 1 5 10 25", "N")] = None,
+    seeds: Annotated[int | None, option("fewshot: random draws of them; default: 3", "N")] = None,
+    neighbours: Annotated[int | None, option("knn: images that vote; default: 20", "N")] = None,
+    image: ImageSize = None,
+    label: Label = None,
+    features: Annotated[
+        Path | None, option("write features, labels, keys and class names to this file", "FILE.npz")
+    ] = None,
+    batch: InferenceBatch = 64,
+    device: Device = "auto",
+    precision: InferencePrecision = "fp32",
+    workers: Workers = None,
+    json: Json = False,
+) -> None:
+    """Probe the frozen features of a model on new data: few-shot, nearest neighbours, a linear probe.
+
+    vitkit probe runs/pre photos/ --method linear        vitkit probe ViT-B_16.npz photos/ --method fewshot --shots 5
+    """
+    at_least(1, batch=batch, neighbours=neighbours, seeds=seeds)
+    at_least(0, workers=workers)
+    if shots is not None and (not shots or min(shots) < 1):
+        raise ConfigError(f"--shots {' '.join(map(str, shots))}: 1 or more is needed")
+    if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
+        raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
+    size = None if image is None else image_size(image)
+
+    from vitkit.compute.inference import check_precision
+    from vitkit.data.sources.open import open_data
+    from vitkit.devices import pick_device, pick_workers
+    from vitkit.evaluate.features import FeatureExtractor, write_features
+    from vitkit.evaluate.printing import print_probe
+    from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method
+    from vitkit.evaluate.probe import probe as probe_features
+    from vitkit.progress import show_progress
+    from vitkit.weights.load import load
+
+    probe_method = pick_method(method, shots=shots, seeds=seeds, neighbours=neighbours)
+    chosen = pick_device(device)
+    opened = held_out_as_test(run, open_data(data, label=label))
+    model = load(run, image=size)
+    check_precision(model, chosen, precision)
+    extract = FeatureExtractor(
+        model=model,
+        device=chosen,
+        precision=precision,
+        batch=batch,
+        workers=pick_workers(workers, chosen, 1),
+        progress=show_progress,
+    )
+    try:
+        features_of_splits = extract_features(extract, opened, probe_method)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "the features computed so far are cached; the same command continues from there", 130
+        ) from None
+    if features is not None:
+        write_features(features, features_of_splits.by_name(), opened.classes)
+    result = probe_features(features_of_splits, opened, probe_method)
+    if json:
+        print(result.to_json())
+    else:
+        print_probe(result)
