@@ -1,10 +1,10 @@
-"""How long the augmentation of a batch takes, stage by stage, and beside kornia where that is installed.
+"""The time of augmenting a batch, stage by stage, compared with kornia where it is installed.
 
     python -m benchmarks.augment [--batch 256] [--image 224] [--repeats 30] [--json]
 
 Each figure is a median over calls, each with new indices, so that no draw is lucky. On a GPU there are three:
 `device` is between CUDA events while earlier work keeps the GPU busy, as a training step does, so that the kernels wait
-in its queue: what augmentation adds to a step. `alone` is the same on an idle GPU, `host` until the call returns.
+in its queue: what augmentation adds to a step. `idle` is the same on an idle GPU, `host` until the call returns.
 """
 
 from __future__ import annotations
@@ -20,24 +20,22 @@ from torch import Tensor
 
 from vitkit.data.augment import Augment, augment, mix
 
-FULL = Augment(crop=(0.05, 1.0), flip=0.5, randaugment=(2, 9), erase=0.25, mixup=0.2, cutmix=1.0)
+FULL = Augment(randaugment=(2, 9), erase=0.25, mixup=0.2, cutmix=1.0)
 STAGES = {
     "scale bytes": Augment(),
-    "flip": Augment(flip=0.5),
-    "crop + flip": Augment(crop=(0.05, 1.0), flip=0.5),
     "RandAugment(2, 9)": Augment(randaugment=(2, 9)),
     "erase": Augment(erase=0.25),
-    "crop + flip + RandAugment + erase": Augment(crop=(0.05, 1.0), flip=0.5, randaugment=(2, 9), erase=0.25),
+    "RandAugment + erase": Augment(randaugment=(2, 9), erase=0.25),
 }
 
 
 def ours(images: Tensor, targets: Tensor) -> Iterator[tuple[str, Callable[[int], object]]]:
-    def stage(how: Augment, pictures: Tensor) -> Callable[[int], object]:
-        return lambda call: augment(pictures, _indices(call, len(pictures)), how, seed=0, epoch=0)
+    def stage(settings: Augment, images: Tensor) -> Callable[[int], object]:
+        return lambda call: augment(images, _indices(call, len(images)), settings, seed=0, epoch=0)
 
     floats = images.float() / 255
-    for name, how in STAGES.items():
-        yield name, stage(how, images if name == "scale bytes" else floats)
+    for name, settings in STAGES.items():
+        yield name, stage(settings, images if name == "scale bytes" else floats)
     yield "mixup", lambda call: mix(floats, targets, Augment(mixup=0.2), seed=0, step=call, rank=0)
     yield "cutmix", lambda call: mix(floats, targets, Augment(cutmix=1.0), seed=0, step=call, rank=0)
     yield (
@@ -53,7 +51,7 @@ def ours(images: Tensor, targets: Tensor) -> Iterator[tuple[str, Callable[[int],
     )
 
 
-def kornias(images: Tensor, size: int) -> Iterator[tuple[str, Callable[[int], object]]]:
+def kornias(images: Tensor) -> Iterator[tuple[str, Callable[[int], object]]]:
     try:
         import kornia.augmentation as K
         from kornia.augmentation.auto import RandAugment
@@ -61,8 +59,6 @@ def kornias(images: Tensor, size: int) -> Iterator[tuple[str, Callable[[int], ob
         return
     floats = images.float() / 255
     for name, transform in (
-        ("flip", K.RandomHorizontalFlip()),
-        ("crop", K.RandomResizedCrop((size, size))),
         ("RandAugment(2, 9)", RandAugment(2, 9)),
         ("erase", K.RandomErasing(p=0.25)),
     ):
@@ -75,12 +71,12 @@ def measure(call: Callable[[int], object], repeats: int, gpu: bool) -> dict[str,
     if not gpu:
         return {"host": statistics.median(_timed(call, repeat, None)["host"] for repeat in range(repeats))}
     work = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    alone = [_timed(call, repeat, None) for repeat in range(repeats)]
+    idle = [_timed(call, repeat, None) for repeat in range(repeats)]
     queued = [_timed(call, repeat, work) for repeat in range(repeats)]
     return {
         "device": statistics.median(times["device"] for times in queued),
-        "alone": statistics.median(times["device"] for times in alone),
-        "host": statistics.median(times["host"] for times in alone),
+        "idle": statistics.median(times["device"] for times in idle),
+        "host": statistics.median(times["host"] for times in idle),
     }
 
 
@@ -119,10 +115,7 @@ def main() -> None:
     coarse = torch.rand(options.batch, 3, 14, 14, device=device)
     images = torch.nn.functional.interpolate(coarse, (options.image,) * 2, mode="bilinear").mul(255).byte()
     targets = torch.eye(1000, device=device)[torch.arange(options.batch, device=device) % 1000]
-    results = {
-        name: measure(call, options.repeats, gpu)
-        for name, call in (*ours(images, targets), *kornias(images, options.image))
-    }
+    results = {name: measure(call, options.repeats, gpu) for name, call in (*ours(images, targets), *kornias(images))}
     machine = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} thread(s)"
     if options.json:
         print(
@@ -137,7 +130,7 @@ def main() -> None:
             )
         )
         return
-    print(f"{options.batch} pictures of {options.image} px on {machine}, torch {torch.__version__}")
+    print(f"{options.batch} images of {options.image} px on {machine}, torch {torch.__version__}")
     for name, figures in results.items():
         print(f"{name:<36}" + "   ".join(f"{kind} {value:7.2f} ms" for kind, value in figures.items()))
 

@@ -1,12 +1,12 @@
-"""How much faster `--fast` is than exact on this machine, way by way, and what it does to the answers.
+"""Compare the speed of `--fast` with exact on this machine, engine by engine, and its effect on predictions.
 
     python benchmarks/fast.py [--model S/16] [--device cpu] [--threads 1] [--json]
-    python benchmarks/fast.py --run RUN --data DATA          accuracy of both on the scoring split
+    python benchmarks/fast.py --run RUN --data DATA          accuracy of all engines on the scoring split
 
-Exact and every way take turns in short rounds on the same random pictures; ratios to exact are medians of those within
-a round, and ratios of the fastest rounds, so that a busy neighbour slows both sides alike. On a CPU, with one thread,
-process time is counted; wall-clock time otherwise. Weights are random unless a run is named: speed does not depend on
-them, agreement does.
+Exact and every other engine take turns in short rounds on the same random images; ratios to exact are medians of those
+within a round, and ratios of the fastest rounds, so that a busy neighbour slows both sides alike. On a CPU, with one
+thread, process time is counted; wall-clock time otherwise. Weights are random unless a run is named: speed does not
+depend on them, agreement does.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ import torch
 from torch import Tensor
 
 import vitkit
-from vitkit.data.loader import Reader, evaluation_batches
+from vitkit.data.loader import SplitDataset, evaluation_batches
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
-from vitkit.evaluate.matching import match
+from vitkit.evaluate.matching import match_classes
 from vitkit.model.build import Model
-from vitkit.predict.engines import ways
-from vitkit.predict.fast import quicken
+from vitkit.predict.engines import Compute, engine_candidates
+from vitkit.predict.fast import fastest_engine
 
-Compute = Callable[[Tensor], Tensor]
 EXACT, CHOSEN = "exact", "chosen by --fast"
 
 
@@ -45,7 +44,7 @@ def main() -> None:
     )
     parser.add_argument("--run", help="instead of random weights")
     parser.add_argument("--data", help="with --run: accuracy instead of speed")
-    parser.add_argument("--limit", type=int, help="pictures to score at most, spread over the split")
+    parser.add_argument("--limit", type=int, help="images to score at most, spread over the split")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
@@ -57,39 +56,39 @@ def main() -> None:
     torch.manual_seed(0)
     classifier = vitkit.Classifier(options.run or untrained(options.model, options.gelu), device=options.device)
     started = time.perf_counter()
-    chosen = quicken(classifier)
+    chosen = fastest_engine(classifier.model, classifier.device, multilabel=classifier.multilabel)
     about = {
         "model": options.run or f"{options.model}, {options.gelu} GELU",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        EXACT: classifier.engine.words,
-        CHOSEN: chosen.words,
+        EXACT: classifier.engine.description,
+        CHOSEN: chosen.description,
         "choosing_seconds": time.perf_counter() - started,
     }
     if options.data:
         result = about | scores(classifier, chosen.logits, options.data, options.limit)
     else:
         result = about | {"batches": speeds(classifier, chosen.logits, options.batches, options.rounds)}
-    print(json.dumps(result, indent=2) if options.json else shown(result))
+    print(json.dumps(result, indent=2) if options.json else as_text(result))
 
 
 def untrained(name: str, gelu: str) -> Model:
     model = vitkit.create(name, **({} if name.startswith("R") and "+" not in name else {"gelu": gelu}))
-    torch.nn.init.normal_(model.head.logits.weight, std=0.1)  # zeros would answer everything alike
+    torch.nn.init.normal_(model.head.logits.weight, std=0.1)  # zeros would predict the same for every image
     return model
 
 
 def speeds(classifier: vitkit.Classifier, chosen: Compute, batches: list[int], rounds: int) -> dict[int, Any]:
     computes: dict[str, Compute] = {EXACT: classifier.engine.logits, CHOSEN: chosen}
     failed = {}
-    for way in ways(classifier):
+    for candidate in engine_candidates(classifier.model, classifier.device):
         try:
-            computes[way.words] = way.build(classifier)
+            computes[candidate.description] = candidate.build()
         except Exception as error:
-            failed[way.words] = {"failed": f"{type(error).__name__}: {error}"}
-    alone = classifier.device.type == "cpu" and torch.get_num_threads() == 1
-    clock = time.process_time if alone else time.perf_counter
-    channels, image = classifier.model.config.channels, classifier.exact.image
+            failed[candidate.description] = {"failed": f"{type(error).__name__}: {error}"}
+    one_thread = classifier.device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if one_thread else time.perf_counter
+    channels, image = classifier.model.config.channels, classifier.transform.image
     return {batch: measure(computes, torch.randn(batch, channels, *image), rounds, clock) | failed for batch in batches}
 
 
@@ -101,7 +100,7 @@ def measure(computes: dict[str, Compute], images: Tensor, rounds: int, clock: Ca
     for _ in range(rounds):
         for name, compute in computes.items():
             started = clock()
-            compute(images)  # ends with the answers on the host
+            compute(images)  # ends with the logits on the host
             times[name].append(clock() - started)
     return {
         name: {
@@ -115,37 +114,38 @@ def measure(computes: dict[str, Compute], images: Tensor, rounds: int, clock: Ca
 
 
 def scores(classifier: vitkit.Classifier, chosen: Compute, source: str, limit: int | None) -> dict[str, Any]:
-    """Accuracy of exact, of what was chosen and of every way; share of answers that are exact's."""
-    data = match(classifier.model, open_data(source)).data
+    """Return the accuracy of exact, of the chosen and of every other engine, and the share of exact's predictions."""
+    data = match_classes(classifier.model, open_data(source)).data
     name = scoring_split(data)
     split = data.splits[name]
     if limit and limit < len(split):
         split = split.select(torch.linspace(0, len(split) - 1, limit).round().int().numpy())
     computes: dict[str, Compute] = {EXACT: classifier.engine.logits, CHOSEN: chosen}
-    computes |= {way.words: way.build(classifier) for way in ways(classifier)}
-    reader = Reader(split=split, transform=classifier.exact, channels=classifier.model.config.channels)
-    answers: dict[str, list[Tensor]] = {name: [] for name in computes}
+    candidates = engine_candidates(classifier.model, classifier.device)
+    computes |= {candidate.description: candidate.build() for candidate in candidates}
+    dataset = SplitDataset(split=split, transform=classifier.transform, channels=classifier.model.config.channels)
+    batches: dict[str, list[Tensor]] = {name: [] for name in computes}
     labels = []
-    for batch in evaluation_batches(reader, 8, workers=0):
+    for batch in evaluation_batches(dataset, 8, workers=0):
         labels.append(batch.labels)
-        for way, compute in computes.items():
-            answers[way].append(compute(batch.images).softmax(dim=1))
-    truth, told = torch.cat(labels), {way: torch.cat(rows) for way, rows in answers.items()}
+        for engine, compute in computes.items():
+            batches[engine].append(compute(batch.images).softmax(dim=1))
+    truth, probabilities = torch.cat(labels), {engine: torch.cat(rows) for engine, rows in batches.items()}
     return {
         "data": f"{source}, {name}",
-        "pictures": len(truth),
+        "images": len(truth),
         "scores": {
-            way: {
+            engine: {
                 "accuracy": 100 * (rows.argmax(1) == truth).double().mean().item(),
-                "same_answers": 100 * (rows.argmax(1) == told[EXACT].argmax(1)).double().mean().item(),
-                "farthest_probability": (rows - told[EXACT]).abs().max().item(),
+                "same_predictions": 100 * (rows.argmax(1) == probabilities[EXACT].argmax(1)).double().mean().item(),
+                "largest_difference": (rows - probabilities[EXACT]).abs().max().item(),
             }
-            for way, rows in told.items()
+            for engine, rows in probabilities.items()
         },
     }
 
 
-def shown(result: dict[str, Any]) -> str:
+def as_text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['model']}, torch {result['torch']}",
         result[EXACT],
@@ -156,19 +156,19 @@ def shown(result: dict[str, Any]) -> str:
         lines += [
             f"  {name:<40} "
             + (
-                way["failed"]
-                if "failed" in way
-                else f"{way['ms']:>8.1f} ms   {way['times_exact']:.2f} x exact "
-                f"(fastest rounds {way['times_exact_fastest']:.2f})"
+                row["failed"]
+                if "failed" in row
+                else f"{row['ms']:>8.1f} ms   {row['times_exact']:.2f} x exact "
+                f"(fastest rounds {row['times_exact_fastest']:.2f})"
             )
-            for name, way in measured.items()
+            for name, row in measured.items()
         ]
     if "scores" in result:
-        lines.append(f"{result['data']}: {result['pictures']:,} pictures")
+        lines.append(f"{result['data']}: {result['images']:,} images")
         lines += [
-            f"  {name:<40} {way['accuracy']:6.2f} %   same answers {way['same_answers']:.2f} %   probabilities "
-            f"within {way['farthest_probability']:.3f}"
-            for name, way in result["scores"].items()
+            f"  {name:<40} {row['accuracy']:6.2f} %   same predictions {row['same_predictions']:.2f} %   probabilities "
+            f"within {row['largest_difference']:.3f}"
+            for name, row in result["scores"].items()
         ]
     return "\n".join(lines)
 

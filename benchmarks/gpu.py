@@ -1,12 +1,12 @@
-"""vitkit beside timm, transformers and torchvision, those that are installed: training, inference, latency.
+"""vitkit compared with timm, transformers and torchvision, if installed: training, inference, latency.
 
     python benchmarks/gpu.py [--cases train-B infer] [--peers timm] [--json FILE] [--page FILE] [--minutes 9]
     python benchmarks/gpu.py --from a.json b.json --page docs/gpu.md       a page from earlier runs
-    python benchmarks/gpu.py --device cpu --cases tiny                     the whole of it in small
+    python benchmarks/gpu.py --device cpu --cases tiny                     everything at a small scale
 
-Within a case everybody is made ready first, then they take turns in rounds on the same shapes, so that clocks, heat and
-neighbours are the same for all; whoever does not fit into memory beside the others runs after them. What fails is a row
-that says why. The JSON is written after every case: a run that is cut off keeps what it has.
+Within a case all contenders are prepared first, then they take turns in rounds on the same shapes, so that clocks, heat
+and neighbours are the same for all; those that do not fit into memory together run after the others. A failure is a row
+that says why. The JSON is written after every case: an interrupted run keeps its results.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from typing import Any
 
 import gpu_peers
 import torch
-from gpu_page import best_peer, page, ratio
+from gpu_page import best_peer, images_per_second, page, speed_ratio
 from torch import nn
 
 from vitkit import VitkitError, __version__
 from vitkit.atomic import write_text
 from vitkit.bench.ceiling import Ceiling, measure_ceiling
-from vitkit.bench.timing import Ready, Result, Work, free, out_of_memory, prepare, release, timed
-from vitkit.bench.work import What, answering, flops, training, untrained
-from vitkit.compute.inference import numbers_here
+from vitkit.bench.timing import Prepared, Result, Work, empty_cache, out_of_memory, prepare, release, time_calls
+from vitkit.bench.work import What, flops, inference_call, training_step, untrained_model
+from vitkit.compute.inference import supported_precisions
 from vitkit.devices import describe_device, pick_device
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
-from vitkit.train.eight_bits import multiply_8_bits
+from vitkit.train.eight_bits import use_fp8
 
-ROUNDS = 4  # turns of everybody, with a part of the steps in each
+ROUNDS = 4  # turns of each contender, with a share of the steps
 WARMUPS = 5
-ANSWERS = 8  # times as many of them, where one picture is asked about at a time
-WAYS = ("eager", "compiled")
+LATENCY_FACTOR = 8  # times as many calls where images come one at a time
+MODES = ("eager", "compiled")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ CASES = {
 @dataclass(frozen=True)
 class Contender:
     library: str
-    how: str
+    setup: str
     compiled: bool
     model: Callable[[], nn.Module]
     work: Callable[[Any], Work]
@@ -91,16 +91,16 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--cases", nargs="+", metavar="NAME", help=f"or how names begin: {', '.join(CASES)}; all but tiny unless said"
+        "--cases", nargs="+", metavar="NAME", help=f"names or prefixes: {', '.join(CASES)}; default: all but tiny"
     )
-    parser.add_argument("--peers", nargs="*", choices=tuple(gpu_peers.PEERS), help="all that are installed unless said")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--peers", nargs="*", choices=tuple(gpu_peers.PEERS), help="default: all that are installed")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument(
         "--compiled",
         nargs="*",
         choices=tuple(gpu_peers.PEERS),
         default=tuple(gpu_peers.PEERS),
-        help="peers worth compiling, which takes half a minute each; all unless said",
+        help="peers to compile, which takes half a minute each; default: all",
     )
     parser.add_argument(
         "--fast-norm",
@@ -108,27 +108,26 @@ def arguments() -> argparse.Namespace:
         default=True,
         help="timm's own option, compiled, in training",
     )
-    parser.add_argument(
-        "--fp8", action="store_true", help="vitkit's training with 8-bit products on the way forward, too"
-    )
+    parser.add_argument("--fp8", action="store_true", help="also vitkit's training with fp8 forward products")
     parser.add_argument(
         "--gelu",
         choices=("tanh", "exact"),
         default="tanh",
-        help="everybody's: the paper's code has tanh, most other weights exact",
+        help="of all libraries: the paper's code has tanh, most other weights exact",
     )
     parser.add_argument(
         "--steps",
         type=int,
         default=40,
-        help="that are timed of each, a fourth in each turn; those "
-        "that a turn begins with swing, so a turn is to be long",
+        help="timed steps of each contender, a fourth in each turn; the first ones of a turn vary, so use many",
     )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no new case is begun")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no new case is started")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--page", type=Path, metavar="FILE")
-    parser.add_argument("--from", type=Path, nargs="+", metavar="FILE", dest="earlier", help="of earlier --json")
+    parser.add_argument(
+        "--from", type=Path, nargs="+", metavar="FILE", dest="earlier", help="JSON files of earlier runs"
+    )
     options = parser.parse_args()
     starts = tuple(options.cases or {name.partition("-")[0] for name in CASES} - {"tiny"})
     if unknown := [start for start in starts if not any(name.startswith(start) for name in CASES)]:
@@ -140,7 +139,7 @@ def arguments() -> argparse.Namespace:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     started = time.monotonic()
     device = pick_device(options.device)
-    torch.backends.cudnn.benchmark = True  # as timm's scripts set it; the others cut patches by convolution
+    torch.backends.cudnn.benchmark = True  # as timm's scripts do; the other libraries embed patches with a convolution
     libraries = {
         name: version
         for name, version in gpu_peers.available().items()
@@ -148,10 +147,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     ceiling = measure_ceiling(device, "bf16" if device.type == "cuda" else "fp32")
     result: dict[str, Any] = {"about": about(device, libraries, ceiling, options.gelu), "cases": []}
-    print(f"{result['about']['device']}, torch {torch.__version__}, {libraries}; ceiling {ceiling.words}", flush=True)
+    print(
+        f"{result['about']['device']}, torch {torch.__version__}, {libraries}; ceiling {ceiling.description}",
+        flush=True,
+    )
     for name in options.cases:
         if time.monotonic() - started > 60 * options.minutes:
-            print(f"{name}: not begun, {options.minutes:g} minutes are over", flush=True)
+            print(f"{name}: not started, {options.minutes:g} minutes are over", flush=True)
             continue
         case = CASES[name]
         rows = measure(case, list(contenders(case, libraries, options, device)), device, ceiling, options.steps)
@@ -172,7 +174,7 @@ def about(device: torch.device, libraries: dict[str, str], ceiling: Ceiling, gel
         "vitkit": __version__,
         "libraries": libraries,
         "gelu": gelu,
-        "ceiling": {"numbers": ceiling.numbers, "side": ceiling.side, "flops_per_second": ceiling.flops},
+        "ceiling": {"precision": ceiling.precision, "side": ceiling.side, "flops_per_second": ceiling.flops},
         "command": " ".join(["python", *sys.argv]),
     }
 
@@ -180,60 +182,65 @@ def about(device: torch.device, libraries: dict[str, str], ceiling: Ceiling, gel
 def contenders(
     case: Case, libraries: dict[str, str], options: argparse.Namespace, device: torch.device
 ) -> Iterator[Contender]:
-    """vitkit and its peers, eager and compiled each; vitkit's answers are laid out by hand, and there is nothing to
-    compile. One answer at a time: vitkit's graph beside the others' eager, and their graphs where they are compiled."""
+    """Yield vitkit and its peers, each eager and compiled.
+
+    vitkit's inference uses hand-written kernels, with nothing to compile. For single images, vitkit replays a CUDA
+    graph; peers do so where they are compiled.
+    """
     config = configure(case.model, image=case.image, gelu=options.gelu)
     assert isinstance(config, ViTConfig)
     latency, batch = case.what == "latency", case.batch
 
     def ours(fp8: bool = False) -> nn.Module:
-        model = untrained(case.model, image=case.image, gelu=options.gelu)
+        model = untrained_model(case.model, image=case.image, gelu=options.gelu)
         if fp8:
-            multiply_8_bits(model, device, "bf16")
+            use_fp8(model, device, "bf16")
         return model
 
-    own = [(way, fp8) for way in options.ways for fp8 in (False, True)[: 1 + options.fp8]]
-    for way, fp8 in own if case.what == "training" else ():
+    own = [(mode, fp8) for mode in options.modes for fp8 in (False, True)[: 1 + options.fp8]]
+    for mode, fp8 in own if case.what == "training" else ():
         yield Contender(
             "vitkit",
-            way + ", fp8 forward" * fp8,
-            way == "compiled",
+            mode + ", fp8 forward" * fp8,
+            mode == "compiled",
             partial(ours, fp8),
-            lambda model, compiled=way == "compiled": training(model, device, "bf16", batch=batch, compiled=compiled),
+            lambda model, compiled=mode == "compiled": training_step(
+                model, device, "bf16", batch=batch, compiled=compiled
+            ),
         )
-    for numbers in ("bf16", "fp8") if case.what != "training" else ():
-        if numbers == "bf16" or numbers in numbers_here(device):
+    for precision in ("bf16", "fp8") if case.what != "training" else ():
+        if precision == "bf16" or precision in supported_precisions(device):
             graph = latency and device.type == "cuda"
             yield Contender(
                 "vitkit",
-                numbers + ", graph" * graph,
+                precision + ", graph" * graph,
                 False,
                 ours,
-                lambda model, numbers=numbers, graph=graph: answering(
-                    model, device, numbers, batch=batch, compiled=False, graph=graph
+                lambda model, precision=precision, graph=graph: inference_call(
+                    model, device, precision, batch=batch, compiled=False, graph=graph
                 ),
             )
-    theirs = gpu_peers.training if case.what == "training" else gpu_peers.answering
+    theirs = gpu_peers.training_step if case.what == "training" else gpu_peers.inference_call
     for library in (name for name in libraries if name in case.peers):
-        ways = [way for way in options.ways if way == "eager" or library in options.compiled]
-        for way in ways:
+        modes = [mode for mode in options.modes if mode == "eager" or library in options.compiled]
+        for mode in modes:
 
-            def work(model: nn.Module, compiled: bool = way == "compiled") -> Work:
+            def work(model: nn.Module, compiled: bool = mode == "compiled") -> Work:
                 return theirs(model, config, device, batch=batch, compiled=compiled)
 
             build = gpu_peers.PEERS[library]
             yield Contender(
                 library,
-                way + ", graph" * (latency and way == "compiled"),
-                way == "compiled",
+                mode + ", graph" * (latency and mode == "compiled"),
+                mode == "compiled",
                 lambda build=build: build(config),
                 work,
             )
-            if library == "timm" and case.what == "training" and options.fast_norm and way == "compiled":
+            if library == "timm" and case.what == "training" and options.fast_norm and mode == "compiled":
                 yield Contender(
                     library,
-                    f"{way}, fast norm",
-                    way == "compiled",
+                    f"{mode}, fast norm",
+                    mode == "compiled",
                     lambda: gpu_peers.timm(config, fast_norm=True),
                     work,
                 )
@@ -242,35 +249,35 @@ def contenders(
 def measure(
     case: Case, waiting: list[Contender], device: torch.device, ceiling: Ceiling, steps: int
 ) -> list[dict[str, Any]]:
-    """All that fit into memory together take turns; then, without them, the rest."""
-    found: dict[Contender, Result | str] = {}
+    """Measure all contenders that fit into memory together in turns, then the rest without them."""
+    results: dict[Contender, Result | str] = {}
     later = waiting
     while later:
-        held: dict[Contender, Ready] = {}
+        prepared: dict[Contender, Prepared] = {}
         now, later = later, []
         for contender in now:
-            failure, no_room = "", False
+            failure, memory_error = "", False
             try:
-                held[contender] = made_ready(contender, device)
+                prepared[contender] = prepare_contender(contender, device)
             except Exception as error:  # whatever libraries, compilers and drivers raise
-                failure, no_room = told(error), out_of_memory(error)
-            if failure:  # out here nobody holds the error, and with it what was allocated
-                print(f"  {contender.library}, {contender.how}: {failure}", file=sys.stderr, flush=True)
-                free(device)
-            if no_room and held:
+                failure, memory_error = describe(error), out_of_memory(error)
+            if failure:  # outside of the except clause, which keeps the error and its memory alive
+                print(f"  {contender.library}, {contender.setup}: {failure}", file=sys.stderr, flush=True)
+                empty_cache(device)
+            if memory_error and prepared:
                 later.append(contender)
             elif failure:
-                found[contender] = failure
-        found |= take_turns(case, held, device, steps)
-        held.clear()
+                results[contender] = failure
+        results |= take_turns(case, prepared, device, steps)
+        prepared.clear()
         release(device)
     return [
         {
             "library": contender.library,
-            "how": contender.how,
+            "how": contender.setup,
             **(
                 {"failed": one}
-                if isinstance(one := found[contender], str)
+                if isinstance(one := results[contender], str)
                 else one.record(ceiling.flops) | {"each_milliseconds": [round(1000 * time, 3) for time in one.times]}
             ),
         }
@@ -278,45 +285,47 @@ def measure(
     ]
 
 
-def made_ready(contender: Contender, device: torch.device) -> Ready:
+def prepare_contender(contender: Contender, device: torch.device) -> Prepared:
     torch.manual_seed(0)
-    ready = prepare(contender.model, contender.work, device, warmups=WARMUPS)
-    print(f"  {contender.library}, {contender.how}: ready in {ready.first_seconds:.1f} s", file=sys.stderr, flush=True)
-    return ready
+    work = prepare(contender.model, contender.work, device, warmups=WARMUPS)
+    print(
+        f"  {contender.library}, {contender.setup}: prepared in {work.first_seconds:.1f} s", file=sys.stderr, flush=True
+    )
+    return work
 
 
 def take_turns(
-    case: Case, held: dict[Contender, Ready], device: torch.device, steps: int
+    case: Case, prepared: dict[Contender, Prepared], device: torch.device, steps: int
 ) -> dict[Contender, Result | str]:
-    alone = case.what == "latency"
-    part = math.ceil(steps * (ANSWERS if alone else 1) / ROUNDS)
-    times: dict[Contender, list[float]] = {contender: [] for contender in held}
+    latency = case.what == "latency"
+    share = math.ceil(steps * (LATENCY_FACTOR if latency else 1) / ROUNDS)
+    times: dict[Contender, list[float]] = {contender: [] for contender in prepared}
     failed: dict[Contender, str] = {}
     for _ in range(ROUNDS):
-        for contender, ready in held.items():
+        for contender, one in prepared.items():
             if contender in failed:
                 continue
             try:
-                ready.work()  # after it, caches and memory are this one's
-                times[contender] += timed(ready.work, device, part, alone=alone)
+                one.work()  # refills the caches
+                times[contender] += time_calls(one.work, device, share, synchronous=latency)
             except Exception as error:
-                failed[contender] = told(error)
-    per_picture = flops(configure(case.model, image=case.image), case.what)
+                failed[contender] = describe(error)
+    per_image = flops(configure(case.model, image=case.image), case.what)
     return {
         contender: failed.get(contender)
         or Result(
             batch=case.batch,
-            flops=per_picture,
+            flops=per_image,
             times=tuple(times[contender]),
             compiled=contender.compiled,
-            first_seconds=ready.first_seconds,
-            peak_bytes=ready.peak_bytes,
+            first_seconds=one.first_seconds,
+            peak_bytes=one.peak_bytes,
         )
-        for contender, ready in held.items()
+        for contender, one in prepared.items()
     }
 
 
-def told(error: Exception) -> str:
+def describe(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}{': ' * bool(lines)}{''.join(lines[:1])[:200]}"
 
@@ -329,9 +338,9 @@ def show(case: dict[str, Any]) -> None:
         if "failed" in row:
             print(f"{name} failed: {row['failed']}", flush=True)
             continue
-        times, peak, compiling = ratio(row, best, "pictures_per_second"), row["peak_bytes"], row["compile_seconds"]
+        times, peak, compiling = speed_ratio(row, best), row["peak_bytes"], row["compile_seconds"]
         print(
-            f"{name} {row['pictures_per_second']:>10,.1f} pictures/s {row['milliseconds']:>9.2f} ms"
+            f"{name} {images_per_second(row):>10,.1f} images/s {row['milliseconds']:>9.2f} ms"
             + (f"  x {times:.3f}" if times is not None else "")
             + f"  of ceiling {row['share_of_ceiling']:.3f}"
             + (f"  {peak / 2**30:.1f} GiB" if peak is not None else "")

@@ -1,4 +1,4 @@
-"""The same Vision Transformer in other libraries, as their users would run it at its fastest; weights are random.
+"""The same Vision Transformer in other libraries, in their fastest usual setup, with random weights.
 
 Training is under autocast in bf16, as their own scripts do it, with fused AdamW and the gradient clipped at 1;
 inference has its weights in bf16. `fast norm` is timm's own option: LayerNorm that autocast does not widen to float32.
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.bench.timing import Work
-from vitkit.bench.work import SETTINGS, labelled, random_pictures
+from vitkit.bench.work import SETTINGS, labelled_batch, random_images
 from vitkit.model.config import ViTConfig
 
 
@@ -25,7 +25,7 @@ def timm(config: ViTConfig, *, fast_norm: bool = False) -> nn.Module:
     from timm.layers import set_fast_norm
     from timm.models.vision_transformer import VisionTransformer
 
-    set_fast_norm(fast_norm)  # layers remember what was set when they were made
+    set_fast_norm(fast_norm)  # layers keep the setting of their construction
     try:
         return VisionTransformer(
             img_size=config.image,
@@ -74,9 +74,9 @@ def torchvision(config: ViTConfig) -> nn.Module:
         mlp_dim=config.mlp,
         num_classes=config.classes,
     )
-    for part in model.modules():
-        if isinstance(part, nn.GELU):
-            part.approximate = _approximate(config)
+    for module in model.modules():
+        if isinstance(module, nn.GELU):
+            module.approximate = _approximate(config)
     return model
 
 
@@ -92,29 +92,29 @@ PEERS: dict[str, Callable[[ViTConfig], nn.Module]] = {
 
 
 def available() -> dict[str, str]:
-    """Versions of those that import."""
-    found = {}
+    """Return the versions of the libraries that can be imported."""
+    versions = {}
     for name in PEERS:
         try:
             importlib.import_module(name)
-            found[name] = importlib.metadata.version(name)
-        except Exception:  # a torchvision of another torch fails in ways of its own
+            versions[name] = importlib.metadata.version(name)
+        except Exception:  # a torchvision built for another torch raises various errors
             continue
-    return found
+    return versions
 
 
-def training(model: nn.Module, config: ViTConfig, device: torch.device, *, batch: int, compiled: bool) -> Work:
+def training_step(model: nn.Module, config: ViTConfig, device: torch.device, *, batch: int, compiled: bool) -> Work:
     model.to(device).train()
-    computed = torch.compile(model) if compiled else model
+    compiled_model = torch.compile(model) if compiled else model
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(
         parameters, lr=SETTINGS.lr, weight_decay=SETTINGS.optimizer.weight_decay, fused=device.type == "cuda" or None
     )
-    pixels, targets = labelled(config, batch, device)
+    pixels, targets = labelled_batch(config, batch, device)
 
     def step() -> Tensor:
         with torch.autocast(device.type, torch.bfloat16):
-            loss = F.cross_entropy(_logits(computed(pixels)), targets)
+            loss = F.cross_entropy(_logits(compiled_model(pixels)), targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, SETTINGS.clip)
         optimizer.step()
@@ -124,18 +124,18 @@ def training(model: nn.Module, config: ViTConfig, device: torch.device, *, batch
     return step
 
 
-def answering(model: nn.Module, config: ViTConfig, device: torch.device, *, batch: int, compiled: bool) -> Work:
-    """One picture at a time is compiled with what launches it as a graph."""
+def inference_call(model: nn.Module, config: ViTConfig, device: torch.device, *, batch: int, compiled: bool) -> Work:
+    """Return a forward pass; compiled single images use CUDA graphs (reduce-overhead)."""
     model.to(device, torch.bfloat16).eval()
-    computed = torch.compile(model, mode="reduce-overhead" if batch == 1 else None) if compiled else model
-    pictures = random_pictures(config, batch, device).bfloat16()
+    compiled_model = torch.compile(model, mode="reduce-overhead" if batch == 1 else None) if compiled else model
+    images = random_images(config, batch, device).bfloat16()
 
-    def answer() -> Tensor:
+    def call() -> Tensor:
         with torch.inference_mode():
-            return _logits(computed(pictures))
+            return _logits(compiled_model(images))
 
-    return answer
+    return call
 
 
-def _logits(answer: Any) -> Tensor:
-    return answer if isinstance(answer, Tensor) else answer.logits
+def _logits(output: Any) -> Tensor:
+    return output if isinstance(output, Tensor) else output.logits

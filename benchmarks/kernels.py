@@ -1,10 +1,10 @@
-"""Each pass that is written by hand beside what it stands for: milliseconds, and how many times as fast.
+"""Each hand-written kernel compared with plain torch: milliseconds, and the speed-up.
 
     python benchmarks/kernels.py [--batch 256] [--tokens 197] [--heads 12] [--tiles] [--json]
 
-The plain twin is torch's own operators, compiled together by torch.compile where that helps them. Bytes are those that
-have to move, so TB/s beside a copy's says how much is left to gain. `--tiles` tries other shapes of attention's
-tiles, for GPUs that these were not chosen on. Needs a GPU and Triton.
+The plain version is torch's own operators, compiled together by torch.compile where that helps. Bytes are those that
+have to be read and written, so TB/s compared with that of a copy shows how much is left to gain. `--tiles` tries other
+tile shapes of attention, for GPUs that these were not chosen on. Needs a GPU and Triton.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels import forward
-from vitkit.kernels.attention import mix, split
+from vitkit.kernels.attention import sdpa
 from vitkit.kernels.dispatch import TRITON
-from vitkit.kernels.linear import summed
-from vitkit.train.fused_adamw import OnePass
-from vitkit.train.mixed_precision import Copies
+from vitkit.kernels.linear import sum_rows
+from vitkit.model.attention import split_heads
+from vitkit.train.fused_adamw import FusedAdamW
+from vitkit.train.mixed_precision import Bf16Copies
 
 Work = Callable[[], Any]
 ROUNDS = 30
@@ -39,7 +40,7 @@ class Case:
     name: str
     plain: Work
     ours: Work
-    moved: int  # bytes that cannot be helped
+    moved: int  # bytes that have to be read and written
 
 
 def main() -> None:
@@ -66,7 +67,7 @@ def main() -> None:
         }
         for case in cases(options)
     ]
-    tiles = [asdict(one) for one in tried_tiles(options)] if options.tiles else []
+    tiles = [asdict(one) for one in time_tiles(options)] if options.tiles else []
     if options.json:
         print(
             json.dumps(
@@ -108,11 +109,11 @@ def attention(options: argparse.Namespace) -> Case:
 
     grad, qkv, mixed, logs = attended(options)
     packed = qkv.clone().requires_grad_()
-    out = mix(*split(packed, options.heads)).transpose(1, 2).flatten(2)
+    out = sdpa(*split_heads(packed, options.heads)).transpose(1, 2).flatten(2)
 
     def plain() -> Tensor:
-        (found,) = torch.autograd.grad(out, packed, grad, retain_graph=True)
-        return found.flatten(0, 1).sum(dim=0, dtype=torch.float32)
+        (qkv_grad,) = torch.autograd.grad(out, packed, grad, retain_graph=True)
+        return qkv_grad.flatten(0, 1).sum(dim=0, dtype=torch.float32)
 
     def ours() -> Tensor:
         return attention_backward(grad, qkv, mixed, logs)[1].sum(dim=0)
@@ -121,17 +122,17 @@ def attention(options: argparse.Namespace) -> Case:
 
 
 def attended(options: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A gradient, packed projections, what attention made of them, and the logarithms of its sums."""
+    """Return a gradient, packed qkv, the output of attention and the log-sum-exp of its logits."""
     shape = (options.batch, options.tokens, 64 * options.heads)
-    qkv, grad = drawn(*shape[:2], 3 * shape[2]), drawn(*shape)
-    found = torch.ops.aten._scaled_dot_product_cudnn_attention(*split(qkv, options.heads), None, True)
-    return grad, qkv, found[0].transpose(1, 2).flatten(2), found[1].squeeze(-1)
+    qkv, grad = random(*shape[:2], 3 * shape[2]), random(*shape)
+    outputs = torch.ops.aten._scaled_dot_product_cudnn_attention(*split_heads(qkv, options.heads), None, True)
+    return grad, qkv, outputs[0].transpose(1, 2).flatten(2), outputs[1].squeeze(-1)
 
 
 def gelus(options: argparse.Namespace) -> list[Case]:
     from vitkit.kernels.gelu_triton import gelu, gelu_backward
 
-    before = drawn(options.batch * options.tokens, 256 * options.heads)
+    before = random(options.batch * options.tokens, 256 * options.heads)
     grad = torch.randn_like(before)
 
     def backward() -> tuple[Tensor, Tensor, Tensor]:
@@ -150,10 +151,10 @@ def gelus(options: argparse.Namespace) -> list[Case]:
 
 def norms(options: argparse.Namespace) -> list[Case]:
     width = 64 * options.heads
-    stream, shift = drawn(options.batch * options.tokens, width), torch.randn(width, device="cuda")
+    stream, shift = random(options.batch * options.tokens, width), torch.randn(width, device="cuda")
     branch, layer = torch.randn_like(stream), torch.nn.LayerNorm(width, device="cuda", dtype=torch.bfloat16)
     layer.requires_grad_(False)
-    hidden = drawn(len(stream), 4 * width)
+    hidden = random(len(stream), 4 * width)
 
     def normed(x: Tensor) -> Tensor:
         return F.layer_norm(x.float(), (width,), layer.weight.float(), layer.bias.float(), layer.eps)
@@ -166,86 +167,93 @@ def norms(options: argparse.Namespace) -> list[Case]:
     plain_rounded = torch.compile(lambda: (stream + branch, rounded(normed(stream + branch))))
     plain_gelu = torch.compile(lambda: rounded(F.gelu(hidden.float(), approximate="tanh")))
     return [
-        Case("LayerNorm of stream + shift", plain, lambda: forward.norm(stream, shift, layer), 2 * stream.nbytes),
         Case(
-            "residual, LayerNorm, 8 bits",
+            "LayerNorm of stream + shift",
+            plain,
+            lambda: forward.shifted_layer_norm(stream, shift, layer),
+            2 * stream.nbytes,
+        ),
+        Case(
+            "residual, LayerNorm, fp8",
             plain_rounded,
-            lambda: forward.norm_rounded(stream, branch, layer),
+            lambda: forward.add_layer_norm_fp8(stream, branch, layer),
             3 * stream.nbytes + stream.nbytes // 2,
         ),
         Case(
-            "GELU, 8 bits",
+            "GELU, fp8",
             plain_gelu,
-            lambda: forward.gelu_rounded(hidden, tanh=True),
+            lambda: forward.gelu_fp8(hidden, tanh=True),
             hidden.nbytes + hidden.nbytes // 2,
         ),
     ]
 
 
 def bias(options: argparse.Namespace) -> Case:
-    rows = drawn(options.batch * options.tokens, 64 * options.heads)
-    return Case("gradient of a bias", lambda: rows.sum(dim=0), lambda: summed(rows), rows.nbytes)
+    rows = random(options.batch * options.tokens, 64 * options.heads)
+    return Case("gradient of a bias", lambda: rows.sum(dim=0), lambda: sum_rows(rows), rows.nbytes)
 
 
 def norm_backward(options: argparse.Namespace) -> Case:
     from vitkit.kernels.norm_backward_triton import norm_backward as fused
 
     rows, width = options.batch * options.tokens, 64 * options.heads
-    x, past, through, weight = drawn(rows, width), drawn(rows, width), drawn(rows, width), drawn(width)
+    x, past, through, weight = random(rows, width), random(rows, width), random(rows, width), random(width)
     held = [tensor.clone().requires_grad_() for tensor in (x, weight, torch.zeros_like(weight))]
     normed = F.layer_norm(held[0], (width,), held[1], held[2], 1e-6)
 
     def plain() -> Tensor:
-        found, _, _ = torch.autograd.grad(normed, held, through, retain_graph=True)
-        return found + past
+        x_grad, _, _ = torch.autograd.grad(normed, held, through, retain_graph=True)
+        return x_grad + past
 
     return Case(
-        "LayerNorm, backward, beside the residual", plain, lambda: fused(past, through, x, weight, 1e-6), 4 * x.nbytes
+        "LayerNorm, backward, with the residual", plain, lambda: fused(past, through, x, weight, 1e-6), 4 * x.nbytes
     )
 
 
 def adam(options: argparse.Namespace) -> Case:
-    """Of the layers of twelve blocks: from bf16 gradients to bf16 weights, as torch goes there and in one pass."""
+    """AdamW of twelve blocks from bf16 gradients to bf16 weights: with torch's casts and fused."""
     width = 64 * options.heads
     shapes = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width), (width,), (width,)] * 12
     sides = [[torch.nn.Parameter(torch.randn(*shape, device="cuda")) for shape in shapes] for _ in range(2)]
     theirs, ours = (torch.optim.AdamW(weights, fused=True) for weights in sides)
-    narrow = [torch.randn_like(weight, dtype=torch.bfloat16) for weight in sides[0]]
-    scale, copies = torch.ones((), device="cuda"), Copies()
-    move = OnePass(copies, ours)
+    grads = [torch.randn_like(weight, dtype=torch.bfloat16) for weight in sides[0]]
+    scale, copies = torch.ones((), device="cuda"), Bf16Copies()
+    fused_step = FusedAdamW(copies, ours)
     copies(sides[1])
-    for weight, grad in zip(sides[1], narrow, strict=True):
+    for weight, grad in zip(sides[1], grads, strict=True):
         weight.grad = grad
     for weight in sides[0]:
         weight.grad = torch.empty_like(weight)
     theirs.grad_scale = scale  # type: ignore[attr-defined]
-    rounded = [torch.empty_like(grad) for grad in narrow]
+    bf16_copies = [torch.empty_like(grad) for grad in grads]
 
     def plain() -> None:
-        torch._foreach_copy_([weight.grad for weight in sides[0]], narrow)
+        torch._foreach_copy_([weight.grad for weight in sides[0]], grads)
         theirs.step()
-        torch._foreach_copy_(rounded, [weight.detach() for weight in sides[0]])
+        torch._foreach_copy_(bf16_copies, [weight.detach() for weight in sides[0]])
 
-    return Case("Adam, twelve blocks", plain, lambda: move(scale), 28 * sum(weight.numel() for weight in sides[0]))
+    return Case(
+        "Adam, twelve blocks", plain, lambda: fused_step(scale), 28 * sum(weight.numel() for weight in sides[0])
+    )
 
 
 def products(options: argparse.Namespace) -> list[Case]:
-    """What cuBLAS does on its way out of a product, beside passes of their own."""
+    """Epilogues of cuBLAS compared with kernels of their own."""
     width = 64 * options.heads
-    rows, hidden = drawn(options.batch * options.tokens, width), drawn(options.batch * options.tokens, 4 * width)
-    up, down = drawn(4 * width, width) / width**0.5, drawn(width, 4 * width) / (4 * width) ** 0.5
-    bias, narrow, stream = drawn(4 * width), drawn(width), torch.randn_like(rows)
+    rows, hidden = random(options.batch * options.tokens, width), random(options.batch * options.tokens, 4 * width)
+    up, down = random(4 * width, width) / width**0.5, random(width, 4 * width) / (4 * width) ** 0.5
+    bias, down_bias, stream = random(4 * width), random(width), torch.randn_like(rows)
     moved = rows.nbytes + hidden.nbytes
     return [
         Case(
             "product, GELU",
             lambda: F.gelu(torch.addmm(bias, rows, up.t()), approximate="tanh"),
-            lambda: forward.up(rows, up, bias, tanh=True),
+            lambda: forward.linear_gelu(rows, up, bias, tanh=True),
             moved,
         ),
         Case(
             "product into the stream",
-            lambda: stream + torch.addmm(narrow, hidden, down.t()),
+            lambda: stream + torch.addmm(down_bias, hidden, down.t()),
             lambda: stream.addmm_(hidden, down.t()),
             moved + rows.nbytes,
         ),
@@ -256,43 +264,43 @@ def products(options: argparse.Namespace) -> list[Case]:
 class Tile:
     kernel: str
     shape: dict[str, int]
-    ns_each: float  # token: shapes do not all reach as far
+    ns_each: float  # token: shapes cover different numbers of tokens
 
 
-def tried_tiles(options: argparse.Namespace) -> list[Tile]:
-    """Fastest first, for each kernel."""
+def time_tiles(options: argparse.Namespace) -> list[Tile]:
+    """Return the shapes of each kernel, fastest first."""
     from vitkit.kernels import attention_triton as own
 
     grad, qkv, mixed, logs = attended(options)
     deltas, out = torch.empty_like(logs), torch.empty_like(qkv)
-    found = []
+    timings = []
     for query_side, programs, inner, stages in itertools.product((True, False), (16, 64, 128), (32, 64), (1, 2)):
         shape = {"T": options.tokens, "H": options.heads, "d": 64, "REST": own.rest(options.tokens, inner)}
         last, filled = programs == 16, options.tokens // programs
         if not filled or (last and (query_side or own.rest(options.tokens, own.TILE) != 16)):
-            continue  # of keys alone, the last few are launched on their own
+            continue  # only the key kernel has a separate launch for the last tokens
         tiles = -(-options.tokens // programs) if query_side else 1 if last else filled
         sums = torch.empty(options.batch * -(-options.tokens // programs), qkv.shape[2], device="cuda")
-        tried = {"num_warps": max(programs // 16, 1), "num_stages": stages}
-        tried |= {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs}
+        settings = {"num_warps": max(programs // 16, 1), "num_stages": stages}
+        settings |= {"M": programs, "N": inner} if query_side else {"M": inner, "N": programs}
         if query_side:
-            kernel, given = own.query_backward_kernel, (qkv, mixed, grad, logs, deltas, out, sums, tiles)
+            kernel, arguments = own.query_backward_kernel, (qkv, mixed, grad, logs, deltas, out, sums, tiles)
             shape |= {"LAST": own.rest(options.tokens, programs)}
         else:
-            kernel, given = own.key_backward_kernel, (qkv, grad, logs, deltas, out, sums, filled * last, tiles)
+            kernel, arguments = own.key_backward_kernel, (qkv, grad, logs, deltas, out, sums, filled * last, tiles)
             shape |= {"EACH": programs, "WHOLE": not last}
         tokens = options.tokens if query_side else options.tokens % own.TILE if last else filled * programs
-        launch = partial(kernel[(options.batch * options.heads * tiles,)], *given, **shape, **tried)
+        launch = partial(kernel[(options.batch * options.heads * tiles,)], *arguments, **shape, **settings)
         try:
-            taken = milliseconds(launch)
-        except Exception as error:  # too much of something that a GPU has too little of
-            print(f"{kernel.__name__} {tried}: {type(error).__name__}", file=sys.stderr)
+            elapsed = milliseconds(launch)
+        except Exception as error:  # out of registers or shared memory
+            print(f"{kernel.__name__} {settings}: {type(error).__name__}", file=sys.stderr)
             continue
-        found.append(Tile(f"{kernel.__name__}{', the last few' * last}", tried, 1e6 * taken / tokens))
-    return sorted(found, key=lambda one: (one.kernel, one.ns_each))
+        timings.append(Tile(f"{kernel.__name__}{', the last few' * last}", settings, 1e6 * elapsed / tokens))
+    return sorted(timings, key=lambda one: (one.kernel, one.ns_each))
 
 
-def drawn(*shape: int) -> Tensor:
+def random(*shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
 

@@ -1,9 +1,9 @@
-"""Does masked patch prediction help where labels are few? fashion, three seeds, beside training from nothing.
+"""Does masked patch prediction help where labels are few? fashion, three seeds, compared with training from scratch.
 
     python benchmarks/masked_patch.py > docs/masked-patch.md        (about ten minutes on two cores)
 
-Pre-trained on all 6,000 training pictures without their labels; fitted on a few of each class; scored on the 1,000 test
-pictures. Both start from the same settings, chosen for training from nothing.
+Pre-trained on all 6,000 training images without their labels; fitted on a few of each class; scored on the 1,000 test
+images. Both start from the same settings, chosen for training from scratch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from vitkit.config.resolve import resolve
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
-from vitkit.run import begin
+from vitkit.run import run_training
 
 SEEDS = (0, 1, 2)
 LABELS = (5, 20, 100)  # of each class
@@ -30,7 +30,7 @@ STEPS = 400  # of fitting
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    found: dict[tuple[int, str], list[float]] = {}
+    scores: dict[tuple[int, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed in SEEDS:
@@ -45,19 +45,19 @@ def main() -> None:
             )
             for count in LABELS:
                 data = few(count, seed, folder / f"few-{count}-{seed}.npz")
-                for start, weights in (("nothing", "none"), ("masked patches", str(pretrained))):
+                for start, weights in (("scratch", "none"), ("masked patches", str(pretrained))):
                     options = {"model": "mu/7", "options": PLAIN} if weights == "none" else {}
                     score = fit(data, seed, weights, folder / f"{start[:1]}-{count}-{seed}", options)
-                    found.setdefault((count, start), []).append(score)
+                    scores.setdefault((count, start), []).append(score)
                     print(f"seed {seed}, {count} labels, from {start}: {score:.1%}", file=sys.stderr, flush=True)
-    show(found)
+    show(scores)
 
 
 PLAIN = {"depth": 3, "width": 96, "mlp": 384, "heads": 4, "pool": "gap"}  # demo_pretrain's model
 
 
 def few(count: int, seed: int, path: Path) -> Path:
-    """An .npz with `count` training pictures of each class, drawn by the seed, and all test pictures."""
+    """Write an .npz with `count` random training images of each class and all test images."""
     data = open_data("fashion")
     train, test = data.splits["train"], data.splits["test"]
     draw = np.random.default_rng(seed)
@@ -95,19 +95,19 @@ def fit(data: Path, seed: int, weights: str, out: Path, options: dict[str, Any])
 
 def run(over: dict[str, Any]) -> Path:
     with Path("/dev/null").open("w", encoding="utf-8") as quiet:
-        return begin(*resolve(over), quiet, "benchmarks/masked_patch.py")
+        return run_training(*resolve(over), quiet, "benchmarks/masked_patch.py")
 
 
-def show(found: dict[tuple[int, str], list[float]]) -> None:
+def show(scores: dict[tuple[int, str], list[float]]) -> None:
     print("# Masked patch prediction where labels are few\n")
     print(
         f"fashion, a ViT of 343k parameters (28 px, patches of 7), {PRETRAINING} epochs of masked patches on "
         f"the 6,000 training\npictures, then {STEPS} steps on a few labelled ones of each class. Top-1 on the 1,000 "
-        "test pictures, %, mean and deviation\nof three seeds. Made by `benchmarks/masked_patch.py`.\n"
+        "test images, %, mean and deviation\nof three seeds. Made by `benchmarks/masked_patch.py`.\n"
     )
-    print("| labels of each class | from nothing | after masked patches | difference |\n|---|---|---|---|")
+    print("| labels of each class | from scratch | after masked patches | difference |\n|---|---|---|---|")
     for count in LABELS:
-        plain, masked = ([100 * score for score in found[count, start]] for start in ("nothing", "masked patches"))
+        plain, masked = ([100 * score for score in scores[count, start]] for start in ("scratch", "masked patches"))
         gains = [after - before for before, after in zip(plain, masked, strict=True)]
         print(
             f"| {count} | "

@@ -1,4 +1,4 @@
-"""JPEGs of 500 x 400 to measure with: real photos saved again, or made-up ones of about their size in bytes."""
+"""JPEGs of 500 x 400 for benchmarks: re-encoded photos, or synthetic ones of about the same size in bytes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ CLASSES = 10
 
 
 def photos(folder: Path | None, count: int) -> list[bytes]:
-    return real(folder, count) if folder else made_up(count)
+    return real(folder, count) if folder else synthetic(count)
 
 
-def made_up(count: int) -> list[bytes]:
-    """Smooth shapes with grain: about the size, in bytes, of a photo of 500 x 400 at quality 75."""
+def synthetic(count: int) -> list[bytes]:
+    """Return smooth shapes with grain: about as many bytes as a photo of 500 x 400 at quality 75."""
     rng = np.random.default_rng(0)
-    pictures = []
+    images = []
     for _ in range(count):
         coarse = Image.fromarray(rng.integers(0, 256, (12, 15, 3), dtype=np.uint8))
         smooth = np.asarray(coarse.resize(SIZE, Image.Resampling.BICUBIC)).astype(np.float32)
         grain = np.clip(smooth + rng.normal(0, 6, (SIZE[1], SIZE[0], 1)), 0, 255).astype(np.uint8)
-        pictures.append(as_jpeg(Image.fromarray(grain)))
-    return pictures
+        images.append(as_jpeg(Image.fromarray(grain)))
+    return images
 
 
 def real(folder: Path, count: int) -> list[bytes]:
@@ -37,16 +37,16 @@ def real(folder: Path, count: int) -> list[bytes]:
     return [as_jpeg(Image.open(path).convert("RGB").resize(SIZE, Image.Resampling.BICUBIC)) for path in chosen]
 
 
-def as_jpeg(picture: Image.Image) -> bytes:
+def as_jpeg(image: Image.Image) -> bytes:
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=75)
+    image.save(file, "JPEG", quality=75)
     return file.getvalue()
 
 
-def write(pictures: list[bytes], folder: Path, count: int) -> list[Path]:
-    """As many files as that in class folders; where there are fewer pictures, the same ones under other names."""
+def write(images: list[bytes], folder: Path, count: int) -> list[Path]:
+    """Write `count` files into class folders, repeating the images under other names, and return the paths."""
     paths = [folder / f"class{number % CLASSES}" / f"{number:06d}.jpg" for number in range(count)]
     for number, path in enumerate(paths):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(pictures[number % len(pictures)])
+        path.write_bytes(images[number % len(images)])
     return paths

@@ -368,7 +368,7 @@ def write_images(folder: Path) -> None:
 def check_command_lines(before: Tree, after: Tree, checks: Checks) -> None:
     """Compare the verbs, and the options of each verb with their metavars and defaults."""
     old, new = verbs_of(before), verbs_of(after)
-    checks.add(f"vitkit --help: {len(old)} verbs", list(differences(old, new)))
+    checks.add(f"vitkit --help: {len(old)} verbs", list(differences(dict.fromkeys(old), dict.fromkeys(new))))
     for verb in (verb for verb in old if verb in new):
         ours, theirs = arguments_of(before, verb), arguments_of(after, verb)
         checks.add(f"vitkit {verb} --help: {len(ours)} arguments", list(differences(ours, theirs)))
@@ -426,7 +426,7 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
                 yield f"{path}: only {'before' if key in old else 'after'}"
     elif isinstance(old, list) and isinstance(new, list):
         if len(old) != len(new):
-            yield f"{where}: {len(old)} items before, {len(new)} after"
+            yield f"{where or 'rows'}: {len(old)} items before, {len(new)} after"
         for index, pair in enumerate(zip(old, new, strict=False)):
             yield from differences(*pair, f"{where}[{index}]")
     elif type(old) is not type(new) or old != new:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from vitkit.bench.measure import Row, measure, plan
-from vitkit.bench.timing import prepare, synchronise, timed
-from vitkit.bench.work import training, untrained
+from vitkit.bench.timing import prepare, synchronize, time_calls
+from vitkit.bench.work import training_step, untrained_model
 from vitkit.cost import cost
 from vitkit.train.cuda_graph import WARM_UPS
 
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 GPU = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def test_queued_steps_add_up_to_what_a_clock_shows():
+def test_queued_calls_add_up_to_the_elapsed_time():
     a = torch.randn(4096, 4096, device=GPU)
     torch.mm(a, a)
-    synchronise(GPU)
+    synchronize(GPU)
     started = time.perf_counter()
-    times = timed(lambda: torch.mm(a, a), GPU, 50)
+    times = time_calls(lambda: torch.mm(a, a), GPU, 50)
     elapsed = time.perf_counter() - started
     assert sum(times) <= elapsed
     assert sum(times) > 0.5 * elapsed
@@ -32,10 +32,10 @@ def test_queued_steps_add_up_to_what_a_clock_shows():
 
 @pytest.mark.parametrize("before", [1, WARM_UPS + 1])
 def test_a_step_of_training_does_not_wait_for_the_device(before: int):
-    work = training(untrained("mu/4", image=32), GPU, "bf16", batch=4, compiled=False)
+    work = training_step(untrained_model("mu/4", image=32), GPU, "bf16", batch=4, compiled=False)
     for _ in range(before):
         work()
-    synchronise(GPU)
+    synchronize(GPU)
     torch.cuda.set_sync_debug_mode("error")
     try:
         work()
@@ -43,41 +43,41 @@ def test_a_step_of_training_does_not_wait_for_the_device(before: int):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_peak_memory_is_that_of_the_work_alone():
-    elsewhere = torch.empty(2**30, dtype=torch.uint8, device=GPU)
-    ready = prepare(
+def test_peak_memory_is_that_of_the_work_only():
+    other = torch.empty(2**30, dtype=torch.uint8, device=GPU)
+    prepared = prepare(
         lambda: torch.empty(2**29, dtype=torch.uint8, device=GPU),
         lambda _: lambda: torch.empty(2**28, dtype=torch.uint8, device=GPU),
         GPU,
         warmups=2,
     )
-    assert ready.peak_bytes is not None
-    assert 2**28 <= ready.peak_bytes < 2**28 + 2**22
-    del elsewhere
+    assert prepared.peak_bytes is not None
+    assert 2**28 <= prepared.peak_bytes < 2**28 + 2**22
+    del other
 
 
-def test_what_others_left_behind_is_not_taken_off_the_peak():
+def test_garbage_of_earlier_work_does_not_change_the_peak():
     cycle: list[object] = [torch.empty(2**30, dtype=torch.uint8, device=GPU)]
-    cycle.append(cycle)  # nobody's, once the name goes, and on the GPU until it is collected
+    cycle.append(cycle)  # garbage that stays on the GPU until it is collected
     del cycle
 
     def work() -> torch.Tensor:
         gc.collect()
         return torch.empty(2**28, dtype=torch.uint8, device=GPU)
 
-    ready = prepare(lambda: None, lambda _: work, GPU, warmups=2)
-    assert ready.peak_bytes is not None
-    assert 2**28 <= ready.peak_bytes < 2**28 + 2**22
+    prepared = prepare(lambda: None, lambda _: work, GPU, warmups=2)
+    assert prepared.peak_bytes is not None
+    assert 2**28 <= prepared.peak_bytes < 2**28 + 2**22
 
 
-def test_training_needs_its_state_at_least():
-    model = untrained("Ti/16", image=224)
-    found = measure(model, Row(what="training", numbers="bf16", batch=8, compiled=False), GPU)
-    assert found.peak_bytes > cost(model.config).state_bytes
+def test_training_needs_at_least_its_state():
+    model = untrained_model("Ti/16", image=224)
+    result = measure(model, Row(what="training", precision="bf16", batch=8, compiled=False), GPU)
+    assert result.peak_bytes > cost(model.config).state_bytes
 
 
-def test_every_row_that_is_planned_can_be_measured():
-    model = untrained("mu/4", image=32)
+def test_every_planned_row_can_be_measured():
+    model = untrained_model("mu/4", image=32)
     rows = plan(model, GPU, what=(), precision="auto", batch=8, compiled=False)
     assert {row.what for row in rows} == {"training", "inference", "latency"}
     for row in rows:

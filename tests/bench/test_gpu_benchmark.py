@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py in small: the whole script beside transformers, and what it does when somebody fails."""
+"""benchmarks/gpu.py at a small scale: the script compared with transformers, and failing contenders."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return gpu
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """As on a machine without tyro."""
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the script as on a machine without tyro."""
     path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     script = (
         "import sys, runpy; sys.modules['tyro'] = None; sys.path.insert(0, 'benchmarks'); "
         "runpy.run_path('benchmarks/gpu.py', run_name='__main__')"
     )
     return subprocess.run(
-        [sys.executable, "-c", script, *words],
+        [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
         timeout=300,
@@ -48,52 +48,52 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_whole_of_it_in_small(tmp_path: Path):
-    told = run(
+def test_the_script_at_a_small_scale(tmp_path: Path):
+    done = run(
         "--device",
         "cpu",
         "--cases",
         "tiny",
-        "--ways",
+        "--modes",
         "eager",
         "--steps",
         "4",
         "--peers",
         "transformers",
         "--json",
-        str(tmp_path / "found.json"),
+        str(tmp_path / "results.json"),
         "--page",
         str(tmp_path / "page.md"),
     )
-    assert told.returncode == 0, told.stderr
-    result = json.loads((tmp_path / "found.json").read_text())
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "results.json").read_text())
     assert [case["case"] for case in result["cases"]] == ["tiny-train", "tiny-infer", "tiny-latency"]
     page = (tmp_path / "page.md").read_text()
     for case in result["cases"]:
         assert [row["library"] for row in case["rows"]] == ["vitkit", "transformers"]
         ours, theirs = case["rows"]
-        ratio = ours["pictures_per_second"] / theirs["pictures_per_second"]
+        ratio = ours["images_per_second"] / theirs["images_per_second"]
         assert ours["milliseconds"] == pytest.approx(statistics.median(ours["each_milliseconds"]), abs=2e-3)
-        figures = f"{ours['pictures_per_second']:,.0f} | {ours['milliseconds']:.2f} | {ratio:.2f}"
+        figures = f"{ours['images_per_second']:,.0f} | {ours['milliseconds']:.2f} | {ratio:.2f}"
         assert f"| vitkit, {ours['how']} | {figures} |" in page
         assert f"| {theirs['milliseconds']:.2f} | 1.00 |" in page
     assert result["about"]["libraries"]["transformers"] in page
     assert torch.__version__ in page
-    again = run("--from", str(tmp_path / "found.json"))
-    assert again.returncode == 0, again.stderr
-    assert again.stdout == page
+    repeated = run("--from", str(tmp_path / "results.json"))
+    assert repeated.returncode == 0, repeated.stderr
+    assert repeated.stdout == page
 
 
-def test_when_time_is_over_nothing_new_is_begun(tmp_path: Path):
-    told = run("--device", "cpu", "--cases", "tiny-infer", "--minutes", "0")
-    assert told.returncode == 0, told.stderr
-    assert "tiny-infer: not begun, 0 minutes are over" in told.stdout
+def test_when_time_is_over_no_case_is_started(tmp_path: Path):
+    done = run("--device", "cpu", "--cases", "tiny-infer", "--minutes", "0")
+    assert done.returncode == 0, done.stderr
+    assert "tiny-infer: not started, 0 minutes are over" in done.stdout
 
 
-def test_a_case_that_does_not_exist_is_named():
-    told = run("--cases", "huge")
-    assert told.returncode == 2
-    assert "--cases huge: choose from train-B" in told.stderr
+def test_an_unknown_case_is_an_error():
+    done = run("--cases", "huge")
+    assert done.returncode == 2
+    assert "--cases huge: choose from train-B" in done.stderr
 
 
 @pytest.mark.parametrize(("name", "image"), [("mu/4", 32), ("Ti/16", 224)])
@@ -103,16 +103,16 @@ def test_a_peer_is_the_same_model(name: str, image: int, gpu: ModuleType):
     assert sum(parameter.numel() for parameter in theirs.parameters()) == cost(config).parameters
 
 
-def test_a_peer_learns_and_answers(gpu: ModuleType):
+def test_a_peer_trains_and_returns_logits(gpu: ModuleType):
     config = configure("mu/4", image=32)
-    step = gpu.gpu_peers.training(gpu.gpu_peers.transformers(config), config, CPU, batch=4, compiled=False)
+    step = gpu.gpu_peers.training_step(gpu.gpu_peers.transformers(config), config, CPU, batch=4, compiled=False)
     losses = [step().item() for _ in range(20)]
     assert losses[-1] < losses[0] - 0.1
-    answer = gpu.gpu_peers.answering(gpu.gpu_peers.transformers(config), config, CPU, batch=4, compiled=False)
-    assert answer().shape == (4, 1000)
+    call = gpu.gpu_peers.inference_call(gpu.gpu_peers.transformers(config), config, CPU, batch=4, compiled=False)
+    assert call().shape == (4, 1000)
 
 
-# Somebody fails
+# Failures
 
 
 def contender(gpu: ModuleType, name: str, work: Any) -> Any:
@@ -128,7 +128,7 @@ def nothing() -> None:
     pass
 
 
-def test_who_fails_is_a_row_that_says_why(gpu: ModuleType):
+def test_a_contender_that_fails_is_a_row_with_the_reason(gpu: ModuleType):
     def broken() -> None:
         raise TypeError("unexpected argument | 'x'\nand more")
 
@@ -149,7 +149,7 @@ def test_who_fails_is_a_row_that_says_why(gpu: ModuleType):
     assert "| broken, eager | failed: TypeError: unexpected argument \\| 'x' | | | | | | |" in table
 
 
-def test_who_does_not_fit_beside_the_others_comes_after_them(gpu: ModuleType):
+def test_a_contender_that_does_not_fit_into_memory_with_the_others_runs_after_them(gpu: ModuleType):
     held, order = [], []
 
     def small() -> None:
@@ -169,7 +169,7 @@ def test_who_does_not_fit_beside_the_others_comes_after_them(gpu: ModuleType):
     assert order == sorted(order, reverse=True)
 
 
-def test_a_page_of_two_runs_takes_a_case_from_the_later(gpu: ModuleType):
+def test_a_page_of_two_runs_takes_a_case_from_the_later_one(gpu: ModuleType):
     def result(*cases: tuple[str, float]) -> dict[str, Any]:
         figures = {"milliseconds": 1.0, "share_of_ceiling": 0.5, "peak_bytes": 2**31, "compile_seconds": 30.4}
         return {
@@ -182,19 +182,19 @@ def test_a_page_of_two_runs_takes_a_case_from_the_later(gpu: ModuleType):
                     "image": 224,
                     "batch": 256,
                     "rows": [
-                        {"library": "vitkit", "how": "compiled", **figures, "pictures_per_second": rate},
+                        {"library": "vitkit", "how": "compiled", **figures, "images_per_second": rate},
                         {
                             "library": "timm",
                             "how": "compiled",
                             **figures,
-                            "pictures_per_second": 1000.0,
+                            "images_per_second": 1000.0,
                             "peak_bytes": 2**32,
                         },
                         {
                             "library": "timm",
                             "how": "eager",
                             **figures,
-                            "pictures_per_second": 900.0,
+                            "images_per_second": 900.0,
                             "peak_bytes": 2**33,
                         },
                     ],
@@ -208,3 +208,14 @@ def test_a_page_of_two_runs_takes_a_case_from_the_later(gpu: ModuleType):
     assert "| vitkit, compiled | 1,222 | 1.00 | 1.22 | 0.50 | 2.0 | 0.50 | 30 |" in table
     assert "| vitkit, compiled | 1,333 | 1.00 | 1.33 | 0.50 | 2.0 | 0.50 | 30 |" in table
     assert "| timm, eager | 900 | 1.00 | 0.90 | 0.50 | 8.0 | 2.00 | 30 |" in table
+
+
+def test_a_page_reads_results_of_earlier_versions(gpu: ModuleType):
+    about = gpu.about(CPU, {}, Ceiling("bf16", 8192, 7e14), "tanh")
+    about["ceiling"]["numbers"] = about["ceiling"].pop("precision")
+    row = {"library": "vitkit", "how": "eager", "pictures_per_second": 1111.0, "milliseconds": 1.0}
+    row |= {"share_of_ceiling": 0.5, "peak_bytes": None, "compile_seconds": None}
+    case = {"case": "a", "what": "training", "model": "B/16", "image": 224, "batch": 256, "rows": [row]}
+    table = gpu.page([{"about": about, "cases": [case]}])
+    assert "| vitkit, eager | 1,111 | 1.00 |" in table
+    assert "700 TFLOP/s, bf16" in table

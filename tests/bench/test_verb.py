@@ -1,4 +1,4 @@
-"""vitkit bench as a user meets it."""
+"""`vitkit bench` on the command line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import pytest
 from vitkit.cli.main import main
 
 
-def test_figures_as_json():
-    """mu/4 at 32 px: 64 patches of 48 numbers and a class token, width 32, MLP 128, two layers, 1,000 classes."""
-    words = ["bench", "mu/4", "--image", "32", "--device", "cpu", "--batch", "4", "--json"]
-    told = subprocess.run(
-        [sys.executable, "-m", "vitkit", *words], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+def test_json_output():
+    """mu/4 at 32 px: 64 patches of 48 values and a class token, width 32, MLP 128, two layers, 1,000 classes."""
+    arguments = ["bench", "mu/4", "--image", "32", "--device", "cpu", "--batch", "4", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "vitkit", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
     )
-    assert told.returncode == 0, told.stderr
-    content = json.loads(told.stdout)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
     layer = 65 * 4 * 32**2 + 2 * 65**2 * 32 + 65 * 2 * 32 * 128
     macs = 64 * 48 * 32 + 2 * layer + 32 * 1000
     assert content["flops"] == {"training": 6 * macs, "inference": 2 * macs}
@@ -27,16 +31,16 @@ def test_figures_as_json():
     assert content["rows"][0]["what"] == "training"
     assert {row["what"] for row in content["rows"]} == {"training", "inference", "latency"}
     for row in content["rows"]:
-        pictures = 1 if row["what"] == "latency" else 4
-        assert row["batch"] == pictures
-        assert row["pictures_per_second"] == pytest.approx(1000 * pictures / row["milliseconds"])
-        operations = (6 if row["what"] == "training" else 2) * macs * row["pictures_per_second"]
+        batch = 1 if row["what"] == "latency" else 4
+        assert row["batch"] == batch
+        assert row["images_per_second"] == pytest.approx(1000 * batch / row["milliseconds"])
+        operations = (6 if row["what"] == "training" else 2) * macs * row["images_per_second"]
         assert row["share_of_ceiling"] == pytest.approx(operations / content["ceiling"]["flops_per_second"])
         assert row["fastest_milliseconds"] <= row["milliseconds"] <= row["slowest_milliseconds"]
         assert row["compile_seconds"] is None
 
 
-def test_figures_for_people(capsys: pytest.CaptureFixture[str]):
+def test_printed_table(capsys: pytest.CaptureFixture[str]):
     main(["bench", "mu/4", "--image", "32", "--device", "cpu", "--what", "latency", "training", "--precision", "fp32"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("model    mu/4 at 32 x 32 px, 0.1M parameters")
@@ -44,7 +48,7 @@ def test_figures_for_people(capsys: pytest.CaptureFixture[str]):
     assert max(map(len, lines)) <= 90
 
 
-def test_weights_of_ones_own(fixtures: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_weights_file_can_be_measured(fixtures: Path, capsys: pytest.CaptureFixture[str]):
     main(
         [
             "bench",
@@ -65,7 +69,7 @@ def test_weights_of_ones_own(fixtures: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["B/17x"], "there is no model 'B/17x'; did you mean B/16"),
         (["B/16", "--image", "250"], "250 x 250 image cannot be cut into 16-pixel patches"),
@@ -79,15 +83,15 @@ def test_weights_of_ones_own(fixtures: Path, capsys: pytest.CaptureFixture[str])
         (["no/such/run"], "there is no model"),
     ],
 )
-def test_a_mistake_is_a_message_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+def test_an_error_is_a_message_and_exit_code_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:
-        main(["bench", "--device", "cpu", *words] if "--device" not in words else ["bench", *words])
+        main(["bench", "--device", "cpu", *arguments] if "--device" not in arguments else ["bench", *arguments])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["nowhere.npz", "./nowhere"])
-def test_a_file_that_is_not_there_is_not_taken_for_a_model(missing: str, capsys: pytest.CaptureFixture[str]):
+def test_a_missing_file_is_not_taken_for_a_model_name(missing: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["bench", missing])
     assert ended.value.code == 2

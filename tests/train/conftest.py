@@ -1,4 +1,4 @@
-"""What tests of training share."""
+"""Fixtures of the training tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Sums in one order, as in the processes that these tests start; and no waiting for cores that others use."""
+    """Compute with one thread, as the processes that these tests start do: sums have one order, cores are shared."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Training on a CUDA device, beside the same training on the CPU."""
+"""Training on a CUDA device against the same training on the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.train.runs import losses, rewound, toy, trained, weights
+from tests.train.runs import losses, rewind, toy, train_run, weights
 from vitkit.config.schema import AdamW, Augmentation, Schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -26,21 +26,21 @@ PLAIN: dict[str, Any] = {
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
 def test_losses_are_those_of_the_cpu(precision: str, tolerance: float, tmp_path: Path):
-    here = trained(toy(tmp_path / "cpu", **PLAIN))
-    there = trained(toy(tmp_path / "cuda", device="cuda", precision=precision, **PLAIN))
-    assert_close(losses(there), losses(here), atol=tolerance, rtol=0)
+    on_cpu = train_run(toy(tmp_path / "cpu", **PLAIN))
+    on_gpu = train_run(toy(tmp_path / "cuda", device="cuda", precision=precision, **PLAIN))
+    assert_close(losses(on_gpu), losses(on_cpu), atol=tolerance, rtol=0)
 
 
-def test_a_run_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path):
-    whole = trained(toy(tmp_path / "whole", device="cuda", average=0.9, **PLAIN))
-    again = trained(toy(rewound(whole, tmp_path / "again"), device="cuda", average=0.9, **PLAIN))
-    assert_close(losses(again), losses(whole), atol=1e-5, rtol=0)
-    for name, tensor in weights(whole).items():
-        assert_close(weights(again)[name], tensor, atol=1e-5, rtol=1e-4)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path):
+    uninterrupted = train_run(toy(tmp_path / "uninterrupted", device="cuda", average=0.9, **PLAIN))
+    resumed = train_run(toy(rewind(uninterrupted, tmp_path / "resumed"), device="cuda", average=0.9, **PLAIN))
+    assert_close(losses(resumed), losses(uninterrupted), atol=1e-5, rtol=0)
+    for name, tensor in weights(uninterrupted).items():
+        assert_close(weights(resumed)[name], tensor, atol=1e-5, rtol=1e-4)
 
 
-def test_the_batch_is_tried_and_fits(tmp_path: Path):
-    run = trained(
+def test_the_largest_micro_batch_that_fits_is_chosen(tmp_path: Path):
+    run = train_run(
         toy(
             tmp_path / "run",
             device="cuda",

@@ -1,4 +1,4 @@
-"""Averaged weights: against a plain loop, torch's own averaging, and sharded as FSDP would have them."""
+"""EMA of the weights: against a plain loop, torch's AveragedModel, and with FSDP."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_averages_are_torchs_with_the_same_decay(decay: float):
         torch.testing.assert_close(state[name], value.detach())
 
 
-def test_after_many_steps_the_decay_is_the_one_asked_for():
+def test_after_many_steps_the_decay_is_the_configured_one():
     module = nn.Linear(1, 1, bias=False)
     average = EMA(module, 0.9)
     average.state()["weight"].zero_()
@@ -75,7 +75,7 @@ def test_after_many_steps_the_decay_is_the_one_asked_for():
     assert average.state()["weight"].item() == pytest.approx(0.1)
 
 
-def test_applied_weights_are_the_averaged_ones_and_go_back_bit_for_bit():
+def test_swapped_in_weights_are_the_averaged_ones_and_go_back_bit_for_bit():
     module, inputs = network(), torch.randn(6, 3)
     average = EMA(module, 0.9)
     train(module, average, 10)
@@ -87,7 +87,7 @@ def test_applied_weights_are_the_averaged_ones_and_go_back_bit_for_bit():
     assert not torch.equal(module(inputs), expected)
 
 
-def test_a_failure_while_applied_brings_the_weights_back():
+def test_a_failure_while_swapped_in_brings_the_weights_back():
     module = network()
     average = EMA(module, 0.9)
     train(module, average, 3)
@@ -97,9 +97,9 @@ def test_a_failure_while_applied_brings_the_weights_back():
     assert all(torch.equal(parameter, own[name]) for name, parameter in module.named_parameters())
 
 
-def test_training_goes_on_after_a_look_as_if_there_had_been_none():
+def test_validation_does_not_change_training():
     results = []
-    for looking in (False, True):
+    for validating in (False, True):
         torch.manual_seed(3)
         module = network()
         average = EMA(module, 0.9)
@@ -109,45 +109,45 @@ def test_training_goes_on_after_a_look_as_if_there_had_been_none():
             module(torch.ones(2, 3) * step).square().mean().backward()
             optimizer.step()
             average.update(step)
-            if looking:
+            if validating:
                 with average.swapped_in(), torch.inference_mode():
                     module(torch.ones(2, 3))
         results.append([*module.parameters(), *average.state().values()])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
-def test_frozen_parameters_are_not_kept_twice():
+def test_frozen_parameters_have_no_average():
     module = network()
     module[0].requires_grad_(False)
     assert set(EMA(module, 0.9).state()) == {"1.weight", "1.bias", "2.weight", "2.bias"}
 
 
-def test_a_loaded_state_is_averaged_on():
+def test_averaging_continues_from_a_loaded_state():
     module = network()
     average, resumed = EMA(module, 0.99), EMA(module, 0.99)
     train(module, average, 5)
     for name, value in resumed.state().items():
         value.copy_(average.state()[name])
-    for part in (average, resumed):
-        part.update(5)
+    for one in (average, resumed):
+        one.update(5)
     assert all(torch.equal(value, resumed.state()[name]) for name, value in average.state().items())
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[dist.device_mesh.DeviceMesh]:
+def mesh(tmp_path: Path) -> Iterator[dist.device_mesh.DeviceMesh]:
     """A process group of one: sharded tensors without a cluster."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     yield dist.device_mesh.init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
 
 
-def test_sharded_weights_are_averaged_applied_and_brought_back(alone: dist.device_mesh.DeviceMesh):
+def test_sharded_weights_are_averaged_swapped_in_and_restored(mesh: dist.device_mesh.DeviceMesh):
     torch.manual_seed(1)
     plain = network()
     sharded = network()
     sharded.load_state_dict(plain.state_dict())
-    fully_shard(sharded[0], mesh=alone)
-    fully_shard(sharded, mesh=alone)
+    fully_shard(sharded[0], mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
     averages = []
     for module in (plain, sharded):
         torch.manual_seed(2)
@@ -158,7 +158,7 @@ def test_sharded_weights_are_averaged_applied_and_brought_back(alone: dist.devic
         torch.testing.assert_close(value.full_tensor(), averages[0].state()[name])
     with torch.no_grad():
         own = sharded(inputs)
-        with averages[0].applied(), averages[1].applied():
+        with averages[0].swapped_in(), averages[1].swapped_in():
             torch.testing.assert_close(sharded(inputs), plain(inputs))
         assert torch.equal(sharded(inputs), own)
         torch.testing.assert_close(own, plain(inputs))

@@ -1,4 +1,4 @@
-"""Choosing the learning rate: trials that are killed, stopped or go wrong."""
+"""Learning rate search: trials that are killed, stopped or diverge."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.runs import Command, assert_same_end, lines, refused, resume, words
+from tests.train.runs import Command, assert_same_end, command_line, error_of, metric_lines, resume
 from vitkit.cli.main import main
 from vitkit.data.augment import augment
-from vitkit.train import loop
+from vitkit.train import inputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,48 +28,50 @@ CHOICE: dict[str, Any] = {
 }
 
 
-def test_trials_that_were_finished_are_not_run_again(tmp_path: Path):
-    expected, run = tmp_path / "whole", tmp_path / "run"
-    assert Command(words(expected, **CHOICE), tmp_path / "log").wait() == 0
-    started = Command(words(run, **CHOICE), tmp_path / "log", dies_at="vitkit.train.loop:augment", after=2 * (8 + 5))
-    assert started.wait() == -signal.SIGKILL, started.said
+def test_finished_trials_are_not_repeated(tmp_path: Path):
+    expected, run = tmp_path / "uninterrupted", tmp_path / "run"
+    assert Command(command_line(expected, **CHOICE), tmp_path / "log").wait() == 0
+    started = Command(
+        command_line(run, **CHOICE), tmp_path / "log", dies_at="vitkit.train.inputs:augment", after=2 * (8 + 5)
+    )
+    assert started.wait() == -signal.SIGKILL, started.output
     first = run / "rates" / "0.001" / "model.safetensors"
     before = first.stat().st_mtime_ns
     resume(run, tmp_path / "log")
     assert first.stat().st_mtime_ns == before
     assert_same_end(run, expected)
-    assert lines(run / "rates" / "0.01") == lines(expected / "rates" / "0.01")
-    tried = [json.loads((folder / "run.json").read_text())["learning_rates"] for folder in (run, expected)]
-    assert tried[0] == tried[1]
-    best = max(tried[0], key=lambda one: one["top1"])
+    assert metric_lines(run / "rates" / "0.01") == metric_lines(expected / "rates" / "0.01")
+    trials = [json.loads((folder / "run.json").read_text())["learning_rates"] for folder in (run, expected)]
+    assert trials[0] == trials[1]
+    best = max(trials[0], key=lambda one: one["top1"])
     assert f"lr = {best['lr']}\n" in (run / "config.toml").read_text()
 
 
 def test_a_rate_that_diverges_is_not_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    main(words(tmp_path / "run", **{**CHOICE, "lr_candidates": (1e36, 0.001)}))
-    said = capsys.readouterr().out
-    assert "learning rate 1e+36: diverged" in said
-    assert "chosen    learning rate 0.001" in said
-    message = refused(capsys, *words(tmp_path / "other", **{**CHOICE, "lr_candidates": (1e36, 2e36)}))
+    main(command_line(tmp_path / "run", **{**CHOICE, "lr_candidates": (1e36, 0.001)}))
+    printed = capsys.readouterr().out
+    assert "learning rate 1e+36: diverged" in printed
+    assert "chosen    learning rate 0.001" in printed
+    message = error_of(capsys, *command_line(tmp_path / "other", **{**CHOICE, "lr_candidates": (1e36, 2e36)}))
     assert "every learning rate of 1e+36, 2e+36 diverged" in message
 
 
-def test_a_trial_that_is_stopped_names_the_run_to_resume(
+def test_a_stopped_trial_names_the_run_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def asking(*arguments: Any, **options: Any) -> torch.Tensor:
+    def stopping(*arguments: Any, **options: Any) -> torch.Tensor:
         os.kill(os.getpid(), signal.SIGTERM)
-        monkeypatch.setattr(loop, "augment", augment)
+        monkeypatch.setattr(inputs, "augment", augment)
         return augment(*arguments, **options)
 
-    monkeypatch.setattr(loop, "augment", asking)
+    monkeypatch.setattr(inputs, "augment", stopping)
     with pytest.raises(SystemExit) as stopped:
-        main(words(tmp_path / "run", **CHOICE))
+        main(command_line(tmp_path / "run", **CHOICE))
     assert stopped.value.code == 143
-    assert f"vitkit resume {tmp_path / 'run'} goes on" in capsys.readouterr().err
+    assert f"vitkit resume {tmp_path / 'run'} continues" in capsys.readouterr().err
     config = tmp_path / "run" / "config.toml"
-    asked = config.read_text()
-    config.write_text(asked.replace("batch = 16", "batch = 8"))
-    assert "batch: 16 → 8" in refused(capsys, "resume", str(tmp_path / "run"))
-    config.write_text(asked)
+    original = config.read_text()
+    config.write_text(original.replace("batch = 16", "batch = 8"))
+    assert "batch: 16 → 8" in error_of(capsys, "resume", str(tmp_path / "run"))
+    config.write_text(original)
     main(["resume", str(tmp_path / "run")])

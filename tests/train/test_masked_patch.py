@@ -1,4 +1,4 @@
-"""Masked patch prediction: targets and losses against plain loops, corruption by its statistics, learning by doing."""
+"""Masked patch prediction: targets and losses against plain loops, statistics of the corruption, and training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.model.kinds import KINDS, make
 from vitkit.config.schema import Adam, Fit, Masked
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
-from vitkit.train.mixed_precision import Narrow
+from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.objectives.masked_patch import MaskedPatch, colour_classes, corrupt, mean_colours
 from vitkit.train.optimizer import build_optimizer
 
@@ -31,9 +31,9 @@ def pixels_for(model: Model, batch: int = 2) -> Tensor:
     return torch.rand(batch, model.config.channels, *model.config.image)
 
 
-def numbered(pictures: int, patches: int) -> Tensor:
-    """Every patch a vector of its own, so that a copy betrays where it is from."""
-    return torch.arange(pictures * patches).float().view(pictures, patches, 1).expand(-1, -1, 4)
+def numbered(images: int, patches: int) -> Tensor:
+    """Return patches with a vector of their own each, so that a copy shows where it is from."""
+    return torch.arange(images * patches).float().view(images, patches, 1).expand(-1, -1, 4)
 
 
 # Targets
@@ -45,21 +45,21 @@ def test_colours_are_those_of_a_plain_loop(grid: tuple[int, int], side: int, cha
     pixels = torch.rand(2, channels, h * side, w * side, generator=torch.Generator().manual_seed(seed))
     means = mean_colours(pixels, grid)
     classes = colour_classes(means)
-    for picture in range(2):
+    for image in range(2):
         for row in range(h):
             for column in range(w):
                 code, patch = 0, row * w + column
                 for channel in range(channels):
                     values = [
-                        pixels[picture, channel, row * side + y, column * side + x].item()
+                        pixels[image, channel, row * side + y, column * side + x].item()
                         for y in range(side)
                         for x in range(side)
                     ]
                     mean = sum(values) / len(values)
-                    ours = means[picture, patch, channel].item()
+                    ours = means[image, patch, channel].item()
                     assert ours == pytest.approx(mean, abs=1e-6)
                     code = 8 * code + min(math.floor(8 * ours), 7)
-                assert classes[picture, patch] == code
+                assert classes[image, patch] == code
 
 
 @pytest.mark.parametrize(
@@ -82,56 +82,56 @@ def test_a_plain_patch_has_the_class_of_its_colour(colour: tuple[float, ...], ex
 
 
 @given(patches=st.integers(1, 30), rate=st.floats(0.01, 0.99), seed=seeds)
-def test_as_many_patches_as_asked_for_are_chosen_and_no_others_change(patches: int, rate: float, seed: int):
+def test_the_requested_share_of_patches_is_chosen_and_no_other_patch_changes(patches: int, rate: float, seed: int):
     torch.manual_seed(seed)
     before = torch.randn(3, patches, 4)
     after, chosen = corrupt(before, MASK, rate)
     assert chosen.shape == (3, max(round(rate * patches), 1))
-    for picture in range(3):
-        places = chosen[picture].tolist()
-        assert len(set(places)) == len(places)
-        for patch in set(range(patches)) - set(places):
-            assert torch.equal(after[picture, patch], before[picture, patch])
+    for image in range(3):
+        indices = chosen[image].tolist()
+        assert len(set(indices)) == len(indices)
+        for patch in set(range(patches)) - set(indices):
+            assert torch.equal(after[image, patch], before[image, patch])
 
 
 @given(patches=st.integers(2, 30), seed=seeds)
-def test_a_corrupted_patch_is_the_mask_or_some_patch_of_its_picture(patches: int, seed: int):
+def test_a_corrupted_patch_is_the_mask_token_or_a_patch_of_its_image(patches: int, seed: int):
     torch.manual_seed(seed)
     after, _ = corrupt(numbered(4, patches), MASK, 0.5)
-    for picture in range(4):
-        own = set(range(picture * patches, (picture + 1) * patches))
-        assert set(after[picture, :, 0].tolist()) <= own | {-1}
+    for image in range(4):
+        own = set(range(image * patches, (image + 1) * patches))
+        assert set(after[image, :, 0].tolist()) <= own | {-1}
 
 
-def test_fates_are_as_frequent_as_in_the_paper():
-    pictures, patches = 2_000, 16
-    before = numbered(pictures, patches)
+def test_masked_swapped_and_kept_patches_are_as_frequent_as_in_the_paper():
+    images, patches = 2_000, 16
+    before = numbered(images, patches)
     after, chosen = corrupt(before, MASK, 0.5)
     was, became = before[..., 0].gather(1, chosen).flatten(), after[..., 0].gather(1, chosen).flatten()
     masked, same = became == -1, became == was
     for count, share in ((masked, 0.8), (same, 0.1), (~masked & ~same, 0.1)):
-        assert stats.binomtest(int(count.sum()), pictures * 8, share).pvalue > 1e-4
-    # where from, counted in places further on: all but 0 alike
+        assert stats.binomtest(int(count.sum()), images * 8, share).pvalue > 1e-4
+    # the offset of the swapped patches is uniform over all but 0
     moved = ((became - was) % patches)[~masked & ~same].long()
     assert stats.chisquare(torch.bincount(moved, minlength=patches)[1:]).pvalue > 1e-4
 
 
-def test_every_patch_is_chosen_as_often():
+def test_every_patch_is_chosen_equally_often():
     _, chosen = corrupt(torch.zeros(4_000, 9, 4), MASK, 0.5)
     for count in torch.bincount(chosen.flatten(), minlength=9).tolist():
         assert stats.binomtest(count, 4_000, 4 / 9).pvalue > 1e-4
 
 
-def test_another_patch_is_never_the_same_one():
+def test_a_patch_is_never_swapped_with_itself():
     torch.manual_seed(5)
     after, chosen = corrupt(numbered(20_000, 2), MASK, 0.9)
     assert chosen.shape[1] == 2
-    # with two patches, both chosen, a swap is seen as the other's number; 10 % each, so none is lost to itself
+    # with two patches, both chosen, a swap shows the other's number in 10 % of the cases
     swapped = (after[..., 0] % 2 == 1 - torch.arange(2)) & (after[..., 0] >= 0)
     assert stats.binomtest(int(swapped.sum()), 40_000, 0.1).pvalue > 1e-4
 
 
-def test_a_single_patch_is_masked_or_stays():
+def test_a_single_patch_is_masked_or_kept():
     after, chosen = corrupt(numbered(1_000, 1), MASK, 0.3)
     assert not chosen.any()
     masked = after[:, 0, 0] == -1
@@ -167,38 +167,38 @@ def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str):
     objective = random_guesses(MaskedPatch(model, Masked(target=target)))
     pixels, (h, w) = pixels_for(model), model.config.grid
     torch.manual_seed(9)
-    loss, measures = objective(pixels)
+    loss, metrics = objective(pixels)
     torch.manual_seed(9)
     patches, chosen = corrupt(model.embed((pixels - 0.5) / 0.5), objective.mask_token, 0.5)
     tokens = model.encode(patches)
     assert tokens.shape[1] == h * w + model.config.class_token
     side, losses, right = pixels.shape[2] // h, [], []
-    for picture in range(2):
-        for patch in chosen[picture].tolist():
-            token = tokens[picture, patch + model.config.class_token]
+    for image in range(2):
+        for patch in chosen[image].tolist():
+            token = tokens[image, patch + model.config.class_token]
             guess = objective.guess.weight @ token + objective.guess.bias
             top, left = patch // w * side, patch % w * side
-            seen = pixels[picture, :, top : top + side, left : left + side]
+            patch_pixels = pixels[image, :, top : top + side, left : left + side]
             if target == "pixels":
-                losses.append((guess - seen.flatten()).square().mean())
+                losses.append((guess - patch_pixels.flatten()).square().mean())
             else:
-                levels = [min(int(8 * seen[channel].mean()), 7) for channel in range(len(seen))]
-                colour = sum(level * 8**place for place, level in enumerate(reversed(levels)))
+                levels = [min(int(8 * patch_pixels[channel].mean()), 7) for channel in range(len(patch_pixels))]
+                colour = sum(level * 8**digit for digit, level in enumerate(reversed(levels)))
                 losses.append(-guess.log_softmax(0)[colour])
                 right.append(float(guess.argmax() == colour))
     torch.testing.assert_close(loss, torch.stack(losses).mean(), atol=1e-4, rtol=1e-4)
     expected = {} if target == "pixels" else {"accuracy": pytest.approx(sum(right) / len(right))}
-    assert {name: value.item() for name, value in measures.items()} == expected
+    assert {name: value.item() for name, value in metrics.items()} == expected
 
 
-def test_before_learning_every_colour_is_as_likely():
+def test_before_training_every_colour_is_equally_likely():
     objective = MaskedPatch(make("token"), Masked())
     loss, _ = objective(torch.rand(2, 3, 32, 32))
     assert loss.item() == pytest.approx(math.log(512), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", PATCHED)
-def test_all_that_could_learn_gets_a_gradient(kind: str):
+def test_every_trainable_parameter_gets_a_gradient(kind: str):
     model = make(kind)
     target = "pixels" if model.config.channels > 4 else "colour"
     objective = random_guesses(MaskedPatch(model, Masked(target=target)))
@@ -227,7 +227,7 @@ def test_a_few_steps_lower_the_loss(name: str, options: dict, target: str):
     model = vitkit.create(name, **{"image": 16, "classes": 10, **options})
     objective = MaskedPatch(model, Masked(target=target))
     optimizer = build_optimizer(objective, Fit(lr=3e-3, optimizer=Adam()), fused=False)
-    # pictures of one colour each: what is masked can be told from what is not
+    # images of one colour each: masked patches can be predicted from the others
     pixels = torch.rand(16, 3, 1, 1).expand(-1, -1, *model.config.image)
     losses = []
     for _ in range(40):
@@ -239,9 +239,9 @@ def test_a_few_steps_lower_the_loss(name: str, options: dict, target: str):
     assert sum(losses[-5:]) / 5 < 0.5 * losses[0]
 
 
-def test_works_in_bf16_with_a_loss_in_single_precision():
+def test_the_loss_and_gradients_of_a_bf16_model_are_fp32():
     objective = random_guesses(MaskedPatch(make("token"), Masked()))
-    loss, _ = Narrow(objective)(torch.rand(2, 3, 32, 32), torch.zeros(2, 10))
+    loss, _ = MixedPrecision(objective)(torch.rand(2, 3, 32, 32), torch.zeros(2, 10))
     loss.backward()
     assert loss.dtype == objective.mask_token.grad.dtype == torch.float32
 
@@ -256,7 +256,7 @@ def test_compiles_as_one_graph():
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_labels_are_not_looked_at():
+def test_labels_are_ignored():
     objective = random_guesses(MaskedPatch(make("token"), Masked()))
     pixels, results = torch.rand(2, 3, 32, 32), []
     for targets in (torch.zeros(2, 10), torch.full((2, 10), math.nan)):
@@ -268,18 +268,18 @@ def test_labels_are_not_looked_at():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("target", ["colour", "pixels"])
-def test_a_gpu_is_never_waited_for(target: str):
+def test_the_host_never_waits_for_the_gpu(target: str):
     objective = random_guesses(MaskedPatch(make("token"), Masked(target=target))).cuda()
     pixels = torch.rand(4, 3, 32, 32).cuda()
     objective(pixels)[0].backward()  # the first pass loads libraries
     torch.cuda.set_sync_debug_mode("error")
     try:
-        Narrow(objective)(pixels, torch.zeros(4, 10, device="cuda"))[0].backward()
+        MixedPrecision(objective)(pixels, torch.zeros(4, 10, device="cuda"))[0].backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-# Refusals
+# Errors
 
 
 def test_a_resnet_has_no_patches_to_mask():
@@ -289,7 +289,7 @@ def test_a_resnet_has_no_patches_to_mask():
         MaskedPatch(model, Masked())
 
 
-def test_the_colours_of_many_channels_are_refused_in_favour_of_pixels():
+def test_colours_of_many_channels_are_an_error_that_suggests_pixels():
     model = make("five channels")
     with pytest.raises(ConfigError, match=r"32,768 classes(.|\n)*target = pixels"):
         MaskedPatch(model, Masked())

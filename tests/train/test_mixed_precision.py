@@ -1,4 +1,4 @@
-"""Training in bf16 beside float32, on every kind of model."""
+"""Mixed precision against fp32 and autocast, on every kind of model."""
 
 from __future__ import annotations
 
@@ -10,64 +10,71 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from tests.model.kinds import KINDS, images_for, make
-from vitkit.train.mixed_precision import Copies, Narrow
+from vitkit.train.mixed_precision import Bf16Copies, MixedPrecision
 from vitkit.train.objectives.labels import Labels
 from vitkit.train.optimizer import freeze as freeze_blocks
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "no head"])
-def test_gradients_arrive_in_float32_and_point_where_autocasts_do(kind: str):
+def test_gradients_are_fp32_and_as_accurate_as_those_of_autocast(kind: str):
     objective = Labels(make(kind), multilabel=False, smoothing=0.0, weights=None)
     pixels = images_for(objective.model, 4) / 4 + 0.5
     targets = torch.eye(objective.model.config.classes)[:4]
     gradients = []
-    for computed, autocast in ((objective, False), (objective, True), (Narrow(objective), False)):
+    for module, autocast in ((objective, False), (objective, True), (MixedPrecision(objective), False)):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss, _ = computed(pixels, targets)
+            loss, _ = module(pixels, targets)
         loss.backward()
-        found = {name: parameter.grad for name, parameter in objective.named_parameters()}
-        assert all(gradient is not None and gradient.dtype == torch.float32 for gradient in found.values())
-        gradients.append(torch.cat([gradient.flatten() for gradient in found.values()]))
+        grads = [parameter.grad for parameter in objective.parameters()]
+        assert all(grad is not None and grad.dtype == torch.float32 for grad in grads)
+        gradients.append(torch.cat([grad.flatten() for grad in grads]))
         objective.zero_grad()
     exact, theirs, ours = gradients
     assert torch.cosine_similarity(ours, exact, dim=0) > torch.cosine_similarity(theirs, exact, dim=0) - 0.12
 
 
-def test_nothing_between_the_weights_and_the_loss_is_wider_than_bf16():
+def test_all_activations_are_bf16():
     objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
-    widths = {}
-    for name, part in objective.model.named_modules():
-        part.register_forward_hook(lambda _, __, out, name=name: widths.update({name: out.dtype}))
-    Narrow(objective)(torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2])
-    assert set(widths.values()) == {torch.bfloat16}
+    dtypes = {}
+    for name, module in objective.model.named_modules():
+        module.register_forward_hook(lambda _, __, out, name=name: dtypes.update({name: out.dtype}))
+    MixedPrecision(objective)(torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2])
+    assert set(dtypes.values()) == {torch.bfloat16}
 
 
-def test_compiled_it_is_one_graph_with_the_same_loss():
+def test_it_compiles_to_one_graph_with_the_same_loss():
     objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
     pixels, targets = torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2]
-    expected = Narrow(objective)(pixels, targets)[0]
-    whole, inside = torch.compile(Narrow(objective), fullgraph=True, backend="aot_eager"), Narrow(objective)
+    expected = MixedPrecision(objective)(pixels, targets)[0]
+    outside, inside = (
+        torch.compile(MixedPrecision(objective), fullgraph=True, backend="aot_eager"),
+        MixedPrecision(objective),
+    )
     inside.compile(fullgraph=True, backend="aot_eager")
-    for compiled in (whole, inside):
+    for compiled in (outside, inside):
         assert_close(compiled(pixels, targets)[0], expected, atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize("freeze", [0, 1, -1])
-def test_weights_rounded_at_once_learn_as_those_rounded_one_by_one(freeze: int):
-    """Frozen ones keep nothing for a way back that they do not have."""
-    found = []
-    for at_once in (False, True):
+def test_weights_cast_together_have_the_gradients_of_weights_cast_one_by_one(freeze: int):
+    """Frozen weights keep nothing for backward."""
+    gradients = []
+    for together in (False, True):
         torch.manual_seed(0)
         objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
         frozen = set(freeze_blocks(objective.model, freeze))
-        wide = dict(objective.named_parameters())
-        numbers = Narrow(objective).rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()}
-        assert {name for name, tensor in numbers.items() if not tensor.requires_grad} == {f"model.{n}" for n in frozen}
-        loss, _ = functional_call(objective, numbers, (torch.rand(2, 3, 32, 32), torch.eye(10)[:2]))
+        masters = dict(objective.named_parameters())
+        copies = (
+            MixedPrecision(objective).cast_weights(masters)
+            if together
+            else {name: one.bfloat16() for name, one in masters.items()}
+        )
+        assert {name for name, tensor in copies.items() if not tensor.requires_grad} == {f"model.{n}" for n in frozen}
+        loss, _ = functional_call(objective, copies, (torch.rand(2, 3, 32, 32), torch.eye(10)[:2]))
         loss.backward()
-        found.append({name: parameter.grad for name, parameter in objective.named_parameters()})
-    for name, one in found[0].items():
-        other = found[1][name]
+        gradients.append({name: parameter.grad for name, parameter in objective.named_parameters()})
+    for name, one in gradients[0].items():
+        other = gradients[1][name]
         assert (one is None) == (other is None) == (name.removeprefix("model.") in frozen)
         if one is not None:
             assert torch.equal(one, other)
@@ -76,61 +83,61 @@ def test_weights_rounded_at_once_learn_as_those_rounded_one_by_one(freeze: int):
 @pytest.mark.parametrize(
     "make_optimizer",
     [
-        lambda given: torch.optim.SGD(given, lr=0.1, fused=True),
-        lambda given: torch.optim.AdamW(given, lr=0.1, fused=True),
-        lambda given: torch.optim.Adam(given, lr=0.1),
+        lambda weights: torch.optim.SGD(weights, lr=0.1, fused=True),
+        lambda weights: torch.optim.AdamW(weights, lr=0.1, fused=True),
+        lambda weights: torch.optim.Adam(weights, lr=0.1),
     ],
 )
-def test_copies_notice_whoever_changes_what_they_are_of(
+def test_persistent_copies_follow_every_change_of_their_weights(
     make_optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
 ):
     weights = [torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(7))]
-    copies, optimizer = Copies(), make_optimizer(weights)
-    copies.kept = True
-    for changed in (optimizer.step, lambda: [weight.detach().mul_(3) for weight in weights], lambda: None):
+    copies, optimizer = Bf16Copies(), make_optimizer(weights)
+    copies.persistent = True
+    for change in (optimizer.step, lambda: [weight.detach().mul_(3) for weight in weights], lambda: None):
         for weight in weights:
             weight.grad = torch.ones_like(weight)
-        changed()
+        change()
         for copy, weight in zip(copies(weights), weights, strict=True):
             assert torch.equal(copy, weight.bfloat16())
 
 
-def test_kept_copies_are_made_again_only_when_a_weight_has_changed():
-    """Otherwise a pass over all weights is what the optimizer has just saved."""
+def test_persistent_copies_are_refreshed_only_when_a_weight_has_changed():
+    """Otherwise every step would read all weights once more."""
     weights = [torch.nn.Parameter(torch.randn(5)) for _ in range(3)]
-    copies = Copies()
-    copies.kept = True
+    copies = Bf16Copies()
+    copies.persistent = True
     for copy in copies(weights):
         copy.zero_()
     with torch.no_grad():
         weights[1].add_(1)
     assert [bool(copy.any()) for copy in copies(weights)] == [False, True, False]
-    copies.moved([weights[0]])  # by somebody who moved both
+    copies.mark_updated([weights[0]])  # a kernel updated weight and copy
     assert [bool(copy.any()) for copy in copies(weights)] == [False, True, False]
     with torch.no_grad():
         weights[2].add_(1)
-    copies.moved([weights[2]])  # but it was another weight by then
+    copies.mark_updated([weights[2]])  # but the weight had changed before
     assert [bool(copy.any()) for copy in copies(weights)] == [False, True, True]
 
 
-def test_two_passes_before_one_way_back_have_copies_of_their_own():
+def test_two_forward_passes_before_one_backward_have_copies_of_their_own():
     objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
-    narrow, wide = Narrow(objective), dict(objective.named_parameters())
-    part = torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2]
-    first, second = (narrow.inside(narrow.rounded(wide), *part)[0] for _ in range(2))
+    mixed, masters = MixedPrecision(objective), dict(objective.named_parameters())
+    micro_batch = torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:2]
+    first, second = (mixed.swapped(mixed.cast_weights(masters), *micro_batch)[0] for _ in range(2))
     (first + second).backward()
     twice = torch.cat([parameter.grad.flatten() for parameter in objective.parameters()])
     objective.zero_grad()
-    narrow.inside(narrow.rounded(wide), *part)[0].backward()
+    mixed.swapped(mixed.cast_weights(masters), *micro_batch)[0].backward()
     once = torch.cat([parameter.grad.flatten() for parameter in objective.parameters()])
     assert_close(twice, 2 * once, atol=0, rtol=1e-3)
 
 
-def test_weights_are_where_they_were_after_a_pass_that_fails():
+def test_weights_are_restored_after_a_forward_pass_that_fails():
     objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=None)
     before = dict(objective.named_parameters())
     with pytest.raises(ValueError, match="batch_size"):
-        Narrow(objective)(torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:3])
+        MixedPrecision(objective)(torch.rand(2, 3, 32, 32), torch.eye(objective.model.config.classes)[:3])
     after = dict(objective.named_parameters())
     assert before.keys() == after.keys()
     assert all(after[name] is parameter for name, parameter in before.items())

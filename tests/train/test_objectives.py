@@ -1,4 +1,4 @@
-"""Losses from labels: against torch's and plain loops, in parts, weighted, mixed, in bf16."""
+"""Losses of labels: against torch's and plain loops, in micro-batches, weighted, mixed, in bf16."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from tests.model.kinds import make
 from vitkit.data.preprocessing import Preprocessing
-from vitkit.data.transforms import Exact
-from vitkit.train.mixed_precision import Narrow
-from vitkit.train.objectives.labels import Labels, Objective, class_weights, sigmoid_loss, softmax_loss
+from vitkit.data.transforms import EvalTransform
+from vitkit.train.mixed_precision import MixedPrecision
+from vitkit.train.objectives.base import Objective
+from vitkit.train.objectives.labels import Labels, class_weights, sigmoid_loss, softmax_loss
 
 K = 10
 shares = st.floats(0, 0.9)
@@ -26,7 +27,7 @@ seeds = st.integers(0, 10**6)
 
 
 def batch(seed: int, count: int = 6, classes: int = K) -> tuple[Tensor, Tensor]:
-    """Logits, and class indices."""
+    """Return logits and class indices."""
     generator = torch.Generator().manual_seed(seed)
     return (3 * torch.randn(count, classes, generator=generator), torch.randint(classes, (count,), generator=generator))
 
@@ -50,12 +51,12 @@ def test_one_hot_targets_give_torchs_cross_entropy_of_indices(seed: int, smoothi
 
 
 @given(seed=seeds, kept=st.floats(0, 1), smoothing=shares)
-def test_a_mixture_costs_the_mixture_of_its_parts_costs(seed: int, kept: float, smoothing: float):
+def test_the_loss_of_mixed_targets_is_the_mixture_of_the_losses(seed: int, kept: float, smoothing: float):
     logits, indices = batch(seed)
     other = indices.roll(1)
     mixed = softmax_loss(logits, kept * one_hot(indices) + (1 - kept) * one_hot(other), smoothing, None)
-    parts = (F.cross_entropy(logits, truth, label_smoothing=smoothing) for truth in (indices, other))
-    torch.testing.assert_close(mixed, kept * next(parts) + (1 - kept) * next(parts))
+    losses = (F.cross_entropy(logits, truth, label_smoothing=smoothing) for truth in (indices, other))
+    torch.testing.assert_close(mixed, kept * next(losses) + (1 - kept) * next(losses))
 
 
 @given(seed=seeds, smoothing=shares)
@@ -99,25 +100,25 @@ def test_weighted_sigmoid_is_a_plain_loop(seed: int, smoothing: float):
 
 @pytest.mark.parametrize("multilabel", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_two_halves_of_a_batch_average_to_the_whole(multilabel: bool, weighted: bool):
+def test_two_micro_batches_average_to_the_full_batch(multilabel: bool, weighted: bool):
     weights = class_weights(np.array([0] * 9 + [1] * 3 + [2]), K, 1.0) if weighted else None
     objective = Labels(make("token"), multilabel=multilabel, smoothing=0.1, weights=weights)
     pixels, targets = torch.rand(8, 3, 32, 32), one_hot(torch.tensor([0, 0, 0, 0, 1, 1, 2, 3]))
-    whole, measured = objective(pixels, targets)
-    halves = [objective(pixels[part], targets[part]) for part in (slice(0, 4), slice(4, 8))]
-    torch.testing.assert_close(whole, (halves[0][0] + halves[1][0]) / 2)
-    for name, value in measured.items():
+    full, metrics = objective(pixels, targets)
+    halves = [objective(pixels[half], targets[half]) for half in (slice(0, 4), slice(4, 8))]
+    torch.testing.assert_close(full, (halves[0][0] + halves[1][0]) / 2)
+    for name, value in metrics.items():
         torch.testing.assert_close(value, (halves[0][1][name] + halves[1][1][name]) / 2)
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_loss_is_that_of_the_models_logits_for_normalised_pictures(multilabel: bool):
+def test_the_loss_is_that_of_the_logits_for_normalised_images(multilabel: bool):
     model = make("token")
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)))
     objective = Labels(model, multilabel=multilabel, smoothing=0.0, weights=None)
     pixels, targets = torch.rand(2, 3, 32, 32), one_hot(torch.tensor([1, 3]))
-    exact = Exact(image=(32, 32), preprocessing=model.metadata.preprocessing)
-    logits = model(exact.normalise(pixels * 255))
+    transform = EvalTransform(image=(32, 32), preprocessing=model.metadata.preprocessing)
+    logits = model(transform.normalise(pixels * 255))
     loss = sigmoid_loss if multilabel else softmax_loss
     torch.testing.assert_close(objective(pixels, targets)[0], loss(logits, targets, 0.0, None))
 
@@ -127,16 +128,16 @@ def test_channels_without_a_mean_of_their_own_get_the_average(kind: str):
     model = make(kind)
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.3)))
     pixels = torch.rand(2, model.config.channels, *model.config.image)
-    torch.testing.assert_close(Objective(model).normalise(pixels), (pixels - 0.2) / 0.4)
+    torch.testing.assert_close(Objective(model, class_token_only=True).normalise(pixels), (pixels - 0.2) / 0.4)
 
 
-def test_normalisation_is_no_part_of_a_checkpoint():
+def test_mean_and_std_are_not_part_of_a_checkpoint():
     objective = Labels(make("token"), multilabel=False, smoothing=0.0, weights=torch.ones(K))
     assert all(name.startswith("model.") for name in objective.state_dict())
 
 
-class Fixed(nn.Module):
-    """Answers with what it is given."""
+class FixedLogits(nn.Module):
+    """A model that returns fixed logits."""
 
     dtype = torch.float32
 
@@ -148,34 +149,34 @@ class Fixed(nn.Module):
         return self.logits
 
 
-def measured(logits: list[list[float]], targets: list[list[float]], multilabel: bool) -> dict[str, float]:
+def metrics_of(logits: list[list[float]], targets: list[list[float]], multilabel: bool) -> dict[str, float]:
     objective = Labels(make("token"), multilabel=multilabel, smoothing=0.0, weights=None)
-    objective.model = Fixed(torch.tensor(logits))
-    _, measures = objective(torch.rand(len(logits), 3, 1, 1), torch.tensor(targets))
-    assert not any(value.requires_grad or value.ndim for value in measures.values())
-    return {name: value.item() for name, value in measures.items()}
+    objective.model = FixedLogits(torch.tensor(logits))
+    _, metrics = objective(torch.rand(len(logits), 3, 1, 1), torch.tensor(targets))
+    assert not any(value.requires_grad or value.ndim for value in metrics.values())
+    return {name: value.item() for name, value in metrics.items()}
 
 
-def test_accuracy_counts_answers_that_name_the_largest_share():
+def test_accuracy_compares_the_top_class_with_the_largest_target():
     logits = [[3.0, 1, 2], [0, 1, 2], [0, 5, 2], [1, 0, 0]]
     targets = [[1.0, 0, 0], [0, 0.6, 0.4], [0.3, 0.7, 0], [0, 0, 1]]
-    assert measured(logits, targets, multilabel=False) == {"accuracy": 0.5}
+    assert metrics_of(logits, targets, multilabel=False) == {"accuracy": 0.5}
 
 
-def test_multi_label_counts_first_answers_that_the_picture_has():
+def test_multi_label_precision_counts_top_classes_that_the_image_has():
     logits = [[3.0, 1, 2], [0, 1, 2], [0, 5, 2], [1, 0, 0]]
     targets = [[1.0, 0, 1], [1, 1, 0], [0, 0.7, 1], [0, 0, 0]]
-    assert measured(logits, targets, multilabel=True) == {"top1_precision": pytest.approx(1.7 / 4)}
+    assert metrics_of(logits, targets, multilabel=True) == {"top1_precision": pytest.approx(1.7 / 4)}
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_loss_is_single_precision_above_a_model_in_bf16(multilabel: bool):
+def test_the_loss_of_a_bf16_model_is_fp32(multilabel: bool):
     objective = Labels(make("token"), multilabel=multilabel, smoothing=0.1, weights=None)
     pixels, targets = torch.rand(4, 3, 32, 32), one_hot(torch.tensor([0, 1, 2, 3]))
-    told: list[torch.Tensor] = []
-    objective.model.register_forward_hook(lambda model, given, out: told.append(out))
-    loss, _ = Narrow(objective)(pixels, targets)
-    (logits,) = told
+    outputs: list[torch.Tensor] = []
+    objective.model.register_forward_hook(lambda model, inputs, output: outputs.append(output))
+    loss, _ = MixedPrecision(objective)(pixels, targets)
+    (logits,) = outputs
     assert logits.dtype == torch.bfloat16
     assert loss.dtype == torch.float32
     exact = (sigmoid_loss if multilabel else softmax_loss)(logits.double(), targets.double(), 0.1, None)
@@ -200,7 +201,7 @@ def test_full_balance_is_scikit_learns(counts: list[int]):
 
 
 @given(counts=st.lists(st.integers(0, 50), min_size=2, max_size=6).filter(any), balance=st.floats(0.01, 2))
-def test_weights_follow_rarity_and_average_to_one_over_the_pictures(counts: list[int], balance: float):
+def test_weights_follow_rarity_and_average_to_one_over_the_images(counts: list[int], balance: float):
     labels = np.append(np.repeat(np.arange(len(counts)), counts), [-1, -1])
     weights = class_weights(labels, len(counts), balance).double().numpy()
     assert weights[labels[labels >= 0]].mean() == pytest.approx(1, rel=1e-5)
@@ -213,12 +214,12 @@ def test_weights_follow_rarity_and_average_to_one_over_the_pictures(counts: list
 
 def test_multi_label_weights_count_the_positives():
     labels = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 0], [1, 0, 0]], dtype=bool)
-    np.testing.assert_allclose(class_weights(labels, 3, 1.0), [6 / 8, 6 / 4, 1])  # 4, 2 and none of 6 positives
+    np.testing.assert_allclose(class_weights(labels, 3, 1.0), [6 / 8, 6 / 4, 1])  # 4, 2 and 0 of 6 positives
 
 
 def test_without_balance_there_are_no_weights():
     assert class_weights(np.array([0, 0, 1]), 2, 0.0) is None
 
 
-def test_unlabelled_pictures_alone_weigh_nothing_up():
+def test_unlabelled_images_only_give_equal_weights():
     assert class_weights(np.array([-1, -1]), 3, 1.0).tolist() == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""Decay groups, layer-wise rates, frozen layers: which tensor gets what, and what a step then does to it."""
+"""Parameter groups: weight decay, layer-wise learning rates, frozen layers, and what a step does to each tensor."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tests.model.kinds import KINDS, make
 from vitkit.config.schema import SGD, Adam, AdamW, Fit, Masked, Optimizer
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
-from vitkit.train.objectives.labels import Labels, Objective
+from vitkit.train.objectives.base import Objective
+from vitkit.train.objectives.labels import Labels
 from vitkit.train.objectives.masked_patch import MaskedPatch
-from vitkit.train.optimizer import build_optimizer, describe, freeze, set_rate
+from vitkit.train.optimizer import build_optimizer, describe, freeze, set_lr
 
 BLOCK_KERNELS = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
 
 
 def outline(kind: str) -> Model:
-    """A model without numbers: names and shapes are enough for most questions here, and a ResNet is large."""
+    """Return a model on the meta device: most tests need names and shapes only, and a ResNet is large."""
     name, options = KINDS[kind]
     with torch.device("meta"):
         return vitkit.create(name, **{"classes": 10, **options})
@@ -32,7 +33,7 @@ def learn(model: Model) -> Labels:
 
 
 def groups_by_name(objective: Objective, optimizer: torch.optim.Optimizer) -> dict[str, dict]:
-    """Parameter name → its group; a parameter in two groups, or in none of the objective's, is an error."""
+    """Return the group of each parameter by name; a parameter in two groups fails."""
     names = {id(parameter): name for name, parameter in objective.named_parameters()}
     pairs = [(names[id(parameter)], group) for group in optimizer.param_groups for parameter in group["params"]]
     assert len(pairs) == len(dict(pairs))
@@ -53,40 +54,40 @@ def test_weight_decay_is_for_kernels_only():
     kernels = {
         "patches.project",
         "head.logits",
-        *(f"encoder.blocks.{i}.{part}" for i in (0, 1) for part in BLOCK_KERNELS),
+        *(f"encoder.blocks.{i}.{layer}" for i in (0, 1) for layer in BLOCK_KERNELS),
     }
-    found = decayed(learn(outline("token")), Fit(optimizer=AdamW(weight_decay=0.1)))
-    assert found == {f"{kernel}.weight" for kernel in kernels}
+    names = decayed(learn(outline("token")), Fit(optimizer=AdamW(weight_decay=0.1)))
+    assert names == {f"{kernel}.weight" for kernel in kernels}
 
 
 def test_the_attention_pool_decays_its_layers_and_not_its_probe():
-    found = decayed(learn(outline("attention pool")), Fit(optimizer=SGD(weight_decay=0.1)))
-    assert {name for name in found if name.startswith("pool.")} == {
-        f"pool.{part}.weight" for part in ("query", "key_value", "out", "mlp.up", "mlp.down")
+    names = decayed(learn(outline("attention pool")), Fit(optimizer=SGD(weight_decay=0.1)))
+    assert {name for name in names if name.startswith("pool.")} == {
+        f"pool.{layer}.weight" for layer in ("query", "key_value", "out", "mlp.up", "mlp.down")
     }
 
 
-def test_a_mask_token_does_not_decay_and_the_guess_above_it_does():
-    found = decayed(MaskedPatch(outline("token"), Masked()), Fit(optimizer=Adam(weight_decay=0.1)))
-    assert "guess.weight" in found
-    assert not {"mask_token", "guess.bias", "class_token", "head.logits.weight"} & found
+def test_a_mask_token_does_not_decay_and_the_prediction_layer_does():
+    names = decayed(MaskedPatch(outline("token"), Masked()), Fit(optimizer=Adam(weight_decay=0.1)))
+    assert "guess.weight" in names
+    assert not {"mask_token", "guess.bias", "class_token", "head.logits.weight"} & names
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer_decay", [1.0, 0.75])
-def test_every_trainable_tensor_is_in_one_group_and_decays_if_it_is_multiplied_with(kind: str, layer_decay: float):
+def test_every_trainable_tensor_is_in_one_group_and_decays_if_it_is_a_kernel(kind: str, layer_decay: float):
     model = outline(kind)
-    found = decayed(learn(model), Fit(optimizer=Adam(weight_decay=0.1), layer_decay=layer_decay))
-    # by another way than by names: vectors, tables and tokens are the parameters that are no kernel of any layer
+    names = decayed(learn(model), Fit(optimizer=Adam(weight_decay=0.1), layer_decay=layer_decay))
+    # found by module type, not by parameter name
     kernels = {
         f"{name}.weight"
         for name, module in model.named_modules()
         if type(module).__name__ in ("Linear", "StandardisedConv")
     }
-    assert found == kernels
+    assert names == kernels
 
 
-def test_tensors_that_are_treated_alike_share_a_group():
+def test_tensors_with_the_same_settings_share_a_group():
     objective = learn(outline("token"))
     for config, count in (
         (Fit(), 1),
@@ -169,16 +170,16 @@ def test_the_layers_above_a_tensor_are_counted_in_every_kind_of_model(kind: str,
     }
 
 
-def test_what_an_objective_adds_learns_at_the_full_rate():
+def test_parameters_of_the_objective_have_the_full_learning_rate():
     objective = MaskedPatch(outline("token"), Masked())
     groups = groups_by_name(objective, build_optimizer(objective, Fit(layer_decay=0.5), fused=False))
     assert {groups[name]["lr_scale"] for name in ("mask_token", "guess.weight", "guess.bias")} == {1.0}
 
 
-def test_setting_the_rate_keeps_the_layers_apart():
+def test_setting_the_learning_rate_keeps_the_layer_scales():
     objective = learn(outline("token"))
     optimizer = build_optimizer(objective, Fit(layer_decay=0.5), fused=False)
-    set_rate(optimizer, 0.8)
+    set_lr(optimizer, 0.8)
     groups = groups_by_name(objective, optimizer)
     assert groups["model.class_token"]["lr"] == pytest.approx(0.1)
     assert groups["model.head.logits.bias"]["lr"] == pytest.approx(0.8)
@@ -187,10 +188,10 @@ def test_setting_the_rate_keeps_the_layers_apart():
 # Steps
 
 
-def three_steps(how: Optimizer) -> tuple[list[np.ndarray], list[list[np.ndarray]], list[np.ndarray]]:
-    """A kernel and a bias: before, their gradients, after."""
+def three_steps(settings: Optimizer) -> tuple[list[np.ndarray], list[list[np.ndarray]], list[np.ndarray]]:
+    """Return a kernel and a bias before three steps, their gradients, and both afterwards."""
     objective = learn(make("token")).double()
-    optimizer = build_optimizer(objective, Fit(lr=0.1, optimizer=how), fused=False)
+    optimizer = build_optimizer(objective, Fit(lr=0.1, optimizer=settings), fused=False)
     head = objective.model.head.logits
     before, gradients = [p.detach().numpy().copy() for p in (head.weight, head.bias)], []
     for step in range(3):
@@ -202,26 +203,28 @@ def three_steps(how: Optimizer) -> tuple[list[np.ndarray], list[list[np.ndarray]
     return before, gradients, [p.detach().numpy() for p in (head.weight, head.bias)]
 
 
-@pytest.mark.parametrize("how", [Adam(weight_decay=0.3), AdamW(weight_decay=0.3), AdamW(betas=(0.8, 0.95), eps=1e-3)])
-def test_adam_adds_decay_to_the_gradient_and_adamw_shrinks_the_kernel_itself(how: Adam):
-    before, gradients, after = three_steps(how)
-    (beta1, beta2), lr = how.betas, 0.1
-    for index, decay in ((0, how.weight_decay), (1, 0.0)):
+@pytest.mark.parametrize(
+    "settings", [Adam(weight_decay=0.3), AdamW(weight_decay=0.3), AdamW(betas=(0.8, 0.95), eps=1e-3)]
+)
+def test_adam_adds_weight_decay_to_the_gradient_and_adamw_to_the_weight(settings: Adam):
+    before, gradients, after = three_steps(settings)
+    (beta1, beta2), lr = settings.betas, 0.1
+    for index, decay in ((0, settings.weight_decay), (1, 0.0)):
         weight, first, second = before[index], 0.0, 0.0
         for step in range(3):
             gradient = gradients[step][index]
-            if isinstance(how, AdamW):
+            if isinstance(settings, AdamW):
                 weight = weight - lr * decay * weight
             else:
                 gradient = gradient + decay * weight
             first = beta1 * first + (1 - beta1) * gradient
             second = beta2 * second + (1 - beta2) * gradient**2
             mean, spread = first / (1 - beta1 ** (step + 1)), second / (1 - beta2 ** (step + 1))
-            weight = weight - lr * mean / (np.sqrt(spread) + how.eps)
+            weight = weight - lr * mean / (np.sqrt(spread) + settings.eps)
         np.testing.assert_allclose(after[index], weight, rtol=1e-10)
 
 
-def test_sgd_keeps_its_momentum_and_adds_decay_to_the_gradient():
+def test_sgd_has_momentum_and_adds_weight_decay_to_the_gradient():
     before, gradients, after = three_steps(SGD(momentum=0.7, weight_decay=0.3))
     for index, decay in ((0, 0.3), (1, 0.0)):
         weight, velocity = before[index], 0.0
@@ -233,12 +236,12 @@ def test_sgd_keeps_its_momentum_and_adds_decay_to_the_gradient():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("how", [SGD(weight_decay=0.1), Adam(weight_decay=0.1), AdamW(weight_decay=0.1)])
-def test_fused_steps_on_a_gpu_equal_plain_ones(how: Optimizer):
+@pytest.mark.parametrize("settings", [SGD(weight_decay=0.1), Adam(weight_decay=0.1), AdamW(weight_decay=0.1)])
+def test_fused_steps_on_a_gpu_equal_plain_ones(settings: Optimizer):
     plain = learn(make("token"))
     fused = copy.deepcopy(plain).cuda()
     for objective, fast in ((plain, False), (fused, True)):
-        optimizer = build_optimizer(objective, Fit(optimizer=how, layer_decay=0.8), fused=fast)
+        optimizer = build_optimizer(objective, Fit(optimizer=settings, layer_decay=0.8), fused=fast)
         for step in range(3):
             for seed, parameter in enumerate(objective.parameters()):
                 generator = torch.Generator().manual_seed(1000 * step + seed)
@@ -274,7 +277,7 @@ def test_freezing_all_blocks_leaves_what_is_above_them():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "no head"])
-def test_minus_one_leaves_the_head_alone(kind: str):
+def test_freezing_minus_one_trains_the_head_only(kind: str):
     model = outline(kind)
     freeze(model, -1)
     assert trained(model) == {name for name, _ in model.named_parameters() if name.startswith("head.")}
@@ -295,7 +298,7 @@ def test_a_hybrid_freezes_its_stem_with_the_first_block():
     assert "stem.root.weight" in freeze(model, 1)
 
 
-def test_position_tables_of_later_blocks_go_on_learning():
+def test_position_tables_of_later_blocks_stay_trainable():
     model = outline("1d every")
     freeze(model, 1)
     assert not model.encoder.positions[0].table.requires_grad
@@ -308,10 +311,10 @@ def test_freezing_nothing_does_nothing():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("kind", "words"), [("token", "2 blocks"), ("ResNet", "4 stages")])
-def test_too_many_frozen_blocks_are_refused_with_their_number(kind: str, words: str):
+@pytest.mark.parametrize(("kind", "expected"), [("token", "2 blocks"), ("ResNet", "4 stages")])
+def test_freezing_more_blocks_than_there_are_is_an_error(kind: str, expected: str):
     model = outline(kind)
-    with pytest.raises(ConfigError, match=f"freeze = 5, but the model has {words}"):
+    with pytest.raises(ConfigError, match=f"freeze = 5, but the model has {expected}"):
         freeze(model, 5)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
@@ -329,15 +332,15 @@ def test_frozen_tensors_are_in_no_group_and_stay_bit_for_bit():
     assert changed == set(before) - set(frozen)
 
 
-# Words
+# Description
 
 
 def test_the_description_counts_what_decays():
     objective = learn(outline("token"))
     # kernels: patches 192 x 32, two blocks of 32 x 96 + 32 x 32 + 2 x 32 x 128, head 32 x 10
     assert describe(build_optimizer(objective, Fit(optimizer=SGD(weight_decay=0.1)), fused=False)) == (
-        "sgd: 10 kernels with weight decay 0.1 (31.0k numbers), 22 other tensors without"
+        "sgd: 10 kernels with weight decay 0.1 (31.0k parameters), 22 other tensors without"
     )
     assert describe(build_optimizer(objective, Fit(optimizer=AdamW(), layer_decay=0.5), fused=False)) == (
-        "adamw: 32 tensors (32.6k numbers), no weight decay; the lowest layer learns at 0.125 of the rate"
+        "adamw: 32 tensors (32.6k parameters), no weight decay; the lowest layer has 0.125 of the learning rate"
     )

@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped or cut off come to the same end as if nothing had happened, or say why they cannot."""
+"""Runs that are killed, stopped or out of disk space resume to the same result bit for bit, or say why they cannot."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.images import encode, scene
+from tests.data.sample_images import encode, scene
 from tests.train.runs import (
     LONG,
     Command,
     assert_same_end,
-    command,
-    lines,
+    command_line,
+    error_of,
+    last_step,
+    metric_lines,
     poison,
-    refused,
     resume,
-    same,
+    same_tensors,
+    start_command,
     states,
-    steps_of,
     toy,
-    trained,
+    train_run,
     weights,
-    words,
 )
 from vitkit.config.schema import AdamW, Schedule
 from vitkit.data.augment import augment
 from vitkit.data.sources.open import open_data
 from vitkit.run_folder import RunFolder
-from vitkit.train import checkpoint, loop
-from vitkit.weights.run_checkpoints import whole_ones
+from vitkit.train import checkpoint, inputs
+from vitkit.weights.run_checkpoints import complete_checkpoints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,23 +62,23 @@ EVERYTHING: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nothing happens to."""
-    folder = tmp_path_factory.mktemp("whole")
-    started = Command(words(folder / "run", **EVERYTHING), folder / "log")
-    assert started.wait() == 0, started.said
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without interruption."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    started = Command(command_line(folder / "run", **EVERYTHING), folder / "log")
+    assert started.wait() == 0, started.output
     return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, killed after nine steps. For copies."""
+    """The same run, killed after nine steps; tests copy it."""
     folder = tmp_path_factory.mktemp("killed")
     started = Command(
-        words(folder / "run", **EVERYTHING), folder / "log", dies_at="vitkit.train.checkpoint:keep_only", after=4
+        command_line(folder / "run", **EVERYTHING), folder / "log", dies_at="vitkit.train.checkpoint:keep_only", after=4
     )
-    assert started.wait() == -signal.SIGKILL, started.said
-    assert steps_of(folder / "run") == 9
+    assert started.wait() == -signal.SIGKILL, started.output
+    assert last_step(folder / "run") == 9
     return folder / "run"
 
 
@@ -91,69 +91,71 @@ def copy(killed: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_five_kills_at_random_steps_change_nothing(workers: int, whole: Path, tmp_path: Path):
+def test_five_kills_at_random_steps_change_nothing(workers: int, uninterrupted: Path, tmp_path: Path):
     run = tmp_path / "run"
-    start = words(run, **EVERYTHING, workers=workers)
+    start = command_line(run, **EVERYTHING, workers=workers)
     for number, step in enumerate(np.sort(np.random.default_rng(workers).choice(range(1, STEPS), 5, replace=False))):
         started = Command(["resume", str(run)] if number else start, tmp_path / "log")
-        assert started.kill_once(lambda step=step: steps_of(run) >= step), started.said
+        assert started.kill_once(lambda step=step: last_step(run) >= step), started.output
     resume(run, tmp_path / "log")
-    assert_same_end(run, whole)
+    assert_same_end(run, uninterrupted)
 
 
-def test_kills_at_any_moment_change_nothing(whole: Path, tmp_path: Path):
-    """With a checkpoint after every step, much of the time is spent in writing them."""
+def test_kills_at_any_moment_change_nothing(uninterrupted: Path, tmp_path: Path):
+    """With a checkpoint after every step, much of the time is spent writing them."""
     run, random = tmp_path / "run", np.random.default_rng(0)
-    started = Command(words(run, **{**EVERYTHING, "save_every": 1}), tmp_path / "log")
+    started = Command(command_line(run, **{**EVERYTHING, "save_every": 1}), tmp_path / "log")
     started.kill_once(lambda: (run / "config.toml").exists() and random.random() < 0.001)
     kills = 0
-    while steps_of(run) < STEPS - 2 and kills < 8:
+    while last_step(run) < STEPS - 2 and kills < 8:
         started = Command(["resume", str(run)], tmp_path / "log")
-        reached = steps_of(run)
-        kills += started.kill_once(lambda reached=reached: steps_of(run) > reached and random.random() < 0.1)
+        reached = last_step(run)
+        kills += started.kill_once(lambda reached=reached: last_step(run) > reached and random.random() < 0.1)
     resume(run, tmp_path / "log")
     assert kills > 3
-    assert lines(run) == lines(whole)
-    assert same(weights(run), weights(whole))
-    assert same(states(run)["step-00000030"], states(whole)["step-00000030"])
+    assert metric_lines(run) == metric_lines(uninterrupted)
+    assert same_tensors(weights(run), weights(uninterrupted))
+    assert same_tensors(states(run)["step-00000030"], states(uninterrupted)["step-00000030"])
 
 
 @pytest.mark.parametrize(
-    ("place", "after"),
+    ("target", "after"),
     [
-        pytest.param("vitkit.train.trainer:start_model", 1, marks=pytest.mark.slow),  # nothing was begun
-        pytest.param("vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow),  # half of the first checkpoint
-        pytest.param("vitkit.run:_describe", 1, marks=pytest.mark.slow),  # nor was it recorded
-        ("vitkit.train.loop:augment", 1),  # before the first step
-        ("vitkit.train.checkpoint:write_record", 5),  # half of a later checkpoint
-        pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),  # in place, and one too many
-        pytest.param("vitkit.train.trainer:save", 1, marks=pytest.mark.slow),  # trained, but nothing kept
-        ("vitkit.run:evaluate", 1),  # kept, but not scored
+        pytest.param("vitkit.train.trainer:initial_model", 1, marks=pytest.mark.slow),  # before anything is written
+        pytest.param(
+            "vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow
+        ),  # first checkpoint half written
+        pytest.param("vitkit.run:_describe", 1, marks=pytest.mark.slow),  # before the record
+        ("vitkit.train.inputs:augment", 1),  # before the first step
+        ("vitkit.train.checkpoint:write_record", 5),  # later checkpoint half written
+        pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),  # before an old checkpoint is deleted
+        pytest.param("vitkit.train.trainer:save", 1, marks=pytest.mark.slow),  # trained, but not saved
+        ("vitkit.run:evaluate", 1),  # saved, but not scored
         ("vitkit.run:write_report", 1),  # scored, but not reported
     ],
 )
-def test_a_kill_at_this_very_moment_changes_nothing(place: str, after: int, whole: Path, tmp_path: Path):
+def test_a_kill_at_this_very_moment_changes_nothing(target: str, after: int, uninterrupted: Path, tmp_path: Path):
     run = tmp_path / "run"
-    started = Command(words(run, **EVERYTHING), tmp_path / "log", dies_at=place, after=after)
-    assert started.wait() == -signal.SIGKILL, started.said
+    started = Command(command_line(run, **EVERYTHING), tmp_path / "log", dies_at=target, after=after)
+    assert started.wait() == -signal.SIGKILL, started.output
     resume(run, tmp_path / "log")
-    assert_same_end(run, whole)
+    assert_same_end(run, uninterrupted)
     assert (run / "report.html").is_file()
-    assert json.loads((run / "evaluation.json").read_text())["pictures"] == 1000
+    assert json.loads((run / "evaluation.json").read_text())["images"] == 1000
 
 
-def test_what_a_kill_left_half_written_is_not_taken_for_a_checkpoint(copy: Path, whole: Path, tmp_path: Path):
+def test_a_half_written_checkpoint_is_ignored(copy: Path, uninterrupted: Path, tmp_path: Path):
     saving, half = copy / "checkpoints" / ".saving", copy / "checkpoints" / "step-00000028"
     for folder in (saving, half):
         shutil.copytree(copy / "checkpoints" / "step-00000009", folder)
     (half / "record.json").unlink()
     resume(copy, tmp_path / "log")
-    assert_same_end(copy, whole)
+    assert_same_end(copy, uninterrupted)
 
 
-def test_a_checkpoint_that_goes_is_none_from_the_first_moment(copy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_checkpoint_that_is_being_deleted_is_no_longer_complete(copy: Path, monkeypatch: pytest.MonkeyPatch):
     checkpoints = copy / "checkpoints"
-    before = [path.name for path in whole_ones(checkpoints)]
+    before = [path.name for path in complete_checkpoints(checkpoints)]
 
     def killed(path: Path, **options: object) -> None:
         if path.exists():
@@ -164,7 +166,7 @@ def test_a_checkpoint_that_goes_is_none_from_the_first_moment(copy: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         checkpoint.keep_only(checkpoints, [])
     monkeypatch.undo()
-    left = whole_ones(checkpoints)
+    left = complete_checkpoints(checkpoints)
     assert len(left) == len(before) - 1
     assert all(any(path.glob("*.safetensors")) for path in left)
     checkpoint.keep_only(checkpoints, [])
@@ -172,26 +174,26 @@ def test_a_checkpoint_that_goes_is_none_from_the_first_moment(copy: Path, monkey
 
 
 def test_a_damaged_checkpoint_is_named_and_can_be_removed(
-    copy: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    copy: Path, uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     latest = copy / "checkpoints" / "step-00000009"
     (shard,) = latest.glob("*.safetensors")
     shard.write_bytes(shard.read_bytes()[:1000])
-    message = refused(capsys, "resume", str(copy))
+    message = error_of(capsys, "resume", str(copy))
     assert f"{latest} cannot be read" in message
-    assert "remove it, and resume from the one before it" in message
+    assert "remove it to resume from the previous checkpoint" in message
     shutil.rmtree(latest)
     resume(copy, tmp_path / "log")
-    assert_same_end(copy, whole)
+    assert_same_end(copy, uninterrupted)
 
 
-def test_a_kill_after_a_roll_back_neither_repeats_nor_forgets_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Each process dies at its so-many-th pass: while rolled back, right after, and steps later."""
+def test_a_kill_after_a_roll_back_neither_repeats_nor_loses_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Processes die during the roll-back, right after it, and steps later."""
     settings = {"steps": 12, "save_every": 5, "optimizer": AdamW(), "schedule": Schedule(warmup=2), "average": 0.9}
     poison(monkeypatch, 0, [14, 17])  # steps 8 and 9
-    expected = trained(toy(tmp_path / "whole", **settings))
-    assert [line["step"] for line in lines(expected, "rolled-back")] == [8, 9]
-    spoilt, calls = loop.augment, []
+    expected = train_run(toy(tmp_path / "uninterrupted", **settings))
+    assert [line["step"] for line in metric_lines(expected, "rolled-back")] == [8, 9]
+    spoilt, calls = inputs.augment, []
 
     def deadly(*arguments: Any, **options: Any) -> torch.Tensor:
         calls.append(1)
@@ -199,11 +201,11 @@ def test_a_kill_after_a_roll_back_neither_repeats_nor_forgets_it(monkeypatch: py
             raise MemoryError
         return spoilt(*arguments, **options)
 
-    monkeypatch.setattr(loop, "augment", deadly)
+    monkeypatch.setattr(inputs, "augment", deadly)
     deaths = 0
     while not (tmp_path / "run" / "model.json").exists():
         try:
-            trained(toy(tmp_path / "run", **settings))
+            train_run(toy(tmp_path / "run", **settings))
         except MemoryError:
             deaths += 1
     assert deaths > 3
@@ -211,14 +213,14 @@ def test_a_kill_after_a_roll_back_neither_repeats_nor_forgets_it(monkeypatch: py
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_broken_pictures_are_named_once_however_often_a_run_is_killed(
+def test_broken_images_are_logged_once_however_often_a_run_is_killed(
     workers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     for index in range(40):
         folder = tmp_path / "photos" / ("test" if index > 35 else "train") / "ab"[index % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        picture = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
-        (folder / f"{index:02d}\u2028.png").write_bytes(picture[:50] if index in (3, 20, 31) else picture)
+        image = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
+        (folder / f"{index:02d}\u2028.png").write_bytes(image[:50] if index in (3, 20, 31) else image)
     data = open_data(tmp_path / "photos")
     settings = {
         "data": str(tmp_path / "photos"),
@@ -231,8 +233,8 @@ def test_broken_pictures_are_named_once_however_often_a_run_is_killed(
         "max_failed": 0.2,
         "workers": workers,
     }
-    expected = trained(toy(tmp_path / "whole", **settings), data)
-    assert len(lines(expected, "left-out")) == 3
+    expected = train_run(toy(tmp_path / "uninterrupted", **settings), data)
+    assert len(metric_lines(expected, "left-out")) == 3
     calls = []
 
     def deadly(*arguments: Any, **options: Any) -> torch.Tensor:
@@ -241,57 +243,60 @@ def test_broken_pictures_are_named_once_however_often_a_run_is_killed(
             raise MemoryError
         return augment(*arguments, **options)
 
-    monkeypatch.setattr(loop, "augment", deadly)
+    monkeypatch.setattr(inputs, "augment", deadly)
     for _ in range(3):
         with pytest.raises(MemoryError):
-            trained(toy(tmp_path / "run", **settings), data)
-    trained(toy(tmp_path / "run", **settings), data)
+            train_run(toy(tmp_path / "run", **settings), data)
+    train_run(toy(tmp_path / "run", **settings), data)
     assert_same_end(tmp_path / "run", expected)
 
 
-# Being asked to stop
+# Signals
 
 
 @pytest.mark.parametrize("sent", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM] * 3, [signal.SIGUSR1]], ids=str)
-def test_a_signal_saves_the_step_and_says_how_to_go_on(sent: list[signal.Signals], whole: Path, tmp_path: Path):
-    """Ctrl-C reaches the readers too, as every process of the terminal's group, and so do signals of schedulers, which
-    torchrun sends once more."""
+def test_a_signal_saves_a_checkpoint_and_says_how_to_resume(
+    sent: list[signal.Signals], uninterrupted: Path, tmp_path: Path
+):
+    """Ctrl-C reaches the data workers, too, and so do signals of schedulers, which torchrun sends once more."""
     run = tmp_path / "run"
-    started = command(*words(run, **{**EVERYTHING, "workers": 2, "save_every": 100}), start_new_session=True)
-    while steps_of(run) < 4:
+    started = start_command(
+        *command_line(run, **{**EVERYTHING, "workers": 2, "save_every": 100}), start_new_session=True
+    )
+    while last_step(run) < 4:
         assert started.poll() is None, started.communicate()
     for number in sent:
         os.killpg(started.pid, number)
         time.sleep(0.002)
     _, error = started.communicate(timeout=LONG)
     assert started.returncode == 128 + sent[0]
-    said = re.search(r"saved at step (\d+) of 30; vitkit resume (\S+)", error)
-    assert said, error
-    assert Path(said[2]) == run
+    message = re.search(r"saved at step (\d+) of 30; vitkit resume (\S+)", error)
+    assert message, error
+    assert Path(message[2]) == run
     assert "Traceback" not in error
-    assert max(states(run)) == f"step-{int(said[1]):08d}"
-    assert steps_of(run) == int(said[1])
+    assert max(states(run)) == f"step-{int(message[1]):08d}"
+    assert last_step(run) == int(message[1])
     resume(run, tmp_path / "log")
-    assert lines(run) == lines(whole)
-    assert same(weights(run), weights(whole))
+    assert metric_lines(run) == metric_lines(uninterrupted)
+    assert same_tensors(weights(run), weights(uninterrupted))
 
 
-def test_two_signals_at_once_end_it_in_order(tmp_path: Path):
-    started = Command(words(tmp_path / "run", steps=10_000), tmp_path / "log")
-    while steps_of(tmp_path / "run") < 2:
-        assert started.process.is_alive(), started.said
+def test_two_signals_at_once_end_a_run_cleanly(tmp_path: Path):
+    started = Command(command_line(tmp_path / "run", steps=10_000), tmp_path / "log")
+    while last_step(tmp_path / "run") < 2:
+        assert started.process.is_alive(), started.output
     os.kill(started.process.pid or 0, signal.SIGSTOP)
     for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         os.kill(started.process.pid or 0, sent)
     assert started.wait() in (130, 143)
-    assert "Traceback" not in started.said
+    assert "Traceback" not in started.output
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (("lr = 0.001\n", "lr = 0.01\n"), "lr: 0.001 → 0.01"),
         (("steps = 30\n", "steps = 60\n"), "steps: 30 → 60"),
@@ -300,123 +305,121 @@ def test_two_signals_at_once_end_it_in_order(tmp_path: Path):
         (("\nseed = 0\n", "\nseed = 1\n"), "seed: 0 → 1"),
     ],
 )
-def test_changed_settings_are_refused_and_shown(
-    change: tuple[str, str], told: str, copy: Path, capsys: pytest.CaptureFixture[str]
+def test_changed_settings_are_an_error_that_shows_them(
+    change: tuple[str, str], expected: str, copy: Path, capsys: pytest.CaptureFixture[str]
 ):
     config = copy / "config.toml"
     assert config.read_text().count(change[0]) == 1
     config.write_text(config.read_text().replace(*change))
     before = states(copy)
-    message = refused(capsys, "resume", str(copy))
-    assert "was begun with other settings" in message
-    assert told in message
+    message = error_of(capsys, "resume", str(copy))
+    assert "was started with other settings" in message
+    assert expected in message
     assert message.count("→") == 1
     assert states(copy).keys() == before.keys()
 
 
-def test_what_does_not_change_the_result_may_change(copy: Path, whole: Path, tmp_path: Path):
+def test_settings_that_do_not_change_the_result_may_change(copy: Path, uninterrupted: Path, tmp_path: Path):
     config = copy / "config.toml"
     config.write_text(config.read_text().replace("save_every = 3\n", "save_every = 13\n"))
     moved = copy.rename(tmp_path / "elsewhere")
     resume(moved, tmp_path / "log", "--workers", "1", "--device", "cpu")
-    assert lines(moved) == lines(whole)
-    assert same(weights(moved), weights(whole))
+    assert metric_lines(moved) == metric_lines(uninterrupted)
+    assert same_tensors(weights(moved), weights(uninterrupted))
 
 
-def test_a_run_that_met_too_many_broken_pictures_says_how_it_goes_on_without_them(tmp_path: Path):
+def test_a_run_with_too_many_broken_images_says_how_to_resume_without_them(tmp_path: Path):
     for index in range(30):
         folder = tmp_path / "photos" / ("test" if index > 25 else "train") / "ab"[index % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        picture = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
-        (folder / f"{index}.png").write_bytes(picture[:50] if index in (3, 20) else picture)
+        image = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
+        (folder / f"{index}.png").write_bytes(image[:50] if index in (3, 20) else image)
     run = tmp_path / "run"
-    started = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
+    started = Command(command_line(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
     assert started.wait() == 2
-    assert f"  or       max_failed = 0.2 in {run}/config.toml, then vitkit resume {run}: does without" in started.said
+    assert f"  or       max_failed = 0.2 in {run}/config.toml, then vitkit resume {run}: skips them" in started.output
     config = run / "config.toml"
     config.write_text(config.read_text().replace("max_failed = 0.01\n", "max_failed = 0.2\n"))
     resume(run, tmp_path / "log")
-    assert len(lines(run, "left-out")) == 2
+    assert len(metric_lines(run, "left-out")) == 2
 
 
-def test_a_run_that_meets_them_before_its_first_step_leaves_nothing_and_says_so(tmp_path: Path):
+def test_too_many_broken_images_before_the_first_step_leave_no_folder(tmp_path: Path):
     for index in range(24):
         folder = tmp_path / "photos" / "train" / "ab"[index % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        picture = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
-        (folder / f"{index}.png").write_bytes(picture[:50] if index % 4 < 2 else picture)
+        image = encode(np.roll(scene(16, 16), index, axis=1), "PNG")
+        (folder / f"{index}.png").write_bytes(image[:50] if index % 4 < 2 else image)
     run = tmp_path / "run"
-    started = Command(words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
+    started = Command(command_line(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
     assert started.wait() == 2
-    [share] = re.findall(r"  or +--set max_failed=(\S+) does without them", started.said)
+    [share] = re.findall(r"  or +--set max_failed=(\S+) skips them", started.output)
     assert not run.exists()
-    again = Command(
-        words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6, max_failed=float(share)),
+    repeated = Command(
+        command_line(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6, max_failed=float(share)),
         tmp_path / "log",
     )
-    assert again.wait() == 0, again.said
+    assert repeated.wait() == 0, repeated.output
 
 
-def test_changed_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_changed_data_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for index in range(20):
         folder = tmp_path / "photos" / "ab"[index % 2]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{index}.png").write_bytes(encode(np.roll(scene(16, 16), index, axis=1), "PNG"))
     run = tmp_path / "run"
     started = Command(
-        words(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6),
+        command_line(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6),
         tmp_path / "log",
-        dies_at="vitkit.train.loop:augment",
+        dies_at="vitkit.train.inputs:augment",
         after=7,
     )
-    assert started.wait() == -signal.SIGKILL, started.said
-    picture = tmp_path / "photos" / "a" / "4.png"
-    picture.rename(tmp_path / "photos" / "b" / "4.png")
-    assert "is not what" in refused(capsys, "resume", str(run))
-    (tmp_path / "photos" / "b" / "4.png").rename(picture)
+    assert started.wait() == -signal.SIGKILL, started.output
+    image = tmp_path / "photos" / "a" / "4.png"
+    image.rename(tmp_path / "photos" / "b" / "4.png")
+    assert "is not what" in error_of(capsys, "resume", str(run))
+    (tmp_path / "photos" / "b" / "4.png").rename(image)
     resume(run, tmp_path / "log")
 
 
-def test_a_folder_in_use_is_refused_and_free_as_soon_as_its_run_is_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_folder_in_use_is_locked_until_its_run_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
-    started = Command(words(run, steps=10_000, workers=2), tmp_path / "log")
-    while steps_of(run) < 2:
-        assert started.process.is_alive(), started.said
-    assert f"{run} is in use by another process" in refused(capsys, "resume", str(run))
-    assert "holds a run already" in refused(capsys, *words(run))
+    started = Command(command_line(run, steps=10_000, workers=2), tmp_path / "log")
+    while last_step(run) < 2:
+        assert started.process.is_alive(), started.output
+    assert f"{run} is in use by another process" in error_of(capsys, "resume", str(run))
+    assert "holds a run already" in error_of(capsys, *command_line(run))
     assert started.process.is_alive()
     started.kill()
-    with (run / ".lock").open("a") as lock:  # although readers live on for a while
+    with (run / ".lock").open("a") as lock:  # although data workers live on for a while
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     RunFolder.open(run).close()
 
 
-def test_a_finished_run_says_so_and_is_not_written_over(whole: Path, capsys: pytest.CaptureFixture[str]):
-    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".lock"}
-    assert "is finished; there is nothing to resume" in refused(capsys, "resume", str(whole))
-    assert "holds a finished run already; nothing was changed" in refused(capsys, *words(whole))
-    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".lock"} == before
+def test_a_finished_run_is_not_overwritten(uninterrupted: Path, capsys: pytest.CaptureFixture[str]):
+    before = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*") if path.name != ".lock"}
+    assert "is finished; there is nothing to resume" in error_of(capsys, "resume", str(uninterrupted))
+    assert "holds a finished run already; nothing was changed" in error_of(capsys, *command_line(uninterrupted))
+    assert {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*") if path.name != ".lock"} == before
 
 
-def test_what_is_no_run_folder_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert "does not exist" in refused(capsys, "resume", str(tmp_path / "nowhere"))
+def test_resuming_another_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert "does not exist" in error_of(capsys, "resume", str(tmp_path / "nowhere"))
     (tmp_path / "photos").mkdir()
-    message = refused(capsys, "resume", str(tmp_path / "photos"))
+    message = error_of(capsys, "resume", str(tmp_path / "photos"))
     assert "is not a run folder" in message
     assert "config.toml" in message
 
 
-# Places that cannot be written
+# Folders that cannot be written
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_before_anything_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "file").write_text("not a folder")
-    assert "cannot be made" in refused(capsys, *words(tmp_path / "file" / "run"))
-    assert "is a file, not a folder" in refused(capsys, *words(tmp_path / "file"))
+    assert "cannot be made" in error_of(capsys, *command_line(tmp_path / "file" / "run"))
+    assert "is a file, not a folder" in error_of(capsys, *command_line(tmp_path / "file"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -424,27 +427,27 @@ def test_a_folder_that_may_not_be_written_is_an_error_before_anything_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     tmp_path.chmod(0o500)
-    assert "cannot be made" in refused(capsys, *words(tmp_path / "run"))
+    assert "cannot be made" in error_of(capsys, *command_line(tmp_path / "run"))
 
 
 def test_a_disk_without_room_for_the_checkpoints_is_an_error_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12 - 10**6, 10**6))
-    message = refused(capsys, *words(tmp_path / "run", steps=4))
+    message = error_of(capsys, *command_line(tmp_path / "run", steps=4))
     assert "on a disk with 1 MiB free; this run needs" in message
-    assert steps_of(tmp_path / "run") == 0
+    assert last_step(tmp_path / "run") == 0
 
 
-def test_a_disk_that_fills_up_loses_nothing(whole: Path, tmp_path: Path):
-    """A checkpoint without moments still fits, the next does not: the system itself refuses to write."""
+def test_a_disk_that_fills_up_loses_nothing(uninterrupted: Path, tmp_path: Path):
+    """The first checkpoint, without moments, fits; the system refuses to write the next one."""
     run = tmp_path / "run"
-    started = Command(words(run, **EVERYTHING), tmp_path / "log", most=300_000)
-    assert started.wait() == 2, started.said
-    assert "the checkpoint of step 3 cannot be written" in started.said
-    assert "File too large" in started.said
-    assert f"vitkit resume {run}" in started.said
-    assert "Traceback" not in started.said
+    started = Command(command_line(run, **EVERYTHING), tmp_path / "log", file_limit=300_000)
+    assert started.wait() == 2, started.output
+    assert "the checkpoint of step 3 cannot be written" in started.output
+    assert "File too large" in started.output
+    assert f"vitkit resume {run}" in started.output
+    assert "Traceback" not in started.output
     assert list(states(run)) == ["step-00000000"]
     resume(run, tmp_path / "log")
-    assert_same_end(run, whole)
+    assert_same_end(run, uninterrupted)

@@ -1,4 +1,4 @@
-"""The learning rate's way through a run: against closed forms, and torch's schedulers where they coincide."""
+"""Learning rate schedules: against closed forms, and torch's schedulers where they coincide."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 
 from vitkit.config.schema import Schedule
-from vitkit.train.schedule import factor
+from vitkit.train.schedule import lr_factor
 
 kinds = st.sampled_from(["cosine", "linear", "rsqrt", "constant"])
 counts = st.integers(1, 300)
@@ -19,25 +19,25 @@ counts = st.integers(1, 300)
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Schedule, int]:
-    """A schedule and a run long enough for its warm-up and cooldown."""
+    """Draw a schedule and a run long enough for its warm-up and cooldown."""
     warmup, cooldown, rest = draw(st.integers(0, 50)), draw(st.integers(0, 50)), draw(counts)
     schedule = Schedule(kind=draw(kinds), warmup=warmup, timescale=draw(counts), cooldown=cooldown)
     return schedule, warmup + rest + cooldown
 
 
 def factors(schedule: Schedule, steps: int) -> list[float]:
-    return [factor(schedule, step, steps) for step in range(steps)]
+    return [lr_factor(schedule, step, steps) for step in range(steps)]
 
 
 def rates(scheduler: type[LRScheduler], steps: int, **options: float) -> list[float]:
-    """What torch's scheduler makes of a learning rate of 1."""
+    """Return the learning rates of torch's scheduler with a peak of 1."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    moving, seen = scheduler(optimizer, **options), []
+    schedule, values = scheduler(optimizer, **options), []
     for _ in range(steps):
-        seen.append(optimizer.param_groups[0]["lr"])
+        values.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        moving.step()
-    return seen
+        schedule.step()
+    return values
 
 
 @given(steps=counts)
@@ -73,32 +73,32 @@ def test_eight_steps_by_hand(kind: str, expected: list[float]):
 @given(timescale=st.integers(1, 10_000), warmup=st.integers(0, 1000))
 def test_rsqrt_has_fallen_to_one_over_root_two_after_its_timescale(timescale: int, warmup: int):
     schedule = Schedule(kind="rsqrt", warmup=warmup, timescale=timescale)
-    assert factor(schedule, warmup + timescale, 10**6) == pytest.approx(1 / math.sqrt(2))
-    assert factor(schedule, warmup + 3 * timescale, 10**6) == pytest.approx(1 / 2)
+    assert lr_factor(schedule, warmup + timescale, 10**6) == pytest.approx(1 / math.sqrt(2))
+    assert lr_factor(schedule, warmup + 3 * timescale, 10**6) == pytest.approx(1 / 2)
 
 
-def test_the_cooldown_takes_equal_steps_to_nothing():
+def test_the_cooldown_falls_linearly_to_zero():
     plain, cooled = (Schedule(kind="rsqrt", timescale=50, cooldown=cooldown) for cooldown in (0, 10))
     ratios = [cold / warm for cold, warm in zip(factors(cooled, 100), factors(plain, 100), strict=True)]
     assert ratios == pytest.approx([1.0] * 90 + [(100 - step) / 10 for step in range(90, 100)])
-    assert factor(cooled, 100, 100) == 0
+    assert lr_factor(cooled, 100, 100) == 0
 
 
 @given(run=runs())
-def test_factors_stay_between_nothing_and_one_reach_it_and_then_only_fall(run: tuple[Schedule, int]):
+def test_factors_rise_to_one_and_then_only_fall(run: tuple[Schedule, int]):
     schedule, steps = run
-    seen = factors(schedule, steps)
-    assert all(0 < value <= 1 for value in seen)
-    assert seen[schedule.warmup] == 1
-    rise, decay = seen[: schedule.warmup], seen[schedule.warmup :]
+    values = factors(schedule, steps)
+    assert all(0 < value <= 1 for value in values)
+    assert values[schedule.warmup] == 1
+    rise, decay = values[: schedule.warmup], values[schedule.warmup :]
     assert rise == sorted(rise)
     assert decay == sorted(decay, reverse=True)
 
 
 @given(run=runs(), beyond=st.integers(0, 1000))
-def test_after_the_run_nothing_rises_again(run: tuple[Schedule, int], beyond: int):
+def test_the_factor_does_not_rise_after_the_run(run: tuple[Schedule, int], beyond: int):
     schedule, steps = run
-    assert 0 <= factor(schedule, steps + beyond, steps) <= factor(schedule, steps - 1, steps)
+    assert 0 <= lr_factor(schedule, steps + beyond, steps) <= lr_factor(schedule, steps - 1, steps)
 
 
 @given(kind=kinds, warmup=st.integers(1, 100), steps=st.integers(1, 100))

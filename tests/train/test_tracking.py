@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl, seen elsewhere as well: TensorBoard for real where it is installed, W&B by a stand-in."""
+"""Experiment trackers: TensorBoard itself where it is installed, and a stand-in for W&B."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import toy, trained
+from tests.train.runs import toy, train_run
 from vitkit.cli.main import main
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers, check_installed
 
-# What of wandb is used: init, a run with log and finish, and the base of its errors.
+# the used part of wandb: init, a run with log and finish, and the base class of its errors
 WANDB = """
 class Error(Exception):
     pass
@@ -30,32 +30,32 @@ class Run:
     def finish(self):
         calls.append(("finish",))
 
-def init(**given):
-    if given["config"].get("data") == "nowhere":
+def init(**options):
+    if options["config"].get("data") == "nowhere":
         raise Error("api_key not configured")
-    calls.append(("init", given))
+    calls.append(("init", options))
     return Run()
 """
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_tracker_that_is_not_installed_is_told_before_anything_begins(
+def test_a_tracker_that_is_not_installed_is_an_error_before_the_run_starts(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main(["fit", "fashion", "--weights", "none", "--model", "mu/4", "--image", "28", "--track", name])
-    said = capsys.readouterr()
-    assert f"--track {name} needs the package {name}, which is not installed" in said.err
-    assert f"pip install {name}" in said.err
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert f"--track {name} needs the package {name}, which is not installed" in printed.err
+    assert f"pip install {name}" in printed.err
+    assert printed.out == ""
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match=f"pip install {name}"):
         Trackers([name], tmp_path, {})
 
 
-def test_without_a_tracker_nothing_is_needed(tmp_path: Path):
+def test_without_a_tracker_nothing_is_written(tmp_path: Path):
     check_installed([])
     trackers = Trackers([], tmp_path, {})
     trackers.log("step", 1, {"loss": 0.5})
@@ -63,7 +63,7 @@ def test_without_a_tracker_nothing_is_needed(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_tensorboard_reads_what_was_logged(tmp_path: Path):
+def test_tensorboard_reads_the_logged_scalars(tmp_path: Path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -79,13 +79,13 @@ def test_tensorboard_reads_what_was_logged(tmp_path: Path):
     assert [(event.step, event.value) for event in events.Scalars("score/top1")] == [(2, 0.75)]
 
 
-def test_tensorboard_sees_a_step_once_however_often_a_run_went_back(tmp_path: Path):
+def test_tensorboard_shows_each_step_once_after_resuming(tmp_path: Path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for begins, ends in ((0, 5), (3, 7)):
-        trackers = Trackers(["tensorboard"], tmp_path, {}, step=begins)
-        for step in range(begins + 1, ends + 1):
+    for first, last in ((0, 5), (3, 7)):
+        trackers = Trackers(["tensorboard"], tmp_path, {}, step=first)
+        for step in range(first + 1, last + 1):
             trackers.log("step", step, {"loss": float(step)})
         trackers.close()
         time.sleep(1.1)  # files are read in the order of their seconds
@@ -105,27 +105,27 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("wandb", None)
 
 
-def test_wandb_gets_the_numbers_and_the_settings(tmp_path: Path, wandb):
+def test_wandb_gets_the_scalars_and_the_settings(tmp_path: Path, wandb):
     trackers = Trackers(["wandb"], tmp_path, {"lr": 0.1})
     trackers.log("step", 3, {"loss": 0.5, "what": "text is no number"})
     trackers.close()
-    (_, given), *rest = wandb.calls
-    assert (given["dir"], given["name"], given["config"]) == (tmp_path, tmp_path.name, {"lr": 0.1})
+    (_, options), *rest = wandb.calls
+    assert (options["dir"], options["name"], options["config"]) == (tmp_path, tmp_path.name, {"lr": 0.1})
     assert rest == [("metric", "*", "step"), ("log", {"step": 3, "step/loss": 0.5}), ("finish",)]
 
 
-def test_a_run_that_is_stopped_says_so_to_its_trackers(tmp_path: Path, wandb, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(StopRequest, "asked", True)
+def test_a_stopped_run_closes_its_trackers(tmp_path: Path, wandb, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(StopRequest, "requested", True)
     with pytest.raises(Interrupted):
-        trained(toy(tmp_path / "run", steps=3, track=("wandb",)))
+        train_run(toy(tmp_path / "run", steps=3, track=("wandb",)))
     assert wandb.calls[-1] == ("finish",)
 
 
-def test_a_resumed_run_goes_on_in_wandb_and_a_namesake_is_another_run(tmp_path: Path, wandb):
-    places = [tmp_path / "a" / "pets", tmp_path / "a" / "pets", tmp_path / "b" / "pets"]
-    for place in places:
-        place.mkdir(parents=True, exist_ok=True)
-        Trackers(["wandb"], place, {})
+def test_a_resumed_run_keeps_its_wandb_id_and_a_namesake_gets_another(tmp_path: Path, wandb):
+    folders = [tmp_path / "a" / "pets", tmp_path / "a" / "pets", tmp_path / "b" / "pets"]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        Trackers(["wandb"], folder, {})
     begun, resumed, namesake = (call[1]["id"] for call in wandb.calls if call[0] == "init")
     assert begun == resumed != namesake
 

@@ -1,1 +1,1 @@
-"""Measuring on the machine at hand: how fast, how near to what the hardware can do, with how much memory."""
+"""Benchmarks on this machine: speed, share of the hardware's peak, memory."""

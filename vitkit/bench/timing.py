@@ -1,4 +1,4 @@
-"""How long a piece of work takes on its device, what it takes to get ready, and how much memory it needs there."""
+"""Timing on a device: seconds of each call, time of the first one, peak memory."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import Any, TypeVar
 
 import torch
 
-FEWEST = 3  # steps that a median is taken of, however little time there is
+MIN_CALLS = 3  # calls that a median needs, however short the time limit
 
 Subject = TypeVar("Subject")
-Work = Callable[[], object]  # a step of training, or a batch answered; it need not wait for its device
+Work = Callable[[], object]  # a training step or a forward pass; it need not synchronize
 
 
 @dataclass(frozen=True)
-class Ready:
-    """Work that was done a few times."""
+class Prepared:
+    """Work after warm-up."""
 
     work: Work
-    first_seconds: float  # from nothing to done once: loading kernels, and compiling where that is asked for
-    peak_bytes: int | None  # held and needed while it runs; a CPU does not tell
+    first_seconds: float  # of building and the first call, with kernel loading and compilation
+    peak_bytes: int | None  # allocated while it runs; None on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What was measured of pictures that are computed `batch` at a time."""
+    """The measurement of a row: the times of calls with `batch` images each."""
 
     batch: int
-    flops: int  # of one picture, in closed form
-    times: tuple[float, ...]  # seconds of each step
+    flops: int  # of one image, in closed form
+    times: tuple[float, ...]  # seconds of each call
     first_seconds: float
     peak_bytes: int | None
     compiled: bool
@@ -45,15 +45,15 @@ class Result:
 
     @property
     def compile_seconds(self) -> float | None:
-        """What the first time took longer than the others."""
+        """How much longer the first call took than the others."""
         return max(self.first_seconds - self.seconds, 0.0) if self.compiled else None
 
     def record(self, ceiling: float) -> dict[str, Any]:
-        """As plain data; `ceiling` in floating-point operations a second."""
+        """Return the result as JSON data; `ceiling` is the peak FLOP/s."""
         rate = self.batch / self.seconds
         return {
             "batch": self.batch,
-            "pictures_per_second": rate,
+            "images_per_second": rate,
             "milliseconds": 1000 * self.seconds,
             "fastest_milliseconds": 1000 * min(self.times),
             "slowest_milliseconds": 1000 * max(self.times),
@@ -68,78 +68,80 @@ class Result:
 
 def prepare(
     make: Callable[[], Subject], build: Callable[[Subject], Work], device: torch.device, *, warmups: int
-) -> Ready:
-    """Built from what is made and not kept, and done `warmups` times: making it is not timed, and memory that only
-    compiling needs is not counted."""
+) -> Prepared:
+    """Build the work from a new subject and call it `warmups` times.
+
+    Making the subject is not timed, and memory that only compilation needs is not counted.
+    """
     on_gpu = device.type == "cuda"
-    free(device)  # or what others left behind counts as held, and goes while this one runs
-    held = torch.cuda.memory_allocated(device) if on_gpu else 0
+    empty_cache(device)  # or garbage of earlier work counts as allocated, and is freed while this one runs
+    allocated = torch.cuda.memory_allocated(device) if on_gpu else 0
     subject = make()
-    synchronise(device)
+    synchronize(device)
     started = time.perf_counter()
     work = build(subject)
     del subject
     work()
-    synchronise(device)
+    synchronize(device)
     first = time.perf_counter() - started
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     for _ in range(warmups - 1):
         work()
-    synchronise(device)
-    return Ready(work, first, torch.cuda.max_memory_allocated(device) - held if on_gpu else None)
+    synchronize(device)
+    return Prepared(work, first, torch.cuda.max_memory_allocated(device) - allocated if on_gpu else None)
 
 
-def timed(
-    work: Work, device: torch.device, steps: int, *, alone: bool = False, seconds: float = math.inf
+def time_calls(
+    work: Work, device: torch.device, steps: int, *, synchronous: bool = False, seconds: float = math.inf
 ) -> tuple[float, ...]:
-    """Seconds of each of `steps`, or of as many as `seconds` allow.
+    """Return the seconds of each of `steps` calls, or of as many as `seconds` allow.
 
-    On a GPU a step is queued while the one before it runs, as in a training run; `alone`, each is waited for, as by
-    somebody who asks for one answer.
+    On a GPU a call is queued while the previous one runs, as in training; with `synchronous`, each call is waited for,
+    as in serving single images.
     """
-    synchronise(device)
-    if device.type == "cuda" and not alone:
+    synchronize(device)
+    if device.type == "cuda" and not synchronous:
         return _queued(work, device, steps)
     times: list[float] = []
-    while len(times) < steps and (len(times) < FEWEST or sum(times) < seconds):
+    while len(times) < steps and (len(times) < MIN_CALLS or sum(times) < seconds):
         started = time.perf_counter()
         work()
-        synchronise(device)
+        synchronize(device)
         times.append(time.perf_counter() - started)
     return tuple(times)
 
 
 def _queued(work: Work, device: torch.device, steps: int) -> tuple[float, ...]:
     stream = torch.cuda.current_stream(device)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-    work()  # not counted: behind it, the first is queued like the others
-    marks[0].record(stream)
-    for mark in marks[1:]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    work()  # not timed: the first timed call is queued behind it
+    events[0].record(stream)
+    for event in events[1:]:
         work()
-        mark.record(stream)
-    synchronise(device)
-    return tuple(before.elapsed_time(after) / 1000 for before, after in pairwise(marks))
+        event.record(stream)
+    synchronize(device)
+    return tuple(before.elapsed_time(after) / 1000 for before, after in pairwise(events))
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
 
 
-def free(device: torch.device) -> None:
-    """Memory that nobody holds any more."""
+def empty_cache(device: torch.device) -> None:
+    """Free unreferenced memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def release(device: torch.device) -> None:
-    """Memory, and all compiled code: torch compiles a function a few times only, whatever models it was for."""
+    """Free memory and all compiled code: torch limits the recompilations of a function over all models."""
     torch.compiler.reset()
-    free(device)
+    empty_cache(device)
 
 
 def out_of_memory(error: BaseException) -> bool:

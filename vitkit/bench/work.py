@@ -1,6 +1,6 @@
-"""What is measured: the very step that training takes and the very answers that inference gives, on random pictures.
+"""The work that is timed: the training step of `vitkit fit` and the inference of `vitkit predict`, on random images.
 
-Shapes: B pictures, K classes.
+Shapes: B images, K classes.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.bench.timing import Work
-from vitkit.compute.fused_vit import applies
-from vitkit.compute.inference import Numbers, inference
+from vitkit.compute.fused_vit import reason_to_decline
+from vitkit.compute.inference import Precision, inference
 from vitkit.config.schema import AdamW, Fit
 from vitkit.cost import cost
-from vitkit.devices import Precision
+from vitkit.devices import TrainPrecision
 from vitkit.model.build import Model, create
 from vitkit.model.config import ModelConfig
 from vitkit.train import cuda_graph
-from vitkit.train.distributed import Processes, share
+from vitkit.train.distributed import Processes, parallelize
 from vitkit.train.objectives.labels import Labels
 from vitkit.train.optimizer import build_optimizer
 from vitkit.train.plan import Plan
@@ -32,8 +32,8 @@ What = Literal["training", "inference", "latency"]
 SETTINGS = Fit(optimizer=AdamW(weight_decay=0.1), lr=1e-4, clip=1.0)
 
 
-def untrained(name: str, *, image: int | tuple[int, int], **options: Any) -> Model:
-    """As `create` makes it, but for the logits, whose zeros would make the first gradients zeros too."""
+def untrained_model(name: str, *, image: int | tuple[int, int], **options: Any) -> Model:
+    """Return a new model with random logits: zero-initialised ones would make the first gradients zero, too."""
     torch.manual_seed(0)
     model = create(name, image=image, **options)
     logits: Any = model.head.logits
@@ -41,48 +41,49 @@ def untrained(name: str, *, image: int | tuple[int, int], **options: Any) -> Mod
     return model
 
 
-def training(model: Model, device: torch.device, precision: Precision, *, batch: int, compiled: bool) -> Work:
-    """Forward, backward, clipping at 1 and AdamW."""
+def training_step(model: Model, device: torch.device, precision: TrainPrecision, *, batch: int, compiled: bool) -> Work:
+    """Return a step of forward, backward, gradient clipping at 1 and AdamW."""
     objective = Labels(model.train(), multilabel=False, smoothing=0.0, weights=None).to(device)
-    shared = share(objective, "none", Processes(device), precision, compiled=compiled)
+    wrapped = parallelize(objective, "none", Processes(device), precision, compiled=compiled)
     optimizer = build_optimizer(objective, SETTINGS, fused=device.type == "cuda")
-    plan = Plan(steps=1, pictures=batch, batch=batch, micro=batch, processes=1)
-    recorded = cuda_graph.decide("auto", objective, plan, Processes(device), precision, "none")
-    step = Step(shared, optimizer, clip=SETTINGS.clip, recorded=recorded)
-    parts = repeat(labelled(model.config, batch, device))
-    return lambda: step(parts)
+    plan = Plan(steps=1, images=batch, batch=batch, micro=batch, processes=1)
+    captured = cuda_graph.should_capture("auto", objective, plan, Processes(device), precision, "none")
+    step = Step(wrapped, optimizer, clip=SETTINGS.clip, captured=captured)
+    micro_batches = repeat(labelled_batch(model.config, batch, device))
+    return lambda: step(micro_batches)
 
 
-def answering(
-    model: Model, device: torch.device, numbers: Numbers, *, batch: int, compiled: bool, graph: bool = False
+def inference_call(
+    model: Model, device: torch.device, precision: Precision, *, batch: int, compiled: bool, graph: bool = False
 ) -> Work:
-    compute = inference(model.eval(), device, numbers, compiled=compiled, graph=graph)
-    pictures = random_pictures(model.config, batch, device)
-    if numbers != "fp32":
-        pictures = pictures.bfloat16()
+    """Return a forward pass of a batch of images."""
+    compute = inference(model.eval(), device, precision, compiled=compiled, graph=graph)
+    images = random_images(model.config, batch, device)
+    if precision != "fp32":
+        images = images.bfloat16()
 
-    def answer() -> Tensor:
+    def call() -> Tensor:
         with torch.inference_mode():
-            return compute(pictures)
+            return compute(images)
 
-    return answer
-
-
-def compiles(model: Model, what: What, numbers: Numbers) -> bool:
-    """Whether torch.compile has anything to do: plain ViTs answer in narrow numbers as they were laid out by hand."""
-    return what == "training" or numbers == "fp32" or not applies(model)
+    return call
 
 
-def labelled(config: ModelConfig, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pixels of 0 … 1 (B, C, height, width), and one class each as shares (B, K)."""
+def compiles(model: Model, what: What, precision: Precision) -> bool:
+    """Return whether torch.compile applies: inference of plain ViTs in bf16 and fp8 uses hand-written kernels."""
+    return what == "training" or precision == "fp32" or reason_to_decline(model) is not None
+
+
+def labelled_batch(config: ModelConfig, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return random pixels in 0 … 1 (B, C, height, width) and one-hot targets (B, K)."""
     classes = torch.randint(config.classes, (batch,), device=device)
-    return random_pictures(config, batch, device), F.one_hot(classes, config.classes).float()
+    return random_images(config, batch, device), F.one_hot(classes, config.classes).float()
 
 
-def random_pictures(config: ModelConfig, batch: int, device: torch.device) -> Tensor:
+def random_images(config: ModelConfig, batch: int, device: torch.device) -> Tensor:
     return torch.rand(batch, config.channels, *config.image, device=device)
 
 
 def flops(config: ModelConfig, what: What) -> int:
-    """Of one picture: two for a multiply-add, and backward is two more of forward."""
+    """Return the operations of one image: two for a multiply-add; backward takes twice those of forward."""
     return 2 * cost(config).macs * (3 if what == "training" else 1)

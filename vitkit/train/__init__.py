@@ -1,1 +1,1 @@
-"""batch → loss → run folder. Knows nothing of evaluate, inspect or serve."""
+"""Training: settings and data in, a trained model in a run folder out."""

@@ -1,19 +1,21 @@
-"""States to resume from: safetensors shards that any number of processes can read, and a record of where the run was.
+"""Checkpoints: safetensors shards that any number of processes can load, and a record of the training state.
 
-A checkpoint is written beside its place and renamed into it, and one that goes is renamed first, so that a kill at any
-moment leaves whole ones only.
-torch's distributed checkpoint does the sharding; its storage for Hugging Face is the one that writes no pickle.
+A checkpoint is written to a temporary folder and renamed, and renamed before it is deleted, so that a kill at any
+moment leaves complete checkpoints only. torch's distributed checkpoint does the sharding; its Hugging Face storage is
+the one that writes no pickle.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,72 +30,100 @@ from vitkit.atomic import write_text
 from vitkit.run_folder import RunError
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
-from vitkit.weights.run_checkpoints import RECORD, quietly
+from vitkit.weights.run_checkpoints import RECORD, ignore_single_process_warning
 
-SAVING, LEAVING = ".saving", ".leaving"
-DISK_LAG = 30.0  # seconds that a network's disk may take to show a file
+SAVING, DELETING = ".saving", ".leaving"
+DISK_LAG = 30.0  # seconds that a network file system may take to show a file
 
 
-def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: EMA | None) -> dict[str, Tensor]:
-    """Everything that a step changes, by name; the tensors themselves, so that loading into them is resuming."""
+@dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """The progress of a run: with the tensors of a checkpoint, all that resuming needs."""
+
+    step: int = 0  # finished
+    best: float = -math.inf  # validation score
+    best_step: int = 0
+    since_best: int = 0  # validations
+    skipped: tuple[int, ...] = ()  # steps whose loss or gradient was not finite
+    stopped: bool = False  # early
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> TrainState:
+        best = record["best"]
+        return cls(**{**record, "best": -math.inf if best is None else best, "skipped": tuple(record["skipped"])})
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the state as JSON data, which has no infinity."""
+        return {**asdict(self), "best": None if math.isinf(self.best) else self.best}
+
+    def after_validation(self, score: float, patience: int) -> TrainState:
+        """Return the state with the best score and early stopping updated; patience 0 never stops."""
+        if score > self.best:
+            return replace(self, best=score, best_step=self.step, since_best=0)
+        since_best = self.since_best + 1
+        return replace(self, since_best=since_best, stopped=self.stopped or 0 < patience <= since_best)
+
+
+def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, ema: EMA | None) -> dict[str, Tensor]:
+    """Return every tensor that a step changes, by name; not copies, so that a checkpoint is loaded into them."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in objective.named_parameters()}
     state = {f"weights.{name}": parameter.detach() for parameter, name in names.items()}
     for parameter, slots in optimizer.state.items():
         for slot, tensor in slots.items():
             if isinstance(tensor, Tensor):  # SGD keeps a None before its first step
                 state[f"optimizer.{slot}.{names[parameter]}"] = tensor
-    if average is not None:
-        state.update({f"average.{name}": tensor for name, tensor in average.state().items()})
+    if ema is not None:
+        state.update({f"average.{name}": tensor for name, tensor in ema.state().items()})
     return state
 
 
-def check_shared(folder: Path, processes: Processes) -> None:
-    """Each process writes its part of a checkpoint: the run folder has to be one for all of them."""
+def check_folder_shared(folder: Path, processes: Processes) -> None:
+    """Raise unless all ranks see the same run folder, for each writes its shards of a checkpoint."""
     if processes.world_size == 1:
         return
-    mark = folder / f".seen-by-all-{processes.broadcast(uuid.uuid4().hex)}"
-    if processes.first:
-        mark.touch()
+    marker = folder / f".seen-by-all-{processes.broadcast(uuid.uuid4().hex)}"
+    if processes.is_rank_zero:
+        marker.touch()
     processes.barrier()
     until = time.monotonic() + DISK_LAG
-    while not (seen := mark.exists()) and time.monotonic() < until:
+    while not (visible := marker.exists()) and time.monotonic() < until:
         time.sleep(0.2)
-    blind = [rank for rank, sees in enumerate(processes.everyones(seen)) if not sees]
-    if processes.first:
-        mark.unlink(missing_ok=True)
+    blind = [rank for rank, sees in enumerate(processes.gather(visible)) if not sees]
+    if processes.is_rank_zero:
+        marker.unlink(missing_ok=True)
     if blind:
         raise RunError(
-            f"{folder} is not the same folder for all processes: process{'es' * (len(blind) > 1)} "
-            f"{', '.join(map(str, blind))} of {processes.world_size} cannot see what the first has written.",
-            try_="--out on a disk that all machines share, as a path that means the same on each",
+            f"{folder} is not the same folder for all processes: rank{'s' * (len(blind) > 1)} "
+            f"{', '.join(map(str, blind))} of {processes.world_size} cannot see a file that rank 0 has written.",
+            try_="--out on a file system that all machines share, under the same path on each",
         )
 
 
 def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], processes: Processes) -> Path:
-    """`folder`/step-… from all processes together."""
+    """Write `folder`/step-… from all ranks together and return its path."""
     saving, target = folder / SAVING, folder / f"step-{record['step']:08d}"
     try:
-        if processes.first:
+        if processes.is_rank_zero:
             shutil.rmtree(saving, ignore_errors=True)
             saving.mkdir(parents=True)
         processes.barrier()
-        with quietly():
+        with ignore_single_process_warning():
             state_dict_saver.save(
                 state,
                 storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
                 no_dist=processes.world_size == 1,
             )
-        if processes.first:
+        if processes.is_rank_zero:
             write_record(saving, record)
-            _remove(target)  # of the same step, before a roll-back
+            _remove(target)  # from the same step before a roll-back
             saving.rename(target)
             _sync(folder)
         processes.barrier()
     except (OSError, RunError, CheckpointException) as error:
         raise RunError(
             f"the checkpoint of step {record['step']} cannot be written to {folder}: {_cause(error)}.",
-            kept="the checkpoints before it are whole",
-            then=f"make room, and vitkit resume {folder.parent}",
+            kept="the earlier checkpoints are complete",
+            then=f"free disk space, then vitkit resume {folder.parent}",
         ) from error
     return target
 
@@ -102,20 +132,20 @@ def load(
     checkpoint: Path,
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
-    average: EMA | None,
+    ema: EMA | None,
     processes: Processes,
 ) -> dict[str, Any]:
-    """Into the objective, the optimizer and the average, in place, whatever number of processes wrote it."""
+    """Load a checkpoint, written by any number of ranks, into objective, optimizer and EMA; return its record."""
     try:
         stored = HuggingFaceStorageReader(str(checkpoint)).read_metadata().state_dict_metadata
         _make_slots(objective, optimizer, stored)
-        state = state_of(objective, optimizer, average)
-        lacking = sorted(state.keys() ^ stored.keys())
-        if lacking:
+        state = state_of(objective, optimizer, ema)
+        unmatched = sorted(state.keys() ^ stored.keys())
+        if unmatched:
             raise RunError(
-                f"{checkpoint} is of another model: {len(lacking)} tensors do not pair.", such_as=lacking[:4]
+                f"{checkpoint} is of another model: {len(unmatched)} tensors do not match.", such_as=unmatched[:4]
             )
-        with quietly():
+        with ignore_single_process_warning():
             state_dict_loader.load(
                 state, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=processes.world_size == 1
             )
@@ -124,7 +154,7 @@ def load(
         if isinstance(error, RunError):
             raise
         raise RunError(
-            f"{checkpoint} cannot be read: {_cause(error)}.", try_="remove it, and resume from the one before it"
+            f"{checkpoint} cannot be read: {_cause(error)}.", try_="remove it to resume from the previous checkpoint"
         ) from error
 
 
@@ -145,15 +175,15 @@ def keep_only(folder: Path, steps: Iterable[int]) -> None:
 
 
 def _remove(checkpoint: Path) -> None:
-    leaving = checkpoint.with_name(LEAVING)
-    shutil.rmtree(leaving, ignore_errors=True)  # that a kill has left there
-    with contextlib.suppress(OSError):  # one that stays takes room, and is in nobody's way
-        checkpoint.rename(leaving)
-        shutil.rmtree(leaving, ignore_errors=True)
+    deleting = checkpoint.with_name(DELETING)
+    shutil.rmtree(deleting, ignore_errors=True)  # left by a killed process
+    with contextlib.suppress(OSError):  # one that cannot be deleted takes space, but does no harm
+        checkpoint.rename(deleting)
+        shutil.rmtree(deleting, ignore_errors=True)
 
 
 def _make_slots(objective: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
-    """Optimizers make their moments at the first step; here they are needed before it, or again not at all."""
+    """Create the optimizer state that the checkpoint has, which torch creates in the first step only."""
     optimizer.state.clear()
     parameters = dict(objective.named_parameters())
     for key in stored:
@@ -162,7 +192,7 @@ def _make_slots(objective: nn.Module, optimizer: torch.optim.Optimizer, stored: 
             continue
         slot, _, name = rest.partition(".")
         if name not in parameters:
-            continue  # told with everything else that does not pair
+            continue  # reported with the other unmatched tensors
         parameter = parameters[name]
         scalar = not len(stored[key].size) and parameter.ndim > 0
         optimizer.state[parameter][slot] = (
@@ -173,12 +203,12 @@ def _make_slots(objective: nn.Module, optimizer: torch.optim.Optimizer, stored: 
 
 
 def _on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Fused kernels count their steps on the device, the others on the host."""
+    """Return whether the optimizer counts its steps on the device, as fused ones do."""
     return any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
 
 
 def _sync(folder: Path) -> None:
-    if os.name == "nt":  # where a folder cannot be opened
+    if os.name == "nt":  # which cannot open a folder
         return
     handle = os.open(folder, os.O_RDONLY)
     try:

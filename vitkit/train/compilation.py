@@ -1,5 +1,8 @@
-"""Whether compiling a run earns back the time that it takes: a pass is timed where the run will be; what compiling
-costs, and which share of a pass it saves, is known from another machine."""
+"""The decision whether torch.compile pays for itself in a run.
+
+Forward and backward are timed on this machine; the cost of compiling and the share of time that it saves were measured
+on an H200.
+"""
 
 from __future__ import annotations
 
@@ -11,98 +14,100 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from vitkit.devices import Precision
+from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 from vitkit.text import duration
-from vitkit.train.distributed import Processes, Sharing
-from vitkit.train.dry_run import forget, practise, seconds_of_a_pass
-from vitkit.train.mixed_precision import Narrow
-from vitkit.train.objectives.labels import Objective
+from vitkit.train.distributed import Parallelism, Processes
+from vitkit.train.dry_run import clear_gradients, dry_run, time_forward_backward
+from vitkit.train.mixed_precision import MixedPrecision
+from vitkit.train.objectives.base import Objective
 from vitkit.train.plan import Plan
 
-# measured on an H200: B/16 took 43 s to compile, L/16 75; where passes are launched as one, a step of a plain ViT up to
-# that width was shorter afterwards by that share: wide ones have little left between their products
-START, EACH_BLOCK = 12.0, 2.5  # seconds
-SAVED = {192: 0.16, 384: 0.07, math.inf: 0.025}
-SAVED_ELSEWHERE = 0.07
-LONG = 2_000  # steps from which a run is compiled where a pass cannot be tried beforehand
+# B/16 took 43 s to compile, L/16 75 s. With a CUDA graph, a step of a plain ViT up to that width was shorter by that
+# share: in wide models the matrix products dominate
+BASE_SECONDS, SECONDS_PER_BLOCK = 12.0, 2.5
+SAVING_BY_WIDTH = {192: 0.16, 384: 0.07, math.inf: 0.025}
+OTHER_SAVING = 0.07
+MIN_FSDP_STEPS = 2_000  # steps from which a run is compiled under FSDP, where nothing can be timed beforehand
 
 
 @dataclass(frozen=True)
-class Compiling:
-    pays: bool
-    words: str  # ", compiled …", or why not; nothing where there is nothing to say
+class CompileDecision:
+    """The decision whether to compile, and its reason."""
+
+    compiles: bool
+    description: str  # "compiled …", "not compiled …" or empty
 
 
-def decide(
-    asked: str,
+def should_compile(
+    requested: str,
     objective: Objective,
     plan: Plan,
     processes: Processes,
-    precision: Precision,
-    sharing: Sharing,
+    precision: TrainPrecision,
+    parallelism: Parallelism,
     *,
-    recorded: bool = False,
-) -> Compiling:
-    if asked != "auto":
-        return Compiling(asked == "yes", ", compiled" * (asked == "yes"))
+    captured: bool = False,
+) -> CompileDecision:
+    if requested != "auto":
+        return CompileDecision(requested == "yes", "compiled" * (requested == "yes"))
     if processes.device.type != "cuda":
-        return Compiling(False, "")
+        return CompileDecision(False, "")
     if find_spec("triton") is None:
-        return Compiling(False, ", not compiled (Triton, which torch compiles with, is not installed)")
-    costs = expected_seconds(objective.model)
-    if sharing == "fsdp":
-        return Compiling(plan.steps >= LONG, ", compiled" * (plan.steps >= LONG))
-    computed = Narrow(objective) if precision == "bf16" else objective
-    each = seconds_of_a_pass(computed, objective, plan.micro, processes.device, recorded=recorded)
-    share = expected_share(objective.model, recorded=recorded and precision == "bf16")
-    return processes.broadcast(weighed(costs, share * each * plan.accumulate * plan.steps))
+        return CompileDecision(False, "not compiled (torch.compile needs Triton, which is not installed)")
+    cost = compile_seconds(objective.model)
+    if parallelism == "fsdp":
+        return CompileDecision(plan.steps >= MIN_FSDP_STEPS, "compiled" * (plan.steps >= MIN_FSDP_STEPS))
+    wrapped = MixedPrecision(objective) if precision == "bf16" else objective
+    seconds = time_forward_backward(wrapped, objective, plan.micro, processes.device, captured=captured)
+    saving = expected_saving(objective.model, captured=captured and precision == "bf16")
+    return processes.broadcast(compare(cost, saving * seconds * plan.accumulate * plan.steps))
 
 
-def weighed(costs: float, saves: float) -> Compiling:
-    """Seconds of compiling, and those that it is expected to save over the run."""
-    if saves > costs:
-        return Compiling(True, f", compiled (some {costs:.0f} s, to save {duration(saves)})")
-    return Compiling(False, f", not compiled (it would take some {costs:.0f} s and save {duration(saves)})")
+def compare(cost: float, saving: float) -> CompileDecision:
+    """Decide by the seconds that compiling costs and those that it is expected to save over the run."""
+    compiles = saving > cost
+    outcome = "compiled" if compiles else "not compiled"
+    return CompileDecision(compiles, f"{outcome} (saves {duration(saving)}, costs {duration(cost)})")
 
 
-def compile_now(shared: nn.Module, objective: Objective, micro: int, device: torch.device, *, must: bool) -> str:
-    """The first pass, before the loop, where nobody takes its time for the speed of training; says how it went.
+def warm_up_compiled(wrapped: nn.Module, objective: Objective, micro: int, device: torch.device, *, must: bool) -> str:
+    """Compile by running forward and backward once, so that training speed leaves it out; return a description.
 
-    What cannot be compiled is an error where it was asked for, and runs as it is where it was not.
+    A failure to compile is an error with `must`; otherwise the model runs in eager mode.
     """
     started = time.perf_counter()
     try:
-        practise(shared, objective, micro, device)
+        dry_run(wrapped, objective, micro, device)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return f"in {time.perf_counter() - started:.0f} s"
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # compilers have kinds of their own
+    except Exception as error:  # compilers raise types of their own
         first = "".join(str(error).strip().splitlines()[:1])[:200]
         if must:
             raise ConfigError(
-                "torch could not compile this model here.",
+                "torch.compile failed for this model.",
                 found=f"{type(error).__name__}: {first}",
                 try_="--set compile=no",
             ) from error
-        for part in shared.modules():
-            part._compiled_call_impl = None
-        return f"not, for that failed ({type(error).__name__}: {first}); going on without"
+        for module in wrapped.modules():
+            module._compiled_call_impl = None
+        return f"failed ({type(error).__name__}: {first}); running in eager mode"
     finally:
-        forget(objective, device)
+        clear_gradients(objective, device)
 
 
-def expected_seconds(model: Model) -> float:
+def compile_seconds(model: Model) -> float:
     blocks = len(model.encoder.blocks) if isinstance(model, VisionTransformer) else sum(model.config.body.layers)
-    return START + EACH_BLOCK * blocks
+    return BASE_SECONDS + SECONDS_PER_BLOCK * blocks
 
 
-def expected_share(model: Model, *, recorded: bool) -> float:
-    """Of a step, that compiling saves."""
-    if not recorded or not isinstance(model, VisionTransformer) or model.config.stem or model.config.dropout:
-        return SAVED_ELSEWHERE
-    return next(share for width, share in SAVED.items() if model.config.width <= width)
+def expected_saving(model: Model, *, captured: bool) -> float:
+    """Return the share of a step that compiling saves."""
+    if not captured or not isinstance(model, VisionTransformer) or model.config.stem or model.config.dropout:
+        return OTHER_SAVING
+    return next(share for width, share in SAVING_BY_WIDTH.items() if model.config.width <= width)

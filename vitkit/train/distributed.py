@@ -1,4 +1,4 @@
-"""Several processes as one run: torchrun starts them, torch.distributed joins them, DDP or FSDP2 shares the work."""
+"""Distributed training: torchrun starts the processes, torch.distributed connects them, DDP or FSDP2 splits work."""
 
 from __future__ import annotations
 
@@ -16,112 +16,111 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from vitkit.devices import Precision
+from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.model.resnet import ResNet
-from vitkit.train.mixed_precision import Narrow
+from vitkit.train.mixed_precision import MixedPrecision
 
-Sharing = Literal["none", "ddp", "fsdp"]
+Parallelism = Literal["none", "ddp", "fsdp"]
 Result = TypeVar("Result")
 
-CROWDED = 0.35  # of a device's memory: weights, gradients and moments above this are sharded
-# A sum that is read again is written down: torch would rather add up the residual branches of up to four blocks again
-COMPILED = {"realize_reads_threshold": 1}
+FSDP_ABOVE = 0.35  # share of a device's memory: larger weights, gradients and moments are sharded
+# inductor writes a sum that is read twice to memory: by default it recomputes the residual sums of up to four blocks
+COMPILE_OPTIONS = {"realize_reads_threshold": 1}
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many this one is; collective calls are nothing where there is one."""
+    """The rank of this process, the world size and the collectives, which do nothing where the world size is 1."""
 
     device: torch.device
     rank: int = 0
     world_size: int = 1
 
     @property
-    def first(self) -> bool:
+    def is_rank_zero(self) -> bool:
         return self.rank == 0
 
     def barrier(self) -> None:
         if self.world_size > 1:
             dist.barrier()
 
-    def mean(self, values: Tensor) -> Tensor:
-        """Over processes, in place."""
+    def all_reduce_mean(self, values: Tensor) -> Tensor:
+        """Average over all ranks, in place."""
         if self.world_size > 1:
             dist.all_reduce(values)
             values /= self.world_size
         return values
 
-    def total(self, *numbers: float) -> list[float]:
-        return self._reduced(numbers, dist.ReduceOp.SUM) if self.world_size > 1 else list(numbers)
+    def all_reduce_sum(self, *values: float) -> list[float]:
+        return self._all_reduce(values, dist.ReduceOp.SUM) if self.world_size > 1 else list(values)
 
-    def most(self, *numbers: float) -> list[float]:
-        return self._reduced(numbers, dist.ReduceOp.MAX) if self.world_size > 1 else list(numbers)
+    def all_reduce_max(self, *values: float) -> list[float]:
+        return self._all_reduce(values, dist.ReduceOp.MAX) if self.world_size > 1 else list(values)
 
-    def least(self, *numbers: float) -> list[float]:
-        return self._reduced(numbers, dist.ReduceOp.MIN) if self.world_size > 1 else list(numbers)
+    def all_reduce_min(self, *values: float) -> list[float]:
+        return self._all_reduce(values, dist.ReduceOp.MIN) if self.world_size > 1 else list(values)
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process has, for all of them."""
+        """Return the value of rank zero on every rank."""
         if self.world_size == 1:
             return value
         box = [value]
         dist.broadcast_object_list(box, device=self.device)
         return box[0]
 
-    def everyones(self, value: Any) -> list[Any]:
-        """What each process has, in the order of their ranks."""
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in the order of the ranks."""
         values = [value] * self.world_size
         if self.world_size > 1:
             dist.all_gather_object(values, value)
         return values
 
-    def alone(self, action: Callable[[], Result]) -> Result | None:
-        """Done by the first process; its failure is everyone's, so that nobody waits for it in vain."""
+    def on_rank_zero(self, action: Callable[[], Result]) -> Result | None:
+        """Run `action` on rank zero only; if it fails, every rank stops instead of waiting for rank zero."""
         result, failure = None, None
-        if self.first:
+        if self.is_rank_zero:
             try:
                 result = action()
             except VitkitError as error:
                 failure = error
         failure = self.broadcast(failure)
         if failure is not None:
-            raise failure if self.first else SystemExit(2)  # told once
+            raise failure if self.is_rank_zero else SystemExit(2)  # one rank prints the message
         return result
 
-    def agreed(self, action: Callable[[], Result]) -> Result:
-        """Done by every process; the failure of one is everyone's."""
+    def all_or_raise(self, action: Callable[[], Result]) -> Result:
+        """Run `action` on every rank; if it fails on one, raise on all of them."""
         result, failure = None, None
         try:
             result = action()
         except VitkitError as error:
             failure = error
-        failures = self.everyones(failure)
+        failures = self.gather(failure)
         if failure is not None:
             raise failure
         for rank, other in enumerate(failures):
             if other is not None:
-                raise ConfigError(f"process {rank} of {self.world_size}, on its machine: {other}")
+                raise ConfigError(f"rank {rank} of {self.world_size} failed on its machine: {other}")
         return result  # type: ignore[return-value]
 
-    def _reduced(self, numbers: tuple[float, ...], how: Any) -> list[float]:
-        values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(values, op=how)
-        return values.tolist()
+    def _all_reduce(self, values: tuple[float, ...], op: Any) -> list[float]:
+        reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(reduced, op=op)
+        return reduced.tolist()
 
 
 @contextlib.contextmanager
-def joined(device: torch.device) -> Iterator[Processes]:
-    """All processes that torchrun started, or this one alone."""
-    ranks = int(os.environ.get("WORLD_SIZE", 1))
-    if ranks == 1:
+def process_group(device: torch.device) -> Iterator[Processes]:
+    """Join the process group that torchrun started; without torchrun, yield a world of one process."""
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    if world_size == 1:
         yield Processes(device)
         return
-    if lacking := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise ConfigError(
-            f"WORLD_SIZE says that there are {ranks} processes, and {lacking[0]}, which torchrun sets "
-            "for each of them, is not there.",
-            try_=[f"torchrun --nproc-per-node={ranks} -m vitkit …", "unset WORLD_SIZE, for one process"],
+            f"WORLD_SIZE is {world_size}, but {missing[0]}, which torchrun sets for each process, is not set.",
+            try_=[f"torchrun --nproc-per-node={world_size} -m vitkit …", "unset WORLD_SIZE, for one process"],
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -129,52 +128,54 @@ def joined(device: torch.device) -> Iterator[Processes]:
         "nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None
     )
     try:
-        yield Processes(device, dist.get_rank(), ranks)
+        yield Processes(device, dist.get_rank(), world_size)
     finally:
         dist.destroy_process_group()
 
 
 def lost_peer(error: BaseException) -> bool:
-    """Whether that is how torch says that a process it waited for is gone."""
-    return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError)
-        and any(words in str(error) for words in ("Connection closed by peer", "Connection reset by peer", "gloo"))
-    )
+    """Return whether the error means that another process of the group has ended."""
+    if isinstance(error, dist.DistError):  # NCCL's failures, the store's and the network's
+        return True
+    # Last resort: gloo's C++ exceptions reach Python as a plain RuntimeError (seen in torch 2.13). Each message
+    # starts with the source file: "[…/gloo/transport/tcp/pair.cc:553] Connection closed by peer".
+    return type(error) is RuntimeError and "gloo" in str(error)
 
 
-def pick_sharing(asked: str, ranks: int, state_bytes: int, memory: int) -> Sharing:
-    """FSDP where every process holding the whole state would leave too little room; DDP, which is faster, elsewhere."""
-    if ranks == 1:
+def pick_parallelism(requested: str, world_size: int, state_bytes: int, memory: int) -> Parallelism:
+    """Return FSDP where a full copy of the state on every rank leaves too little memory, else DDP, which is faster."""
+    if world_size == 1:
         return "none"
-    if asked != "auto":
-        return "fsdp" if asked == "fsdp" else "ddp"
-    return "fsdp" if state_bytes > CROWDED * memory else "ddp"
+    if requested != "auto":
+        return "fsdp" if requested == "fsdp" else "ddp"
+    return "fsdp" if state_bytes > FSDP_ABOVE * memory else "ddp"
 
 
-def share(
-    objective: Any, how: Sharing, processes: Processes, precision: Precision, *, compiled: bool = False
+def parallelize(
+    objective: Any, parallelism: Parallelism, processes: Processes, precision: TrainPrecision, *, compiled: bool = False
 ) -> nn.Module:
-    """The module to call in a step; with FSDP the objective's parameters become shards, in place."""
+    """Return the module to call in a step; with FSDP the objective's parameters become shards, in place."""
     device = processes.device
     computed = objective
-    if precision == "bf16" and how != "fsdp":
-        computed = Narrow(objective, one_by_one=how == "ddp" and not compiled)  # compiled, they come at once anyway
+    if precision == "bf16" and parallelism != "fsdp":
+        # a compiled backward returns all gradients together anyway
+        computed = MixedPrecision(objective, per_tensor=parallelism == "ddp" and not compiled)
     if compiled:
-        computed.compile(options=COMPILED)
-    if how == "fsdp":
+        computed.compile(options=COMPILE_OPTIONS)
+    if parallelism == "fsdp":
         mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.world_size,))
-        # inputs stay as they are: colours and mixed shares would be rounded; the objective rounds what the model sees
+        # no cast of inputs: pixels and soft targets would be rounded; the objective casts what the model gets
         policy = (
             MixedPrecisionPolicy(cast_forward_inputs=False)
             if precision == "fp32"
             else MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         )
         model = objective.model
-        for part in model.body.stages if isinstance(model, ResNet) else model.encoder.blocks:
-            fully_shard(part, mesh=mesh, mp_policy=policy)
+        for block in model.body.stages if isinstance(model, ResNet) else model.encoder.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
         return fully_shard(objective, mesh=mesh, mp_policy=policy)
-    if how == "ddp":
-        with warnings.catch_warnings():  # the option's new name, which older versions do not know
+    if parallelism == "ddp":
+        with warnings.catch_warnings():  # older versions do not know the option's new name
             warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
             return DistributedDataParallel(
                 computed,
@@ -186,17 +187,17 @@ def share(
 
 
 @contextlib.contextmanager
-def gathering(shared: nn.Module, last: bool) -> Iterator[None]:
-    """Gradients travel between processes with the last part of a step alone."""
-    if isinstance(shared, DistributedDataParallel) and not last:
-        with shared.no_sync():
+def gradient_sync(wrapped: nn.Module, last: bool) -> Iterator[None]:
+    """Synchronise gradients between ranks only in the last micro-batch of a step."""
+    if isinstance(wrapped, DistributedDataParallel) and not last:
+        with wrapped.no_sync():
             yield
         return
-    if isinstance(shared, FSDPModule):
-        shared.set_requires_gradient_sync(last)
+    if isinstance(wrapped, FSDPModule):
+        wrapped.set_requires_gradient_sync(last)
     yield
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor of which this process may hold a shard."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return the full tensor where this rank holds a shard of it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

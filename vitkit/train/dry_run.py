@@ -1,4 +1,4 @@
-"""A pass of training on noise, for what it costs: whether it fits, how long it takes. No weight moves."""
+"""A dry run of forward and backward on random images: does it fit into memory, how long does it take."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from vitkit.train.cuda_graph import WARM_UPS, Recorded, there_and_back
-from vitkit.train.distributed import gathering
-from vitkit.train.objectives.labels import Objective
+from vitkit.train.cuda_graph import WARM_UPS, CapturedPass, forward_backward
+from vitkit.train.distributed import gradient_sync
+from vitkit.train.objectives.base import Objective
 
 
-def practise(computed: nn.Module, objective: Objective, micro: int, device: torch.device) -> None:
-    """Forward and back; the gradients stay until `forget`."""
-    with gathering(computed, True):
-        there_and_back(computed, *noise(objective, micro, device))
+def dry_run(wrapped: nn.Module, objective: Objective, micro: int, device: torch.device) -> None:
+    """Run forward and backward once; gradients stay until `clear_gradients`."""
+    with gradient_sync(wrapped, True):
+        forward_backward(wrapped, *random_batch(objective, micro, device))
 
 
-def noise(objective: Objective, micro: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def random_batch(objective: Objective, micro: int, device: torch.device) -> tuple[Tensor, Tensor]:
     config = objective.model.config
     return (
         torch.rand(micro, config.channels, *config.image, device=device),
@@ -27,27 +27,27 @@ def noise(objective: Objective, micro: int, device: torch.device) -> tuple[Tenso
     )
 
 
-def forget(objective: Objective, device: torch.device) -> None:
+def clear_gradients(objective: Objective, device: torch.device) -> None:
     objective.zero_grad(set_to_none=True)
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def seconds_of_a_pass(
-    computed: nn.Module, objective: Objective, micro: int, device: torch.device, *, recorded: bool = False
+def time_forward_backward(
+    wrapped: nn.Module, objective: Objective, micro: int, device: torch.device, *, captured: bool = False
 ) -> float:
-    """The fastest of three, after those in which libraries choose their kernels."""
+    """Return the seconds of the fastest of three passes after warm-up."""
     parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-    go = Recorded(computed, parameters) if recorded else partial(there_and_back, computed)
+    call = CapturedPass(wrapped, parameters) if captured else partial(forward_backward, wrapped)
     times = []
     for _ in range(WARM_UPS + 3):
-        given = noise(objective, micro, device)
+        batch = random_batch(objective, micro, device)
         objective.zero_grad(set_to_none=True)
         started = time.perf_counter()
-        go(*given)
+        call(*batch)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - started)
-    del go  # and with it the memory that only a graph may use
-    forget(objective, device)
+    del call  # frees the graph's memory
+    clear_gradients(objective, device)
     return min(times[WARM_UPS:])

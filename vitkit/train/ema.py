@@ -1,4 +1,4 @@
-"""Polyak averaging: weights that trail behind those in training, smoother than any single step's (paper, Table 2)."""
+"""EMA of the weights (Polyak averaging; paper, Table 2)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from torch.distributed.fsdp import FSDPModule
 
 
 class EMA:
-    """A moving average of every parameter that trains; frozen ones are their own average."""
+    """An exponential moving average of every trainable parameter."""
 
     def __init__(self, module: nn.Module, decay: float):
         self.decay = decay
-        self._sharded = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        self._sharded = [child for child in module.modules() if isinstance(child, FSDPModule)]
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self._averages = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After update number `step`, from 0."""
+        """Average in the weights after optimizer step `step`, counted from 0."""
         torch._foreach_lerp_(list(self._averages.values()), list(self._parameters.values()), 1 - self._decay_at(step))
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """The module has the averaged weights in here, and its own again afterwards."""
+        """Put the averaged weights into the module inside the context, and its own back afterwards."""
         own = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         try:
-            self._put(self._averages)
+            self._assign(self._averages)
             yield
         finally:
-            self._put(own)
+            self._assign(own)
 
     def state(self) -> dict[str, Tensor]:
-        """The averages by the names of their parameters: not copies, so that what is loaded into them counts."""
+        """Return the averages by parameter name; not copies, so that a checkpoint can be loaded into them."""
         return dict(self._averages)
 
     def _decay_at(self, step: int) -> float:
-        # TensorFlow's warm-up: the average forgets the start of a short run too
+        # TensorFlow's warm-up of the decay: a short run's average forgets the initial weights, too
         return min(self.decay, (1 + step) / (10 + step))
 
-    def _put(self, values: dict[str, Tensor]) -> None:
-        # in place, one by one: compiled graphs and sharded parameters keep the storage that they know
+    def _assign(self, values: dict[str, Tensor]) -> None:
+        # in place, one by one: compiled graphs and sharded parameters keep their storage
         for name, parameter in self._parameters.items():
             parameter.detach().copy_(values[name])
-        for part in self._sharded:
-            part.reshard()  # FSDP keeps the outermost weights gathered after a forward pass, and would use them again
+        for child in self._sharded:
+            child.reshard()  # FSDP keeps the root module's weights gathered after forward, and would reuse them

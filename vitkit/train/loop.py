@@ -1,7 +1,7 @@
-"""The training loop: batches in, steps, and now and then a look at the dev pictures and a checkpoint.
+"""The training loop: optimizer steps, validation, checkpoints, early stopping and roll-back.
 
-Nothing random has a state: order and augmentation are functions of (seed, epoch, picture), mixing and dropout of
-(seed, pass, process). So a step is what it is whether the run came to it in one go or was killed on the way.
+No random generator has a state to save: order and augmentation are functions of (seed, epoch, image), mixing and
+dropout of (seed, micro-batch, rank). So a step is the same whether or not the run was interrupted before it.
 """
 
 from __future__ import annotations
@@ -12,306 +12,278 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from vitkit.config.schema import Fit
-from vitkit.data.augment import Augment, augment, mix
-from vitkit.data.loader import ALWAYS_FORGIVEN, Batch, Loader, too_many_broken
+from vitkit.data.loader import MIN_ALLOWED_FAILURES, Batch, Loader, too_many_failures
 from vitkit.run_folder import RunError, RunFolder
+from vitkit.text import counted
 from vitkit.train import checkpoint
+from vitkit.train.checkpoint import TrainState
 from vitkit.train.display import Display
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
-from vitkit.train.objectives.labels import Objective
-from vitkit.train.optimizer import set_rate
-from vitkit.train.place import Place, place_of
+from vitkit.train.inputs import InputPipeline
+from vitkit.train.objectives.base import Objective
+from vitkit.train.optimizer import set_lr
 from vitkit.train.plan import Plan
-from vitkit.train.prefetch import Sender
-from vitkit.train.schedule import factor
+from vitkit.train.schedule import lr_factor
 from vitkit.train.signals import StopRequest
-from vitkit.train.step import Part, Step, Stepped
+from vitkit.train.step import MicroBatch, Step, StepResult
 from vitkit.train.tracking import Trackers
-from vitkit.weights.run_checkpoints import whole_ones
+from vitkit.weights.run_checkpoints import complete_checkpoints
 
-BETWEEN_READINGS = 10  # steps whose losses stay on a GPU before the host asks for them
-BETWEEN_SAVES = 600.0  # seconds
-PATIENCE_WITH_INFINITY = 3  # steps of the last LATELY left out for a loss that is no number, before the run gives up
-LATELY = 1_000  # a long run may meet a bad batch now and then
-LOOKS, SAVES = 20, 10  # in a run, unless said
+STEPS_BETWEEN_READS = 10  # on a GPU: the host reads the losses of so many steps at once
+SECONDS_BETWEEN_SAVES = 600.0
+MAX_NON_FINITE = 3  # steps that may be skipped for a loss or gradient that is not finite, among the last WINDOW
+WINDOW = 1_000  # a long run may meet a bad batch now and then
+VALIDATIONS, CHECKPOINTS = 20, 10  # in a run, by default
 
-Look = Callable[[], dict[str, float]]  # at the dev pictures; "score" is to be as high as possible
+Validate = Callable[[], dict[str, float]]  # returns "score", the higher the better, and metrics to log
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """What a step measured, not read yet."""
+class _UnreadStep:
+    """A step whose loss and metrics are still on the device."""
 
     step: int
-    rate: float
-    found: Stepped
+    lr: float
+    result: StepResult
 
 
 class Diverged(RunError):
-    """A run that keeps losing its way to losses that are no numbers."""
+    """Training that keeps producing losses or gradients that are not finite."""
 
 
-class NotFinite(Exception):
+class NonFinite(Exception):
+    """A loss or gradient norm that is not finite, at a step."""
+
     def __init__(self, step: int, what: str):
         super().__init__(f"{what} at step {step}")
         self.step, self.what = step, what
 
 
 @dataclass
-class Training:
+class TrainingLoop:
+    """The state of a run in memory, and the loop that trains it to the last step."""
+
     config: Fit
     plan: Plan
     objective: Objective
-    shared: nn.Module  # the objective as it is called in a step: itself, or wrapped for many processes
+    wrapped: nn.Module  # the objective in mixed precision and wrapped for DDP or FSDP, as a step calls it
     optimizer: torch.optim.Optimizer
-    average: EMA | None
+    ema: EMA | None
     loader: Loader
     processes: Processes
-    folder: RunFolder  # written by the first process alone
+    folder: RunFolder  # written by rank zero only
     stop: StopRequest
-    look: Look | None
+    validate: Validate | None
     trackers: Trackers
-    recorded: bool = False  # passes are launched as one
-    place: Place = field(default_factory=Place)
+    captured: bool = False  # forward and backward are replayed as a CUDA graph
+    state: TrainState = field(default_factory=TrainState)
 
     def __post_init__(self) -> None:
-        self.score_every = self.config.score_every or max(self.plan.steps // LOOKS, 1)
-        self.save_every = self.config.save_every or max(self.plan.steps // SAVES, 1)
-        self.read_every = BETWEEN_READINGS if self.processes.device.type == "cuda" else 1
+        self.score_every = self.config.score_every or max(self.plan.steps // VALIDATIONS, 1)
+        self.save_every = self.config.save_every or max(self.plan.steps // CHECKPOINTS, 1)
+        self.read_every = STEPS_BETWEEN_READS if self.processes.device.type == "cuda" else 1
         self.step = Step(
-            self.shared, self.optimizer, clip=self.config.clip, parts=self.plan.accumulate, recorded=self.recorded
+            self.wrapped,
+            self.optimizer,
+            clip=self.config.clip,
+            accumulate=self.plan.accumulate,
+            captured=self.captured,
         )
-        self.send = Sender(self.processes.device)
-        how = self.config.augment
-        self.augment = Augment(randaugment=how.randaugment, erase=how.erase, mixup=how.mixup, cutmix=how.cutmix)
-        self.unread: list[_Reading] = []
-        self.saved = time.monotonic()
-        self.left_out = self._known_left_out()
+        self.inputs = InputPipeline(self.config, self.processes, self.objective.model.config.classes)
+        self.unread: list[_UnreadStep] = []
+        self.last_saved = time.monotonic()
+        self.failed_images = self._logged_failures()
 
     def run(self) -> None:
-        """From the latest checkpoint, if there is one, to the last step."""
-        if found := whole_ones(self.folder.checkpoints):
-            self._return_to(found[-1].name)
+        """Train from the latest checkpoint, if there is one, to the last step."""
+        if checkpoints := complete_checkpoints(self.folder.checkpoints):
+            self._resume(checkpoints[-1])
         else:
-            self._save()  # what cannot be written is known now, and there is a state to roll back to
+            self._save()  # a folder that cannot be written fails now, and there is a state to roll back to
         with Display(
-            step=self.place.step, steps=self.plan.steps, batch=self.plan.batch, shown=self.processes.first
+            step=self.state.step, steps=self.plan.steps, batch=self.plan.batch, shown=self.processes.is_rank_zero
         ) as self.display:
-            while self.place.step < self.plan.steps and not self.place.stopped:
+            while self._unfinished():
                 try:
-                    self._go_on()
-                except NotFinite as trouble:
-                    self._roll_back(trouble)
-        if self.config.patience and self.place.best_step:
-            self._return_to(f"step-{self.place.best_step:08d}", forget=False)
+                    self._train()
+                except NonFinite as error:
+                    self._roll_back(error)
+        if self.config.patience and self.state.best_step:
+            self._load(self.folder.checkpoints / f"step-{self.state.best_step:08d}")
 
-    def _go_on(self) -> None:
-        self.loader.start = self.place.step * self.plan.accumulate
-        self.loader.waited, self.since = 0.0, time.perf_counter()
+    def _unfinished(self) -> bool:
+        return self.state.step < self.plan.steps and not self.state.stopped
+
+    def _train(self) -> None:
+        self.loader.start = self.state.step * self.plan.accumulate
+        self.loader.wait_seconds, self.started = 0.0, time.perf_counter()
         with contextlib.closing(iter(self.loader)) as batches:
-            while self.place.step < self.plan.steps and not self.place.stopped:
-                if self.place.step in self.place.skipped:
+            while self._unfinished():
+                if self.state.step in self.state.skipped:
                     for _ in range(self.plan.accumulate):
                         next(batches)
                 else:
-                    self.unread.append(self._step(self.place.step, batches))
-                self._advance()
+                    self.unread.append(self._step(self.state.step, batches))
+                self._after_step()
 
-    def _step(self, step: int, batches: Iterator[Batch]) -> _Reading:
-        rate = self.config.lr * factor(self.config.schedule, step, self.plan.steps)
-        set_rate(self.optimizer, rate)
-        found = self.step(self._parts(step, batches))
-        if self.average is not None:
-            self.average.update(step)
-        return _Reading(step + 1, rate, found)
+    def _step(self, step: int, batches: Iterator[Batch]) -> _UnreadStep:
+        lr = self.config.lr * lr_factor(self.config.schedule, step, self.plan.steps)
+        set_lr(self.optimizer, lr)
+        result = self.step(self._micro_batches(step, batches))
+        if self.ema is not None:
+            self.ema.update(step)
+        return _UnreadStep(step + 1, lr, result)
 
-    def _parts(self, step: int, batches: Iterator[Batch]) -> Iterator[Part]:
-        """This process's parts of a batch, in turn; none of them is held here while a step is at it."""
+    def _micro_batches(self, step: int, batches: Iterator[Batch]) -> Iterator[MicroBatch]:
+        """Yield this rank's micro-batches of a step; no reference keeps one in memory while the next is computed."""
         for number in range(step * self.plan.accumulate, (step + 1) * self.plan.accumulate):
-            yield self._part(number, next(batches))
+            yield self.inputs(number, next(batches))
 
-    def _part(self, number: int, batch: Batch) -> Part:
-        """Augmented and mixed where the step runs, and what the pass is about to draw settled by its number."""
-        seed, rank = self.config.seed, self.processes.rank
-        batch = self.send(batch)
-        pixels = augment(batch.images, batch.indices, self.augment, seed=seed, epoch=batch.epochs.numpy())
-        targets = self._targets(batch.labels)
-        if targets.ndim == 2:
-            pixels, targets = mix(pixels, targets, self.augment, seed=seed, step=number, rank=rank)
-        torch.manual_seed(address(seed, number, rank))
-        return pixels, targets
-
-    def _targets(self, labels: Tensor) -> Tensor:
-        if self.config.objective != "labels" or labels.ndim == 2:
-            return labels
-        return F.one_hot(labels, self.objective.model.config.classes).float()
-
-    def _advance(self) -> None:
-        """After a step: read, look, save, stop; each at steps that all processes agree on."""
-        self.place = replace(self.place, step=self.place.step + 1)
-        step, end = self.place.step, self.place.step == self.plan.steps
-        look = self.look is not None and (step % self.score_every == 0 or end)
-        save = step % self.save_every == 0 or end
+    def _after_step(self) -> None:
+        """Read losses, validate, save and stop, each at steps that all ranks agree on."""
+        self.state = replace(self.state, step=self.state.step + 1)
+        step, last = self.state.step, self.state.step == self.plan.steps
+        validate = self.validate is not None and (step % self.score_every == 0 or last)
+        save = step % self.save_every == 0 or last
         stop = False
-        if look or save or step % self.read_every == 0:
-            self._read()
-            late = time.monotonic() - self.saved > BETWEEN_SAVES
-            asked, overdue = self.processes.most(float(self.stop.asked), float(self.processes.first and late))
-            stop, save = bool(asked), save or bool(asked) or bool(overdue)
-        aside = time.perf_counter()
-        if look:
-            save = self._look() or save or self.place.stopped
+        if validate or save or step % self.read_every == 0:
+            self._read_losses()
+            overdue = self.processes.is_rank_zero and time.monotonic() - self.last_saved > SECONDS_BETWEEN_SAVES
+            requested, overdue_anywhere = self.processes.all_reduce_max(float(self.stop.requested), float(overdue))
+            stop, save = bool(requested), save or bool(requested) or bool(overdue_anywhere)
+        paused = time.perf_counter()
+        if validate:
+            save = self._validate() or save or self.state.stopped
         if save:
             self._save()
-        self.display.aside += time.perf_counter() - aside
-        if stop and not end:
+        self.display.paused += time.perf_counter() - paused
+        if stop and not last:
             raise self.stop.interrupted(
                 f"saved at step {step:,} of {self.plan.steps:,}; "
-                f"vitkit resume {shlex.quote(str(self.folder.path))} goes on from there"
+                f"vitkit resume {shlex.quote(str(self.folder.path))} continues from there"
             )
 
-    def _read(self) -> None:
-        """The losses of the last steps, averaged over processes: into the log, and checked."""
+    def _read_losses(self) -> None:
+        """Read the losses of the last steps, averaged over ranks; log them, and raise if one is not finite."""
         if not self.unread:
             return
-        measured = [one.found for one in self.unread]
-        names = sorted(measured[0].measures)
+        results = [one.result for one in self.unread]
+        names = sorted(results[0].metrics)
         table = torch.stack(
-            [torch.stack([one.loss.float(), *(one.measures[name].float() for name in names)]) for one in measured]
+            [torch.stack([one.loss.float(), *(one.metrics[name].float() for name in names)]) for one in results]
         )
-        rows = self.processes.mean(table).tolist()
-        norms = torch.stack([one.norm.float() for one in measured]).tolist()
-        readings, self.unread = self.unread, []
-        for reading, (loss, *values), norm in zip(readings, rows, norms, strict=True):
+        rows = self.processes.all_reduce_mean(table).tolist()
+        norms = torch.stack([one.norm.float() for one in results]).tolist()
+        steps, self.unread = self.unread, []
+        for one, (loss, *values), norm in zip(steps, rows, norms, strict=True):
             if not math.isfinite(loss) or not math.isfinite(norm):
                 what = f"loss is {loss}" if not math.isfinite(loss) else f"gradient norm is {norm}"
-                raise NotFinite(reading.step, what)
-            measures = dict(zip(names, values, strict=True))
-            self._log("step", reading.step, loss=loss, lr=reading.rate, norm=norm, **measures)
-        self._count_failures(readings[-1].step)
-        elapsed = time.perf_counter() - self.since
-        wait = self.loader.waited / elapsed if elapsed > 0 else 0.0
-        self.display.update(readings[-1].step, loss, measures, wait)
-        if readings[-1].step % self.save_every == 0 or readings[-1].step == self.plan.steps:
-            self._log(
-                "speed",
-                readings[-1].step,
-                seconds=round(time.perf_counter() - self.display.started, 3),
-                images_per_second=round(self.display.rate(readings[-1].step), 1),
-                data_wait=round(wait, 4),
-            )
+                raise NonFinite(one.step, what)
+            metrics = dict(zip(names, values, strict=True))
+            self._log("step", one.step, loss=loss, lr=one.lr, norm=norm, **metrics)
+        step = steps[-1].step
+        self._log_failures(step)
+        elapsed = time.perf_counter() - self.started
+        wait = self.loader.wait_seconds / elapsed if elapsed > 0 else 0.0
+        self.display.update(step, loss, metrics, wait)
+        if step % self.save_every == 0 or step == self.plan.steps:
+            seconds = round(time.perf_counter() - self.display.started, 3)
+            rate = round(self.display.rate(step), 1)
+            self._log("speed", step, seconds=seconds, images_per_second=rate, data_wait=round(wait, 4))
 
-    def _count_failures(self, step: int) -> None:
-        """Each process knows of its own broken pictures; the limit is on all of them."""
-        split = self.loader.reader.split
-        news = {
-            split.keys[index]: reason
-            for index, reason in self.loader.failures.items()
-            if split.keys[index] not in self.left_out
-        }
-        if not self.processes.most(float(len(news)))[0]:
+    def _log_failures(self, step: int) -> None:
+        """Log the images that failed to decode on any rank; raise if they are too many altogether."""
+        split = self.loader.dataset.split
+        failures = {split.keys[index]: reason for index, reason in self.loader.failures.items()}
+        new = {key: reason for key, reason in failures.items() if key not in self.failed_images}
+        if not self.processes.all_reduce_max(float(len(new)))[0]:
             return
-        for found in self.processes.everyones(news):
-            for picture, reason in found.items():
-                if picture not in self.left_out:
-                    self.left_out.add(picture)
-                    self._log("left-out", step, picture=picture, reason=reason)
-        if len(self.left_out) > max(self.config.max_failed * len(split), ALWAYS_FORGIVEN):
-            raise too_many_broken(len(self.left_out), len(split), self.config.max_failed)
+        for gathered in self.processes.gather(new):
+            for key, reason in gathered.items():
+                if key not in self.failed_images:
+                    self.failed_images.add(key)
+                    self._log("left-out", step, picture=key, reason=reason)
+        if len(self.failed_images) > max(self.config.max_failed * len(split), MIN_ALLOWED_FAILURES):
+            raise too_many_failures(len(self.failed_images), len(split), self.config.max_failed)
 
-    def _known_left_out(self) -> set[str]:
+    def _logged_failures(self) -> set[str]:
         return {line["picture"] for line in self.folder.metrics() if line["kind"] == "left-out"}
 
-    def _look(self) -> bool:
-        """At the dev pictures, with the averaged weights if there are any; whether the state must be kept."""
-        assert self.look is not None
-        with self.average.swapped_in() if self.average is not None else contextlib.nullcontext():
-            found = self.look()
-        score, step = found.pop("score"), self.place.step
-        self._log("score", step, **found)
-        better = score > self.place.best
-        if better:
-            self.place = replace(self.place, best=score, best_step=step, since_best=0)
-        else:
-            self.place = replace(self.place, since_best=self.place.since_best + 1)
-        patience = self.config.patience
-        if patience and self.place.since_best >= patience:
-            self.place = replace(self.place, stopped=True)
-            self.display.say(
-                f"stopped at step {step:,}: no better for {patience} looks, best at step {self.place.best_step:,}"
+    def _validate(self) -> bool:
+        """Score the EMA weights, or the weights where there is no EMA; return whether a checkpoint must keep them."""
+        assert self.validate is not None
+        with self.ema.swapped_in() if self.ema is not None else contextlib.nullcontext():
+            metrics = self.validate()
+        score, step, patience = metrics.pop("score"), self.state.step, self.config.patience
+        self._log("score", step, **metrics)
+        self.state = self.state.after_validation(score, patience)
+        best = self.state.best_step
+        if self.state.stopped:
+            validations = counted(patience, "validation")
+            self.display.message(
+                f"early stopping at step {step:,}: no better score in {validations}, best at step {best:,}"
             )
-        return better and patience > 0
+        return best == step and patience > 0
 
     def _save(self) -> None:
-        if self.processes.first:
+        if self.processes.is_rank_zero:
             self.folder.sync_metrics()
-        checkpoint.save(
-            self.folder.checkpoints,
-            checkpoint.state_of(self.objective, self.optimizer, self.average),
-            self._record(),
-            self.processes,
-        )
-        if self.processes.first:
-            before = [int(path.name[5:]) for path in whole_ones(self.folder.checkpoints)]
-            best = [self.place.best_step] if self.config.patience else []
-            checkpoint.keep_only(self.folder.checkpoints, [*best, *[s for s in before if s <= self.place.step][-2:]])
-        self.saved = time.monotonic()
+        tensors = checkpoint.state_of(self.objective, self.optimizer, self.ema)
+        checkpoint.save(self.folder.checkpoints, tensors, self._record(), self.processes)
+        if self.processes.is_rank_zero:
+            steps = [int(path.name[5:]) for path in complete_checkpoints(self.folder.checkpoints)]
+            best = [self.state.best_step] if self.config.patience else []
+            checkpoint.keep_only(self.folder.checkpoints, [*best, *[s for s in steps if s <= self.state.step][-2:]])
+        self.last_saved = time.monotonic()
 
     def _record(self) -> dict[str, Any]:
-        return {**self.place.record(), "processes": self.processes.world_size}
+        return {**self.state.to_record(), "processes": self.processes.world_size}
 
-    def _return_to(self, name: str, *, forget: bool = True) -> None:
-        """The state of a checkpoint; with `forget`, the run is there again."""
-        record = checkpoint.load(
-            self.folder.checkpoints / name, self.objective, self.optimizer, self.average, self.processes
-        )
+    def _load(self, path: Path) -> dict[str, Any]:
+        """Load a checkpoint's tensors and return its record."""
         self.unread = []
-        if not forget:
-            return
-        record.pop("processes")
-        self.place = place_of(record)
-        if self.processes.first:
-            self.folder.forget_after(self.place.step, self.place.skipped)
-        self.processes.barrier()
-        self.left_out, self.loader.failures = self._known_left_out(), {}  # those of forgotten steps are named again
+        return checkpoint.load(path, self.objective, self.optimizer, self.ema, self.processes)
 
-    def _roll_back(self, trouble: NotFinite) -> None:
-        """To the latest checkpoint; the step that went wrong is left out the next time."""
-        skipped = (*self.place.skipped, trouble.step - 1)
-        lately = [step + 1 for step in skipped if step + LATELY >= trouble.step]
-        if len(lately) > PATIENCE_WITH_INFINITY:
+    def _resume(self, path: Path) -> None:
+        """Continue from a checkpoint, and drop the metrics of later steps."""
+        record = self._load(path)
+        record.pop("processes")
+        self.state = TrainState.from_record(record)
+        if self.processes.is_rank_zero:
+            self.folder.truncate_metrics(self.state.step, self.state.skipped)
+        self.processes.barrier()
+        self.failed_images, self.loader.failures = self._logged_failures(), {}  # dropped ones will be logged again
+
+    def _roll_back(self, error: NonFinite) -> None:
+        """Resume from the latest checkpoint and skip the step that was not finite."""
+        skipped = (*self.state.skipped, error.step - 1)
+        recent = [step + 1 for step in skipped if step + WINDOW >= error.step]
+        if len(recent) > MAX_NON_FINITE:
             raise Diverged(
-                f"the {trouble.what} at step {trouble.step}, and {len(lately)} steps went that way lately "
-                f"({', '.join(map(str, lately))}): this run diverges.",
-                kept=f"{self.folder.checkpoints}, before it did",
+                f"training diverges: the {error.what} at step {error.step}, the last of {len(recent)} such steps "
+                f"({', '.join(map(str, recent))}).",
+                kept=f"{self.folder.checkpoints} holds earlier states",
                 try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32",
             )
-        latest = whole_ones(self.folder.checkpoints)[-1]
-        self._return_to(latest.name)
-        self.place = replace(self.place, skipped=skipped)
-        self._log("rolled-back", trouble.step, to=self.place.step, what=trouble.what)
-        if self.processes.first:
-            checkpoint.write_record(latest, self._record())  # a kill from here on does not bring the step back
-        self.display.say(
-            f"the {trouble.what} at step {trouble.step:,}: back to step {self.place.step:,}, and on without that one"
+        latest = complete_checkpoints(self.folder.checkpoints)[-1]
+        self._resume(latest)
+        self.state = replace(self.state, skipped=skipped)
+        self._log("rolled-back", error.step, to=self.state.step, what=error.what)
+        if self.processes.is_rank_zero:
+            checkpoint.write_record(latest, self._record())  # so that a resumed run skips the step, too
+        self.display.message(
+            f"the {error.what} at step {error.step:,}: rolled back to step {self.state.step:,}, skipping that step"
         )
 
     def _log(self, kind: str, step: int, **values: Any) -> None:
-        if self.processes.first:
+        if self.processes.is_rank_zero:
             self.folder.log(kind, step, **values)
             self.trackers.log(kind, step, values)
-
-
-def address(seed: int, number: int, rank: int) -> int:
-    """A seed for torch's generators that depends on the place alone."""
-    state = np.random.SeedSequence((seed % 2**64, 0xD0, number, rank)).generate_state(1, np.uint64)[0]
-    return int(state) >> 1  # torch takes 63 bits

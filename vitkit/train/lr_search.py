@@ -1,4 +1,4 @@
-"""The learning rate chosen as the paper does it: a run for each on part of the pictures, the rest to judge by."""
+"""Learning rate search as in the paper: a trial run for each candidate, scored on held-out images."""
 
 from __future__ import annotations
 
@@ -10,102 +10,98 @@ from typing import Any
 
 from vitkit.config.schema import Fit
 from vitkit.data.partition import partition
-from vitkit.data.sources.base import Data
+from vitkit.data.sources.dataset import Data
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.run_folder import CONFIG, RunError, RunFolder
 from vitkit.train import checkpoint
 from vitkit.train.distributed import Processes
 from vitkit.train.loop import Diverged
-from vitkit.train.trainer import Say, check_patience, check_unchanged, train
+from vitkit.train.trainer import PrintLine, check_patience, check_settings_unchanged, train
 
 
-def choose_rate(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say) -> Fit:
-    """The settings with the best of the candidates; runs that were finished before are not run again."""
+def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Fit:
+    """Return the settings with the best candidate; trials that are finished are not repeated."""
     candidates = config.lr_candidates or (config.lr / 3, config.lr, config.lr * 3)
     if config.objective != "labels":
-        raise ConfigError(
-            "--lr auto chooses by accuracy, which pre-training without labels has none of", try_="a number"
-        )
-    check_unchanged(config, folder)
-    check_patience(
-        config, partition(data, **config.partition)
-    )  # what the last run would refuse is better known before the first
-    tried = []
-    for rate in candidates:
-        trial = RunFolder(folder.path / "rates" / f"{rate:g}")
-        if processes.broadcast(_outcome(trial, data.multilabel) if processes.first else None) is None:
+        raise ConfigError("--lr auto needs labels; this run has none.", try_="--lr with a number")
+    check_settings_unchanged(config, folder)
+    check_patience(config, partition(data, **config.partition))  # fail before the first trial, not in the last run
+    trials = []
+    for lr in candidates:
+        trial = RunFolder(folder.path / "rates" / f"{lr:g}")
+        if processes.broadcast(_trial_result(trial, data.multilabel) if processes.is_rank_zero else None) is None:
             try:
-                _run(trial, replace(config, lr=rate), data, processes)
+                _run_trial(trial, replace(config, lr=lr), data, processes)
             except Interrupted as stopped:
                 raise Interrupted(
-                    f"stopped while trying learning rate {rate:g}; vitkit resume {folder.path} goes on from there",
+                    f"stopped while trying learning rate {lr:g}; vitkit resume {folder.path} continues from there",
                     stopped.code,
                 ) from stopped
-        found = processes.broadcast(
-            {"lr": rate, **(_outcome(trial, data.multilabel) or {})} if processes.first else None
+        result = processes.broadcast(
+            {"lr": lr, **(_trial_result(trial, data.multilabel) or {})} if processes.is_rank_zero else None
         )
-        tried.append(found)
-        say(
+        trials.append(result)
+        print_line(
             "tried",
-            f"learning rate {rate:g}: "
+            f"learning rate {lr:g}: "
             + (
                 "diverged"
-                if found["loss"] is None
-                else f"{found['top1']:.2%} of the dev pictures, loss {found['loss']:.4f}"
+                if result["loss"] is None
+                else f"{result['top1']:.2%} top-1 on the held-out images, loss {result['loss']:.4f}"
             ),
         )
-    if processes.first:
-        folder.add_to_record(learning_rates=tried)
-    usable = [one for one in tried if one["loss"] is not None]
+    if processes.is_rank_zero:
+        folder.add_to_record(learning_rates=trials)
+    usable = [one for one in trials if one["loss"] is not None]
     if not usable:
         raise RunError(
-            f"every learning rate of {', '.join(f'{rate:g}' for rate in candidates)} diverged.",
+            f"every learning rate of {', '.join(f'{lr:g}' for lr in candidates)} diverged.",
             try_="--set lr_candidates=… with lower ones",
         )
-    best = max(usable, key=partial(_merit, data.multilabel))
+    best = max(usable, key=partial(_score, data.multilabel))
     chosen = replace(config, lr=best["lr"], choose_lr=False)
-    # where the data have a val split of their own, the trial has seen all there is to fit
-    say(
+    # with a val split in the data, the trials have trained on all images already
+    print_line(
         "chosen",
         f"learning rate {best['lr']:g}"
-        + "; now with all pictures" * (partition(data, **chosen.partition).validation is None),
+        + "; now training on all images" * (partition(data, **chosen.partition).validation is None),
     )
     return chosen
 
 
-def _run(trial: RunFolder, config: Fit, data: Data, processes: Processes) -> None:
-    """A trial, or the rest of it; one that diverges is remembered as that."""
+def _run_trial(trial: RunFolder, config: Fit, data: Data, processes: Processes) -> None:
+    """Run or resume a trial; record if it diverges."""
     settings = replace(config, choose_lr=False, dev=config.dev or config.lr_dev, out=str(trial.path), track=())
-    if processes.broadcast((trial.path / CONFIG).exists()):  # begun before, in parts that fitted then
+    if processes.broadcast((trial.path / CONFIG).exists()):  # resumed, with the micro-batch that was chosen then
         settings = replace(trial.config(), device=config.device, workers=config.workers)
-    elif processes.first:
+    elif processes.is_rank_zero:
         trial.path.mkdir(parents=True, exist_ok=True)
     try:
         train(settings, data, trial, processes, _quiet)
     except Diverged as trouble:
-        if processes.first:
+        if processes.is_rank_zero:
             trial.add_to_record(diverged=str(trouble))
     finally:
         trial.close()
-    if processes.first:
+    if processes.is_rank_zero:
         checkpoint.keep_only(trial.checkpoints, ())
 
 
-def _outcome(trial: RunFolder, multilabel: bool) -> dict[str, float | None] | None:
-    """Of the weights that the trial kept; None before its end, a loss of None for one that diverged."""
+def _trial_result(trial: RunFolder, multilabel: bool) -> dict[str, float | None] | None:
+    """Return the result of the weights that the trial kept, with loss None if it diverged; None before its end."""
     if "diverged" in trial.record():
         return {"top1": 0.0, "loss": None}
     if not trial.finished:
         return None
-    looks = [line for line in trial.metrics() if line["kind"] == "score"]
-    kept = max(looks, key=partial(_merit, multilabel)) if trial.config().patience else looks[-1]
+    scores = [line for line in trial.metrics() if line["kind"] == "score"]
+    kept = max(scores, key=partial(_score, multilabel)) if trial.config().patience else scores[-1]
     return {"top1": kept["top1"], "loss": kept["loss"] if math.isfinite(kept["loss"]) else None}
 
 
-def _merit(multilabel: bool, found: Mapping[str, Any]) -> tuple[float, float]:
-    """As the loop sees it; of two rates that are right as often, the surer one."""
-    return (0.0 if multilabel else found["top1"], -found["loss"])
+def _score(multilabel: bool, result: Mapping[str, Any]) -> tuple[float, float]:
+    """Rank as the loop does: by accuracy, then by loss."""
+    return (0.0 if multilabel else result["top1"], -result["loss"])
 
 
 def _quiet(name: str, text: str) -> None:
-    """What a trial decides is what its run will say."""
+    """Print nothing: the final run prints the same decisions."""

@@ -1,8 +1,8 @@
-"""Computing in bf16: weights live in float32, are rounded on the way into a pass, and their gradients come back as wide
-as they are, or narrow to an optimizer that takes them so.
+"""Mixed precision: fp32 master weights, a bf16 copy of them for forward and backward.
 
-Everything between, the residual stream too, is bf16: half the bytes of autocast, which keeps LayerNorm and the stream
-in float32. Moments, averages and checkpoints know nothing of it. FSDP does the same by itself.
+Gradients are cast to fp32, or stay bf16 for an optimizer that takes them so (fused_adamw.py). Activations, the residual
+stream too, are bf16: half the bytes of autocast, which keeps LayerNorm and the stream in fp32. Optimizer state, EMA and
+checkpoints are fp32. FSDP has a mixed-precision policy of its own.
 """
 
 from __future__ import annotations
@@ -15,39 +15,38 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vitkit.kernels.dispatch import INTERPRETED
-from vitkit.train.objectives.labels import Measured, Objective
+from vitkit.train.objectives.base import LossAndMetrics, Objective
 
 
-class Narrow(nn.Module):
-    """An objective whose model computes in bf16; losses and colours stay as precise as they are."""
+class MixedPrecision(nn.Module):
+    """An objective whose model computes in bf16; the loss and the pixels keep their precision."""
 
-    def __init__(self, objective: Objective, *, one_by_one: bool = False):
+    def __init__(self, objective: Objective, *, per_tensor: bool = False):
         super().__init__()
-        self.inside = _Swapped(objective)
-        self.one_by_one = one_by_one  # for DDP, which sends gradients on as they come: they are not to come at once
-        self.learning, self.still = Copies(), Copies()
+        self.swapped = _SwappedWeights(objective)
+        self.per_tensor = per_tensor  # for DDP, whose all-reduce overlaps with backward
+        self.trainable, self.frozen = Bf16Copies(), Bf16Copies()
 
-    def compile(self, *given: Any, **options: Any) -> None:
-        """All but rounding the weights, which is one launch for all of them out here, and one for each inside."""
-        self.inside.compile(*given, **options)
+    def compile(self, *arguments: Any, **options: Any) -> None:
+        """Compile all but the cast of the weights: one launch for all in eager mode, one for each if compiled."""
+        self.swapped.compile(*arguments, **options)
 
-    def forward(self, pixels: Tensor, targets: Tensor) -> Measured:
-        wide = self.inside.wide()
-        at_once = (pixels.is_cuda or INTERPRETED) and not self.one_by_one and not torch.compiler.is_compiling()
-        return self.inside(
-            self.rounded(wide) if at_once else {name: one.bfloat16() for name, one in wide.items()}, pixels, targets
-        )
+    def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:
+        masters = self.swapped.master_weights()
+        together = (pixels.is_cuda or INTERPRETED) and not self.per_tensor and not torch.compiler.is_compiling()
+        weights = self.cast_weights(masters) if together else {name: one.bfloat16() for name, one in masters.items()}
+        return self.swapped(weights, pixels, targets)
 
-    def rounded(self, wide: dict[str, Tensor]) -> dict[str, Tensor]:
-        """In bf16, all at once."""
-        learning = [name for name, tensor in wide.items() if tensor.requires_grad]
-        still = [name for name, tensor in wide.items() if not tensor.requires_grad]  # frozen: nothing goes back to them
-        found = dict(zip(still, self.still([wide[name] for name in still]), strict=True))
-        return found | dict(zip(learning, _Round.apply(self.learning, *(wide[name] for name in learning)), strict=True))
+    def cast_weights(self, masters: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return all weights in bf16, cast together."""
+        trainable = {name: tensor for name, tensor in masters.items() if tensor.requires_grad}
+        frozen = {name: tensor for name, tensor in masters.items() if not tensor.requires_grad}  # have no backward
+        copies = dict(zip(frozen, self.frozen([*frozen.values()]), strict=True))
+        return copies | dict(zip(trainable, _CastToBf16.apply(self.trainable, *trainable.values()), strict=True))
 
 
-class _Swapped(nn.Module):
-    """An objective with other numbers in the place of its own."""
+class _SwappedWeights(nn.Module):
+    """An objective that is called with other weights in place of its own."""
 
     def __init__(self, objective: Objective):
         super().__init__()
@@ -57,91 +56,93 @@ class _Swapped(nn.Module):
             for path, module in objective.named_modules()
             for held in (module._parameters, module._buffers if path.startswith("model") else {})
             for name in held
-        }  # where each of them is: looking for all of them again takes a tenth of a step
+        }  # where each tensor is stored: walking the modules in every step takes a tenth of it
 
-    def wide(self) -> dict[str, Tensor]:
-        """Weights, and the model's tables, by name."""
-        found = {name: held[key] for name, (held, key) in self.slots.items()}
-        return {name: tensor for name, tensor in found.items() if tensor is not None and tensor.is_floating_point()}
+    def master_weights(self) -> dict[str, Tensor]:
+        """Return the objective's weights and the model's floating-point buffers by name."""
+        tensors = {name: held[key] for name, (held, key) in self.slots.items()}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None and tensor.is_floating_point()}
 
-    def forward(self, numbers: dict[str, Tensor], pixels: Tensor, targets: Tensor) -> Measured:
+    def forward(self, weights: dict[str, Tensor], pixels: Tensor, targets: Tensor) -> LossAndMetrics:
         if torch.compiler.is_compiling():
-            return functional_call(self.objective, numbers, (pixels, targets))
-        own = self.wide()
+            return functional_call(self.objective, weights, (pixels, targets))
+        own = self.master_weights()
         try:
-            self._put(numbers)
-            measured: Measured = self.objective(pixels, targets)
-            return measured
+            self._assign(weights)
+            output: LossAndMetrics = self.objective(pixels, targets)
+            return output
         finally:
-            self._put(own)
+            self._assign(own)
 
-    def _put(self, numbers: dict[str, Tensor]) -> None:
-        for name, tensor in numbers.items():
+    def _assign(self, weights: dict[str, Tensor]) -> None:
+        for name, tensor in weights.items():
             held, key = self.slots[name]
             held[key] = tensor
 
 
-class Copies:
-    """Weights in bf16: made for every pass, or kept, for an optimizer that moves them along with the weights. Kept ones
-    are made again where anybody else has changed a weight, which torch counts."""
+class Bf16Copies:
+    """The bf16 copies of fp32 master weights.
+
+    They are made in every forward pass, or persistent, for an optimizer that updates them with the weights. A
+    persistent copy is refreshed where anything else has changed its weight, which torch's version counter shows.
+    """
 
     def __init__(self) -> None:
-        self.kept = False
+        self.persistent = False
         self.weights: list[Tensor] = []
-        self.narrow: dict[int, Tensor] = {}  # by the weight's id
-        self.versions: dict[int, int] = {}  # of the weight that a copy is of
+        self.copies: dict[int, Tensor] = {}  # by the id of the weight
+        self.versions: dict[int, int] = {}  # of the weight when it was copied
 
     def __call__(self, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        if not self.kept:
-            return _copied(weights, [torch.bfloat16] * len(weights))
-        if [id(weight) for weight in weights] != list(self.narrow):
-            self.weights, self.versions = list(weights), {}  # held, so that an id stays theirs
-            self.narrow = {id(weight): torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights}
-        self.renew()
-        return tuple(copy.detach() for copy in self.narrow.values())
+        if not self.persistent:
+            return _cast(weights, [torch.bfloat16] * len(weights))
+        if [id(weight) for weight in weights] != list(self.copies):
+            self.weights, self.versions = list(weights), {}  # referenced, so that their ids stay valid
+            self.copies = {id(weight): torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights}
+        self.refresh()
+        return tuple(copy.detach() for copy in self.copies.values())
 
-    def renew(self) -> None:
-        """Kept ones, in place."""
+    def refresh(self) -> None:
+        """Update persistent copies of changed weights, in place."""
         changed = [weight for weight in self.weights if self.versions.get(id(weight)) != weight._version]
         if changed:
             with torch.no_grad():
                 torch._foreach_copy_(self.of(changed), changed)
-            self._count(changed)
+            self._record_versions(changed)
 
     def of(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        return [self.narrow[id(weight)] for weight in weights]
+        return [self.copies[id(weight)] for weight in weights]
 
-    def moved(self, weights: Sequence[Tensor]) -> None:
-        """These weights and their copies, by somebody whom torch did not see."""
-        same = [weight for weight in weights if self.versions[id(weight)] == weight._version]
+    def mark_updated(self, weights: Sequence[Tensor]) -> None:
+        """Record that a kernel has updated these weights and their copies, which torch's counter does not see."""
+        unchanged = [weight for weight in weights if self.versions[id(weight)] == weight._version]
         torch.autograd.graph.increment_version([*weights, *self.of(weights)])
-        self._count(same)
+        self._record_versions(unchanged)
 
-    def _count(self, weights: Sequence[Tensor]) -> None:
+    def _record_versions(self, weights: Sequence[Tensor]) -> None:
         self.versions |= {id(weight): weight._version for weight in weights}
 
 
-class _Round(torch.autograd.Function):
-    """All weights in one launch, and their gradients in another: with a small model, launches are what takes time."""
+class _CastToBf16(torch.autograd.Function):
+    """Cast all weights in one launch and their gradients in another: launches dominate the time of a small model."""
 
     @staticmethod
-    def forward(ctx: Any, copies: Copies, *wide: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, copies: Bf16Copies, *masters: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.wanted = [weight.grad_dtype or weight.dtype for weight in wide]
-        return copies(wide)
+        ctx.grad_dtypes = [weight.grad_dtype or weight.dtype for weight in masters]
+        return copies(masters)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         others = {
-            number: grad for number, grad in enumerate(grads) if grad is not None and grad.dtype != ctx.wanted[number]
+            index: grad for index, grad in enumerate(grads) if grad is not None and grad.dtype != ctx.grad_dtypes[index]
         }
-        converted = dict(
-            zip(others, _copied(list(others.values()), [ctx.wanted[number] for number in others]), strict=True)
-        )
-        return None, *(converted.get(number, grad) for number, grad in enumerate(grads))
+        dtypes = [ctx.grad_dtypes[index] for index in others]
+        converted = dict(zip(others, _cast(list(others.values()), dtypes), strict=True))
+        return None, *(converted.get(index, grad) for index, grad in enumerate(grads))
 
 
-def _copied(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+def _cast(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
     copies = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
     if copies:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""How many steps of how many pictures, and how they are shared out; a plan that cannot train anything is refused."""
+"""The plan of a run: steps, epochs, and the batch divided by processes and gradient accumulation."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from vitkit.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
+    """The length of a run and the division of its batch."""
+
     steps: int
-    pictures: int  # to fit
-    batch: int  # pictures per step, over all processes
-    micro: int  # pictures per pass and process
+    images: int  # in the training split
+    batch: int  # images per step, over all processes
+    micro: int  # images per micro-batch and process
     processes: int
 
     @property
     def accumulate(self) -> int:
-        """Passes per step."""
+        """The micro-batches per step and process."""
         return self.batch // (self.micro * self.processes)
 
     @property
     def epochs(self) -> float:
-        return self.steps * self.batch / self.pictures
+        return self.steps * self.batch / self.images
 
     def describe(self) -> str:
-        parts = [f"{self.processes} processes"] if self.processes > 1 else []
-        parts += [f"{self.accumulate} accumulated"] if self.accumulate > 1 else []
-        shared = f" = {self.micro} x " + " x ".join(parts) if parts else ""
+        """Return "500 steps, batch 512 = 2 x 256 accumulated, 69.6 epochs of 3,680 images"."""
+        factors = [f"{self.processes} processes"] if self.processes > 1 else []
+        factors += [str(self.accumulate)] if self.accumulate > 1 else []
+        division = f" = {' x '.join([*factors, str(self.micro)])}" if factors else ""
+        division += " accumulated" * (self.accumulate > 1)
         steps, epochs = f"{self.steps:,} step{'s' * (self.steps != 1)}", f"{self.epochs:.3g}"
-        return (
-            f"{steps}, batch {self.batch}{shared}, {epochs} epoch{'s' * (epochs != '1')} of {self.pictures:,} pictures"
-        )
+        return f"{steps}, batch {self.batch}{division}, {epochs} epoch{'s' * (epochs != '1')} of {self.images:,} images"
 
 
-def count_steps(config: Fit, pictures: int) -> Fit:
-    """Length and warm-up in steps; what leaves no step, or none after the warm-up, is an error with a way out."""
+def count_steps(config: Fit, images: int) -> Fit:
+    """Return the settings with length and warm-up in steps; raise if no step is left, or none after the warm-up."""
     if config.steps is None and config.epochs is None:
-        raise ConfigError("how long to train is not said", try_="--steps or --epochs")
-    steps = config.steps or int((config.epochs or 0) * pictures / config.batch)
+        raise ConfigError("the length of training is not set", try_="--steps or --epochs")
+    steps = config.steps or int((config.epochs or 0) * images / config.batch)
     if steps < 1:
-        seen = int((config.epochs or 0) * pictures)
-        fewer = f"--batch {max(seen // 4, 1)}, or " if seen else ""
+        samples = int((config.epochs or 0) * images)
+        fewer = f"--batch {max(samples // 4, 1)}, or " if samples else ""
         raise ConfigError(
-            f"epochs = {config.epochs:g} over {pictures:,} pictures is no step of batch {config.batch}",
-            try_=f"{fewer}--epochs {math.ceil(10 * config.batch / pictures)}",
+            f"epochs = {config.epochs:g} over {images:,} images is less than one step of batch {config.batch}",
+            try_=f"{fewer}--epochs {math.ceil(10 * config.batch / images)}",
         )
     warmup = config.schedule.warmup
     warmup = round(warmup * steps if warmup < 1 else warmup)
     if warmup >= steps:
         raise ConfigError(
-            f"the warm-up of {warmup:,} steps is all of the run's {steps:,}",
+            f"the warm-up of {warmup:,} steps is as long as the run, which has {steps:,}",
             try_="--set schedule.warmup=0.1 for a tenth of the run, or more steps",
         )
     return replace(config, steps=steps, epochs=None, schedule=replace(config.schedule, warmup=warmup))
 
 
-def check_shares(config: Fit, processes: int) -> int:
-    """Pictures per step and process."""
+def batch_per_process(config: Fit, processes: int) -> int:
+    """Return the images per step and process; raise if the batch cannot be divided evenly."""
     if config.batch % processes:
         raise ConfigError(
-            f"a batch of {config.batch} cannot be shared by {processes} processes",
+            f"a batch of {config.batch} cannot be divided by {processes} processes",
             try_=f"--batch {-(-config.batch // processes) * processes}",
         )
     return config.batch // processes
 
 
 def divisors(number: int) -> list[int]:
-    """Largest first."""
-    return [part for part in range(number, 0, -1) if number % part == 0]
+    """Return all divisors, largest first."""
+    return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]
 
 
-def largest_divisor(number: int, most: int) -> int:
-    return next(part for part in divisors(number) if part <= max(most, 1))
+def largest_divisor(number: int, limit: int) -> int:
+    return next(divisor for divisor in divisors(number) if divisor <= max(limit, 1))

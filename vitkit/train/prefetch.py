@@ -1,4 +1,4 @@
-"""Batches on their way to a GPU: pictures travel while it is at the step before."""
+"""Prefetching to a GPU: a batch is copied on a stream of its own while the previous step computes."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from torch import Tensor
 from vitkit.data.batch import Batch
 
 
-class Sender:
-    """Two places on the device, in turn: a host that is ten steps ahead of it fills no more than that."""
+class Prefetcher:
+    """Copies batches to the device into two alternating buffers, however far the host runs ahead."""
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.aside = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.places: dict[int, Tensor] = {}
-        self.free: dict[int, torch.cuda.Event] = {}  # when nobody reads a place any more
-        self.sent = 0
+        self.copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.buffers: dict[int, Tensor] = {}
+        self.released: dict[int, torch.cuda.Event] = {}  # when all readers of a buffer have been launched
+        self.count = 0
 
     def __call__(self, batch: Batch) -> Batch:
-        """On the device. Its pictures hold until the next but one is sent, or for as long as work that was launched by
-        then reads them."""
-        if self.aside is None or batch.images.device == self.device:
+        """Return the batch on the device; its images are valid for two calls and for work launched in between."""
+        if self.copy_stream is None or batch.images.device == self.device:
             return batch.to(self.device)
-        here, turn, before = torch.cuda.current_stream(self.device), self.sent % 2, (self.sent - 1) % 2
-        self.free[before] = here.record_event()  # whoever reads the batch before has been launched
-        place = self.places.get(turn)
-        if place is None or (place.shape, place.dtype) != (batch.images.shape, batch.images.dtype):
-            place = self.places[turn] = torch.empty_like(batch.images, device=self.device)
-            self.free[turn] = here.record_event()  # and whoever had this memory
-        self.aside.wait_event(self.free[turn])
-        with torch.cuda.stream(self.aside):
-            place.copy_(batch.images, non_blocking=True)
-        here.wait_stream(self.aside)
-        self.sent += 1
-        return replace(batch, images=place, labels=batch.labels.to(self.device, non_blocking=True))
+        compute_stream = torch.cuda.current_stream(self.device)
+        index, previous = self.count % 2, (self.count - 1) % 2
+        self.released[previous] = compute_stream.record_event()  # all work on the previous batch has been launched
+        buffer = self.buffers.get(index)
+        if buffer is None or (buffer.shape, buffer.dtype) != (batch.images.shape, batch.images.dtype):
+            buffer = self.buffers[index] = torch.empty_like(batch.images, device=self.device)
+            self.released[index] = compute_stream.record_event()  # earlier work may still use this memory
+        self.copy_stream.wait_event(self.released[index])
+        with torch.cuda.stream(self.copy_stream):
+            buffer.copy_(batch.images, non_blocking=True)
+        compute_stream.wait_stream(self.copy_stream)
+        self.count += 1
+        return replace(batch, images=buffer, labels=batch.labels.to(self.device, non_blocking=True))

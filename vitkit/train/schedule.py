@@ -1,4 +1,4 @@
-"""How the learning rate moves through a run: a linear rise to its peak, then a decay. A function of the step alone."""
+"""Learning rate schedules: linear warm-up, then decay; a function of the step alone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 from vitkit.config.schema import Schedule
 
 
-def factor(schedule: Schedule, step: int, steps: int) -> float:
-    """What the peak learning rate is multiplied by for update number `step`, from 0, of `steps`."""
-    rise = min((step + 1) / max(schedule.warmup, 1), 1.0)
-    # as big_vision has it: a cooldown longer than what is left after the warm-up lowers the peak too
-    fall = min(max(steps - step, 0) / max(schedule.cooldown, 1), 1.0)
-    return rise * _decay(schedule, step, steps) * fall
+def lr_factor(schedule: Schedule, step: int, steps: int) -> float:
+    """Return the factor on the peak learning rate at optimizer step `step`, counted from 0, of `steps`."""
+    warmup = min((step + 1) / max(schedule.warmup, 1), 1.0)
+    # as in big_vision: a cooldown longer than the steps after the warm-up lowers the peak, too
+    cooldown = min(max(steps - step, 0) / max(schedule.cooldown, 1), 1.0)
+    return warmup * _decay(schedule, step, steps) * cooldown
 
 
 def _decay(schedule: Schedule, step: int, steps: int) -> float:
-    """1 until the warm-up is over. The last update still moves: nothing is reached one step after it."""
+    """Return the decay, 1 until the warm-up is over; it reaches 0 one step after the last."""
     since = max(step - schedule.warmup, 0)
     progress = min(since / max(steps - schedule.warmup, 1), 1.0)
     match schedule.kind:

@@ -1,4 +1,4 @@
-"""Ctrl-C, and schedulers' signals: the step under way is finished, the state saved, and the way to resume said."""
+"""Signal handlers for Ctrl-C and preemption: the run finishes its step, saves a checkpoint and says how to resume."""
 
 from __future__ import annotations
 
@@ -9,39 +9,44 @@ from typing import Any
 
 from vitkit.errors import Interrupted
 
-ASKING = (signal.SIGINT, signal.SIGTERM)
-# a terminal that is gone, and what schedulers are often told to send; not where somebody listens, or nohup was said
-AS_WELL = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name))
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# a closed terminal, and what schedulers often send before preemption; left alone where a handler is set (nohup, too)
+OPTIONAL_SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name))
 
 
 class StopRequest:
-    """As a context: signals ask politely. A second Ctrl-C does not; of the others one may come several times and mean
-    one stop, as a scheduler signals every process, and torchrun passes on what it got."""
+    """A context in which a signal requests a stop; a second Ctrl-C raises KeyboardInterrupt.
+
+    Other signals may arrive several times: a scheduler signals every process, and torchrun forwards what it got.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self.signal is not None
 
     def interrupted(self, message: str) -> Interrupted:
         return Interrupted(message, 128 + (self.signal or signal.SIGTERM))
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # nobody else may listen
-            for number in (*ASKING, *(also for also in AS_WELL if signal.getsignal(also) is signal.SIG_DFL)):
-                self._before[number] = signal.signal(number, self._heard)
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
+            for number in (
+                *STOP_SIGNALS,
+                *(one for one in OPTIONAL_SIGNALS if signal.getsignal(one) is signal.SIG_DFL),
+            ):
+                self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or number

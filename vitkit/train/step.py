@@ -1,6 +1,6 @@
-"""One step of training: each part of a batch forward and back, the gradient clipped, the weights moved.
+"""One training step: forward and backward of each micro-batch, gradient clipping, the optimizer's update.
 
-Nothing here waits for the device: what a step measured stays there until somebody asks.
+The host never waits for the device: losses and metrics stay there until they are read.
 """
 
 from __future__ import annotations
@@ -13,84 +13,88 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from vitkit.train.cuda_graph import Recorded, there_and_back
-from vitkit.train.distributed import gathering, whole
-from vitkit.train.fused_adamw import OnePass, leave, suits
-from vitkit.train.objectives.labels import Measured
+from vitkit.train.cuda_graph import CapturedPass, forward_backward
+from vitkit.train.distributed import full_tensor, gradient_sync
+from vitkit.train.fused_adamw import FusedAdamW, can_fuse, unfuse
+from vitkit.train.objectives.base import LossAndMetrics
 
-Part = tuple[Tensor, Tensor]  # pixels and targets, as an objective takes them
+MicroBatch = tuple[Tensor, Tensor]  # pixels and targets
 
 
 @dataclass(frozen=True)
-class Stepped:
-    """What a step measured, still on its device."""
+class StepResult:
+    """The loss, gradient norm and metrics of a step, still on the device."""
 
     loss: Tensor
-    norm: Tensor  # of the gradient, before it was clipped
-    measures: dict[str, Tensor]
+    norm: Tensor  # of the gradient, before clipping
+    metrics: dict[str, Tensor]
 
 
 class Step:
+    """A callable that takes one optimizer step from `accumulate` micro-batches."""
+
     def __init__(
         self,
-        shared: nn.Module,
+        wrapped: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
         clip: float,
-        parts: int = 1,
-        recorded: bool = False,
+        accumulate: int = 1,
+        captured: bool = False,
     ):
-        self.shared = shared  # what `share` made of an objective
+        self.wrapped = wrapped  # what `parallelize` returned
         self.optimizer = optimizer
-        self.clip = clip or math.inf  # global norm; 0: not clipped, and still measured
-        self.parts = parts  # of a batch, one after the other; their gradients add up
-        self.parameters = [parameter for parameter in shared.parameters() if parameter.requires_grad]
-        self.one_pass = OnePass(shared.learning, optimizer) if suits(shared, optimizer, parts) else None
-        if self.one_pass is None:
-            leave(shared, self.parameters)
-        self.recorded = Recorded(shared, self.parameters) if recorded else None
-        # fused optimizers divide gradients as they read them: a pass over all of them less than clipping them before
-        self.divides = self.one_pass is not None or (
+        self.clip = clip or math.inf  # global norm; 0: no clipping, but the norm is still measured
+        self.accumulate = accumulate  # micro-batches in a step
+        self.parameters = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+        self.fused_adamw = (
+            FusedAdamW(wrapped.trainable, optimizer) if can_fuse(wrapped, optimizer, accumulate) else None
+        )
+        if self.fused_adamw is None:
+            unfuse(wrapped, self.parameters)
+        self.captured = CapturedPass(wrapped, self.parameters) if captured else None
+        # fused optimizers scale gradients as they read them, which saves a pass over all gradients
+        self.optimizer_clips = self.fused_adamw is not None or (
             all(group.get("fused") for group in optimizer.param_groups)
             and not any(isinstance(parameter, DTensor) for parameter in self.parameters)
         )
 
-    def __call__(self, parts: Iterator[Part]) -> Stepped:
-        """A part is asked for when its turn comes, and let go after it."""
-        losses, measured = [], []
-        for number in range(self.parts):
-            loss, measures = self._pass(*next(parts), last=number == self.parts - 1)
+    def __call__(self, micro_batches: Iterator[MicroBatch]) -> StepResult:
+        """Take one step; each micro-batch is fetched when it is needed and released before the next."""
+        losses, metrics = [], []
+        for index in range(self.accumulate):
+            loss, values = self._forward_backward(*next(micro_batches), last=index == self.accumulate - 1)
             losses.append(loss)
-            measured.append(measures)
-        norm = self._move()
+            metrics.append(values)
+        norm = self._clip_and_update()
         self.optimizer.zero_grad(set_to_none=True)
-        means = {name: torch.stack([one[name] for one in measured]).mean() for name in measured[0]}
-        return Stepped(torch.stack(losses).mean(), whole(norm).detach(), means)
+        means = {name: torch.stack([values[name] for values in metrics]).mean() for name in metrics[0]}
+        return StepResult(torch.stack(losses).mean(), full_tensor(norm).detach(), means)
 
-    def _move(self) -> Tensor:
-        """By the gradient, scaled down to `clip` where its norm is above; that norm."""
-        if not self.divides:
+    def _clip_and_update(self) -> Tensor:
+        """Clip the gradient, take one optimizer step and return the norm before clipping."""
+        if not self.optimizer_clips:
             norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
             self.optimizer.step()
             return norm
         norm = total_norm([one.grad for one in self.parameters if one.grad is not None])
         scale = ((norm + 1e-6) / self.clip).clamp(min=1.0)
-        if self.one_pass is not None:
-            self.one_pass(scale)
+        if self.fused_adamw is not None:
+            self.fused_adamw(scale)
             return norm
         self.optimizer.grad_scale = None if math.isinf(self.clip) else scale  # type: ignore[attr-defined]
         self.optimizer.step()
         return norm
 
-    def _pass(self, pixels: Tensor, targets: Tensor, *, last: bool) -> Measured:
-        if self.recorded is not None:
-            return self.recorded(pixels, targets)
-        with gathering(self.shared, last):
-            return there_and_back(self.shared, pixels, targets, self.parts)
+    def _forward_backward(self, pixels: Tensor, targets: Tensor, *, last: bool) -> LossAndMetrics:
+        if self.captured is not None:
+            return self.captured(pixels, targets)
+        with gradient_sync(self.wrapped, last):
+            return forward_backward(self.wrapped, pixels, targets, self.accumulate)
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:
-    """Of all numbers together, in float32 at least."""
+    """Return the global L2 norm of the gradients, computed in fp32 at least."""
     if not grads:
         return torch.zeros(())
     norms = torch._foreach_norm(grads, 2, torch.promote_types(grads[0].dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""metrics.jsonl is always written; TensorBoard and Weights & Biases see the same lines when asked for."""
+"""Experiment trackers: TensorBoard and Weights & Biases get the values of metrics.jsonl with --track."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitkit.errors import ConfigError
 
 
 def check_installed(names: Iterable[str]) -> None:
-    """Before anything long begins: a run that chooses its learning rate first comes to its trackers hours later."""
+    """Raise if a tracker's package is missing, before anything long such as a learning rate search begins."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
@@ -27,7 +27,7 @@ class _Tracker(Protocol):
 
 
 class Trackers:
-    """`step` is the one that a run goes on from: what was logged after it is logged again."""
+    """The trackers of a run; `step` is the one it resumes from: later ones are logged once more."""
 
     def __init__(self, names: Iterable[str], folder: Path, settings: Mapping[str, Any], *, step: int = 0):
         kinds: dict[str, Callable[[], _Tracker]] = {
@@ -37,9 +37,9 @@ class Trackers:
         self.trackers = [kinds[name]() for name in names]
 
     def log(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if isinstance(value, (int, float))}
+        scalars = {f"{kind}/{name}": float(value) for name, value in values.items() if isinstance(value, (int, float))}
         for tracker in self.trackers:
-            tracker.log(step, numbers)
+            tracker.log(step, scalars)
 
     def close(self) -> None:
         for tracker in self.trackers:
@@ -68,11 +68,11 @@ class _WandB:
 
         try:
             self.run = wandb.init(
-                dir=folder, name=folder.name, id=_identity(folder), resume="allow", config=dict(settings)
+                dir=folder, name=folder.name, id=_run_id(folder), resume="allow", config=dict(settings)
             )
         except wandb.Error as error:
             raise ConfigError(f"--track wandb: {error}", try_="wandb login, or WANDB_MODE=offline") from error
-        self.run.define_metric("*", step_metric="step")  # its own count of steps cannot go back, as a resumed run does
+        self.run.define_metric("*", step_metric="step")  # W&B's own step cannot go back, which a resumed run's does
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log({"step": step, **values})
@@ -81,8 +81,8 @@ class _WandB:
         self.run.finish()
 
 
-def _identity(folder: Path) -> str:
-    """The same for a run that is resumed; another for a later run in a folder of the same name."""
+def _run_id(folder: Path) -> str:
+    """Return the id of the run: the same after resuming, another for a new run in a folder of the same name."""
     file = folder / ".wandb-id"
     if not file.exists():
         file.write_text(uuid.uuid4().hex, encoding="utf-8")

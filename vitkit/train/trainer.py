@@ -1,4 +1,4 @@
-"""Settings and data → a trained model in a run folder: what was decided is said first, then the loop runs."""
+"""Training a model from settings and data into a run folder; the decisions are printed before the loop starts."""
 
 from __future__ import annotations
 
@@ -8,49 +8,48 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch.distributed.fsdp import FSDPModule
 
-from vitkit.compute.split_logits import answers
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.cost import cost
-from vitkit.data.loader import Loader, Reader
+from vitkit.data.loader import Loader, SplitDataset
 from vitkit.data.partition import Partition, partition
-from vitkit.data.sources.base import Data, DataError, Split
-from vitkit.data.transforms import Fast
+from vitkit.data.sources.dataset import Data, Split
+from vitkit.data.transforms import TrainTransform
 from vitkit.devices import (
-    Precision,
-    computing_with,
+    TrainPrecision,
     describe_device,
     free_memory,
     pick_precision,
-    pick_readers,
     pick_threads,
+    pick_workers,
+    use_threads,
 )
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import cuda_graph
-from vitkit.train.checkpoint import check_shared
-from vitkit.train.compilation import Compiling, compile_now, decide
-from vitkit.train.distributed import Processes, Sharing, pick_sharing, share, whole
-from vitkit.train.eight_bits import multiply_8_bits
+from vitkit.train.checkpoint import check_folder_shared
+from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
+from vitkit.train.distributed import Parallelism, Processes, full_tensor, parallelize, pick_parallelism
+from vitkit.train.eight_bits import use_fp8
 from vitkit.train.ema import EMA
-from vitkit.train.initial_model import remember_model, restart_model, start_model
-from vitkit.train.loop import Look, Training
-from vitkit.train.microbatch import settle
-from vitkit.train.objectives.labels import Labels, Objective, class_weights
+from vitkit.train.initial_model import initial_model, restored_model, write_description
+from vitkit.train.loop import TrainingLoop
+from vitkit.train.microbatch import choose_micro_batch
+from vitkit.train.objectives.base import Objective
+from vitkit.train.objectives.labels import Labels, class_weights
 from vitkit.train.objectives.masked_patch import MaskedPatch
 from vitkit.train.optimizer import build_optimizer, describe, freeze
-from vitkit.train.plan import Plan, check_shares, count_steps, largest_divisor
+from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divisor
 from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers
-from vitkit.weights.run_checkpoints import latest_step, whole_ones
+from vitkit.train.validation import build_validation
+from vitkit.weights.run_checkpoints import complete_checkpoints, latest_step
 from vitkit.weights.save import save
 
-FREE_TO_CHANGE = (
+CHANGEABLE_ON_RESUME = (
     "data",
     "out",
     "device",
@@ -62,74 +61,76 @@ FREE_TO_CHANGE = (
     "compile",
     "recompute",
     "cuda_graph",
-)  # on resuming
+)
 
-Say = Callable[[str, str], None]  # a name and what was decided
+PrintLine = Callable[[str, str], None]  # a label and what was decided
 
 
-def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say: Say) -> Partition:
-    """The whole run, or the rest of it; at the end the folder holds the model."""
+def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Partition:
+    """Run or resume the training; at the end the folder holds the model."""
     splits = partition(data, **config.partition)
     labelled = config.objective == "labels"
     check_patience(config, splits)
-    say(
+    print_line(
         "data",
         f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
-        + (f", {len(data.classes)} classes, {_spread(splits.train, data)}" if labelled else ""),
+        + (f", {len(data.classes)} classes, {_class_sizes(splits.train, data)}" if labelled else ""),
     )
     config = count_steps(config, len(splits.train))
-    begins = processes.broadcast(not whole_ones(folder.checkpoints))
-    if not begins:
-        check_unchanged(config, folder)
-    part = check_shares(config, processes.world_size)
-    model, words = (
-        start_model(config, data.classes if labelled else (), multilabel=data.multilabel)
-        if begins
-        else restart_model(folder.checkpoints)
+    is_new = processes.broadcast(not complete_checkpoints(folder.checkpoints))
+    if not is_new:
+        check_settings_unchanged(config, folder)
+    share = batch_per_process(config, processes.world_size)
+    model, description = (
+        initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
+        if is_new
+        else restored_model(folder.checkpoints)
     )
     frozen = freeze(model, config.freeze)
-    say("model", words + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
-    torch.manual_seed(config.seed)  # an objective may draw weights of its own, whatever those of the model are from
+    print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
+    torch.manual_seed(config.seed)  # for weights of the objective, independent of how the model was made
     objective = _objective(model, config, splits.train, data).to(processes.device)
     precision = pick_precision(config.precision, processes.device)
     if config.fp8:
-        multiply_8_bits(model, processes.device, precision)
-    micro, recompute = settle(objective, part, processes, precision, micro=config.micro, recompute=config.recompute)
+        use_fp8(model, processes.device, precision)
+    micro, recompute = choose_micro_batch(
+        objective, share, processes, precision, micro=config.micro, recompute=config.recompute
+    )
     plan = Plan(
         steps=config.steps or 0,
-        pictures=len(splits.train),
+        images=len(splits.train),
         batch=config.batch,
         processes=processes.world_size,
-        micro=largest_divisor(part, micro),
+        micro=largest_divisor(share, micro),
     )
     if plan.micro == 1 and (config.augment.mixup or config.augment.cutmix):
         raise ConfigError(
-            "mixing needs two pictures in a pass, and there is one",
+            "mixup and cutmix need two images in a micro-batch, and there is one",
             try_="--set augment.mixup=0 augment.cutmix=0, a larger --batch, or a smaller --image",
         )
-    sharing = pick_sharing(
+    parallelism = pick_parallelism(
         config.parallel, processes.world_size, cost(model.config).state_bytes, free_memory(processes.device)
     )
-    asked = config.compile
-    recorded = cuda_graph.decide(config.cuda_graph, objective, plan, processes, precision, sharing)
-    compiling = decide(asked, objective, plan, processes, precision, sharing, recorded=recorded)
-    if begins:
-        # resuming in the same parts and numbers is resuming exactly
+    requested = config.compile
+    captured = cuda_graph.should_capture(config.cuda_graph, objective, plan, processes, precision, parallelism)
+    decision = should_compile(requested, objective, plan, processes, precision, parallelism, captured=captured)
+    if is_new:
+        # resuming is exact with the same micro-batch and precision
         config = replace(
             config,
             micro=plan.micro,
             precision=precision,
             recompute="yes" if recompute else "no",
-            compile="yes" if compiling.pays else "no",
+            compile="yes" if decision.compiles else "no",
         )
-        if processes.first:
+        if processes.is_rank_zero:
             folder.write_config(config)
             folder.add_to_record(settings=toml.to_tables(config))
-            remember_model(model, folder.checkpoints)
-    found, readers = cost(model.config), pick_readers(config.workers, processes.device, processes.world_size)
-    threads = pick_threads(processes.device, found.macs)
-    say("device", describe_device(processes.device, threads) + f"; {counted(readers, 'reader', 'readers')} of pictures")
-    training = _assemble(
+            write_description(model, folder.checkpoints)
+    estimate, workers = cost(model.config), pick_workers(config.workers, processes.device, processes.world_size)
+    threads = pick_threads(processes.device, estimate.macs)
+    print_line("device", f"{describe_device(processes.device, threads)}; {counted(workers, 'data worker')}")
+    loop = _build_loop(
         config,
         plan,
         objective,
@@ -137,26 +138,26 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
         folder,
         processes,
         precision,
-        sharing,
-        compiling,
-        readers,
-        say,
+        parallelism,
+        decision,
+        workers,
+        print_line,
         multilabel=data.multilabel,
-        recorded=recorded,
+        captured=captured,
     )
-    # weights, two moments and an average, in the two checkpoints that are kept and the one that is being written
+    # weights, two moments and the EMA, in two kept checkpoints and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
-    processes.alone(lambda: folder.check_space(3 * state))
-    check_shared(folder.path, processes)
-    if processes.first:
+    processes.on_rank_zero(lambda: folder.check_space(3 * state))
+    check_folder_shared(folder.path, processes)
+    if processes.is_rank_zero:
         folder.add_to_record(
             objective=config.objective,
             precision=precision,
             device=describe_device(processes.device, threads),
             processes=processes.world_size,
             split=splits.held_out,
-            parameters=found.parameters,
-            macs=found.macs,
+            parameters=estimate.parameters,
+            macs=estimate.macs,
             plan={
                 "steps": plan.steps,
                 "epochs": plan.epochs,
@@ -166,102 +167,101 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, say:
                 "processes": plan.processes,
             },
         )
-    with training.stop, computing_with(threads), closing(training.trackers):
-        if compiling.pays:
-            must = asked == "yes" and begins  # a run that goes on has it from where it began, perhaps another machine
-            say("compiled", compile_now(training.shared, objective, plan.micro, processes.device, must=must))
-        training.run()
-    trained = _trained(training, model)
-    if processes.first:
-        kept = training.place.best_step if config.patience and training.place.best_step else training.place.step
-        folder.add_to_record(kept_step=kept, stopped_early=training.place.stopped)
+    with loop.stop, use_threads(threads), closing(loop.trackers):
+        if decision.compiles:
+            must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
+            print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
+        loop.run()
+    trained = _trained_model(loop, model)
+    if processes.is_rank_zero:
+        kept = loop.state.best_step if config.patience and loop.state.best_step else loop.state.step
+        folder.add_to_record(kept_step=kept, stopped_early=loop.state.stopped)
         save(trained, folder.path)
     return splits
 
 
 def check_patience(config: Fit, splits: Partition) -> None:
+    """Raise if early stopping is on and there is no validation split."""
     if config.patience and splits.validation is None:
-        advice = "--set dev=0.1, or a val/ folder beside test/" if config.objective == "labels" else "patience = 0"
-        raise ConfigError(f"patience = {config.patience}: there are no pictures to see by when to stop", try_=advice)
+        advice = "--set dev=0.1, or a val/ folder next to test/" if config.objective == "labels" else "patience = 0"
+        raise ConfigError(
+            f"patience = {config.patience}: early stopping needs validation images, and there are none", try_=advice
+        )
 
 
-def _assemble(
+def _build_loop(
     config: Fit,
     plan: Plan,
     objective: Objective,
     splits: Partition,
     folder: RunFolder,
     processes: Processes,
-    precision: Precision,
-    sharing: Sharing,
-    compiling: Compiling,
-    readers: int,
-    say: Say,
+    precision: TrainPrecision,
+    parallelism: Parallelism,
+    decision: CompileDecision,
+    workers: int,
+    print_line: PrintLine,
     *,
     multilabel: bool,
-    recorded: bool,
-) -> Training:
+    captured: bool,
+) -> TrainingLoop:
     device, model = processes.device, objective.model
-    shared = share(objective, sharing, processes, precision, compiled=compiling.pays)
+    wrapped = parallelize(objective, parallelism, processes, precision, compiled=decision.compiles)
     optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
-    fast = Fast(
+    transform = TrainTransform(
         image=model.config.image,
         crop=config.augment.crop,
         aspect=config.augment.aspect,
         flip=config.augment.flip,
-        whole=model.metadata.preprocessing,
+        preprocessing=model.metadata.preprocessing,
     )
     loader = Loader(
-        Reader(split=splits.train, transform=fast, channels=model.config.channels, seed=config.seed),
-        batch=plan.batch // plan.accumulate,
-        workers=readers,
+        SplitDataset(split=splits.train, transform=transform, channels=model.config.channels, seed=config.seed),
+        batch_size=plan.batch // plan.accumulate,
+        workers=workers,
         rank=processes.rank,
-        ranks=processes.world_size,
-        pin=device.type == "cuda",
-        max_failed=config.max_failed if processes.world_size == 1 else 1.0,
-    )  # the loop adds up
+        world_size=processes.world_size,
+        pin_memory=device.type == "cuda",
+        max_failed=config.max_failed if processes.world_size == 1 else 1.0,  # the loop sums over ranks
+    )
     warmup = f" after {counted(int(config.schedule.warmup), 'warm-up step')}" if config.schedule.warmup else ""
-    say(
+    print_line(
         "recipe",
         "; ".join(
             [
-                config.recipe or "settings of your own",
+                config.recipe or "your settings",
                 describe(optimizer),
                 f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}",
-                *_regularised(config, model),
+                *_describe_regularisation(config, model),
             ]
         ),
     )
-    say("pictures", "; ".join(fast.describe() + _augmented(config)))
-    say(
-        "numbers",
-        precision
-        + ", over fp32 weights" * (precision == "bf16")
-        + ", products forward in fp8" * config.fp8
-        + f", {sharing}" * (sharing != "none")
-        + compiling.words
-        + ", each pass launched as one" * recorded,
-    )
-    again = ", each block gone through again on the way back" * (config.recompute == "yes")
-    say("plan", f"{plan.describe()}{again} → {folder.path}")
-    look = None
+    print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
+    computing = precision + " (fp32 master weights)" * (precision == "bf16") + ", fp8 forward products" * config.fp8
+    computing += f", {parallelism.upper()}" * (parallelism != "none") + ", CUDA graph" * captured
+    print_line("precision", "; ".join(filter(None, [computing, decision.description])))
+    recompute = ", activation checkpointing" * (config.recompute == "yes")
+    print_line("plan", f"{plan.describe()}{recompute} → {folder.path}")
+    validate = None
     if splits.validation is not None:
-        look = _look(objective, splits.validation, config, processes, precision, readers, multilabel=multilabel)
-    return Training(
+        validate = build_validation(
+            objective, splits.validation, config, processes, precision, workers, multilabel=multilabel
+        )
+    return TrainingLoop(
         config=config,
         plan=plan,
         objective=objective,
-        shared=shared,
+        wrapped=wrapped,
         optimizer=optimizer,
-        average=EMA(objective, config.average) if config.average else None,
+        ema=EMA(objective, config.average) if config.average else None,
         loader=loader,
         processes=processes,
         folder=folder,
         stop=StopRequest(),
-        look=look,
-        recorded=recorded,
+        validate=validate,
+        captured=captured,
         trackers=Trackers(
-            config.track if processes.first else (),
+            config.track if processes.is_rank_zero else (),
             folder.path,
             toml.to_tables(config),
             step=latest_step(folder.checkpoints),
@@ -269,73 +269,24 @@ def _assemble(
     )
 
 
-def _objective(model: Model, config: Fit, fit: Split, data: Data) -> Objective:
+def _objective(model: Model, config: Fit, split: Split, data: Data) -> Objective:
     if config.objective == "masked-patch":
         if config.augment.mixup or config.augment.cutmix:
-            raise ConfigError("masked patch prediction looks at single pictures: mixup and cutmix do not go with it")
+            raise ConfigError(
+                "masked patch prediction does not go with mixup and cutmix",
+                try_="--set augment.mixup=0 augment.cutmix=0",
+            )
         return MaskedPatch(model, config.masked)
-    weights = class_weights(fit.labels, len(data.classes), config.balance)
+    weights = class_weights(split.labels, len(data.classes), config.balance)
     return Labels(model, multilabel=data.multilabel, smoothing=config.label_smoothing, weights=weights)
 
 
-def _look(
-    objective: Objective,
-    dev: Split,
-    config: Fit,
-    processes: Processes,
-    precision: Precision,
-    readers: int,
-    *,
-    multilabel: bool,
-) -> Look:
-    """At all dev pictures; processes share them, except where each needs the others for a forward pass."""
-    sharded = objective if isinstance(objective, FSDPModule) else None
-    rank, ranks = (0, 1) if sharded else (processes.rank, processes.world_size)
-
-    def look() -> dict[str, float]:
-        if sharded:
-            sharded.unshard()  # the model is called without the objective here, which would gather its own part
-        found = answers(
-            objective.model,
-            dev,
-            device=processes.device,
-            precision=precision,
-            batch=64,
-            workers=readers,
-            rank=rank,
-            ranks=ranks,
-            max_failed=config.max_failed,
-        )
-        if sharded:
-            sharded.reshard()
-        targets = found.labels
-        if multilabel and len(targets):
-            losses = F.binary_cross_entropy_with_logits(found.logits, targets, reduction="none").sum(1)
-            right = targets.gather(1, found.logits.argmax(1, keepdim=True))[:, 0]
-        else:
-            losses = F.cross_entropy(found.logits, targets, reduction="none")
-            right = (found.logits.argmax(1) == targets).float()
-        sums = losses.double().sum().item(), right.double().sum().item(), float(len(losses))
-        loss, hits, count = processes.broadcast(sums) if sharded else processes.total(*sums)  # all must decide alike
-        if not count:
-            raise DataError(
-                "no dev picture could be decoded: there is nothing to choose by.",
-                try_=f"vitkit check {config.data} names the broken ones",
-            )
-        # without one right answer to a picture, the loss says more than its best guess
-        score = -loss / count if multilabel else hits / count
-        return {"score": score, "loss": loss / count, "top1": hits / count}
-
-    return look
-
-
-def _trained(training: Training, model: Model) -> Model:
-    """The weights to keep, averaged if they were, whole and on the host."""
-    average = training.average
-    state = {name: whole(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
-    for name, tensor in (average.state() if average is not None else {}).items():
+def _trained_model(loop: TrainingLoop, model: Model) -> Model:
+    """Return the model to keep, with the EMA weights where there are any, unsharded and on the CPU."""
+    state = {name: full_tensor(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
+    for name, tensor in (loop.ema.state() if loop.ema is not None else {}).items():
         if name.startswith("model."):
-            state[name.removeprefix("model.")] = whole(tensor).cpu()
+            state[name.removeprefix("model.")] = full_tensor(tensor).cpu()
     with torch.device("meta"):
         trained = build(model.config)
     trained.load_state_dict(state, assign=True)
@@ -343,43 +294,43 @@ def _trained(training: Training, model: Model) -> Model:
     return trained.eval()
 
 
-def check_unchanged(config: Fit, folder: RunFolder) -> None:
-    """A run goes on as it began, or not at all: another setting half-way would be neither run."""
-    began = folder.record().get("settings")
-    if began is None:
+def check_settings_unchanged(config: Fit, folder: RunFolder) -> None:
+    """Raise if a setting that changes the result differs from those that the run was started with."""
+    original = folder.record().get("settings")
+    if original is None:
         return
-    changed = toml.differences(toml.from_tables(began), config, FREE_TO_CHANGE)
+    changed = toml.differences(toml.from_tables(original), config, CHANGEABLE_ON_RESUME)
     if changed:
         raise RunError(
-            f"{folder.path} was begun with other settings.",
+            f"{folder.path} was started with other settings.",
             changed=changed,
             try_="change config.toml back, or start a new run with vitkit fit --config",
         )
 
 
-def _spread(split: Split, data: Data) -> str:
+def _class_sizes(split: Split, data: Data) -> str:
     counts = split.per_class(len(data.classes))
     low, high = int(counts.min()), int(counts.max())
-    return f"{low:,} to {high:,} pictures each" if low != high else f"{counted(low, 'picture')} each"
+    return f"{low:,} to {high:,} images each" if low != high else f"{counted(low, 'image')} each"
 
 
-def _regularised(config: Fit, model: Model) -> list[str]:
-    words = {
-        "clip": "gradients clipped at",
+def _describe_regularisation(config: Fit, model: Model) -> list[str]:
+    labels = {
+        "clip": "gradient clipping",
         "label_smoothing": "label smoothing",
         "dropout": "dropout",
         "stochastic_depth": "stochastic depth",
-        "balance": "balance of classes",
-        "average": "averaging",
+        "balance": "class balance",
+        "average": "EMA",
     }
-    # dropout may have come with the weights
-    values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in words}
-    return [f"{word} {values[name]:g}" for name, word in words.items() if values[name]]
+    # dropout may be part of the weights' model
+    values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in labels}
+    return [f"{label} {values[name]:g}" for name, label in labels.items() if values[name]]
 
 
-def _augmented(config: Fit) -> list[str]:
-    how, words = config.augment, []
-    if how.randaugment:
-        words.append(f"RandAugment ({how.randaugment[0]}, {how.randaugment[1]:g})")
-    words += [f"{name} {getattr(how, name):g}" for name in ("erase", "mixup", "cutmix") if getattr(how, name)]
-    return words
+def _describe_augmentation(config: Fit) -> list[str]:
+    settings, items = config.augment, []
+    if settings.randaugment:
+        items.append(f"RandAugment ({settings.randaugment[0]}, {settings.randaugment[1]:g})")
+    items += [f"{name} {getattr(settings, name):g}" for name in ("erase", "mixup", "cutmix") if getattr(settings, name)]
+    return items

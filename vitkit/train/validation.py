@@ -1,0 +1,66 @@
+"""Validation during training: loss and accuracy on the validation split, and the score that picks the best step."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch.distributed.fsdp import FSDPModule
+
+from vitkit.compute.split_logits import collect_logits
+from vitkit.config.schema import Fit
+from vitkit.data.sources.dataset import DataError, Split
+from vitkit.devices import TrainPrecision
+from vitkit.train.distributed import Processes
+from vitkit.train.loop import Validate
+from vitkit.train.objectives.base import Objective
+
+
+def build_validation(
+    objective: Objective,
+    split: Split,
+    config: Fit,
+    processes: Processes,
+    precision: TrainPrecision,
+    workers: int,
+    *,
+    multilabel: bool,
+) -> Validate:
+    """Return the validation function; ranks share the images, except with FSDP, whose forward needs all ranks."""
+    sharded = objective if isinstance(objective, FSDPModule) else None
+    rank, world_size = (0, 1) if sharded else (processes.rank, processes.world_size)
+
+    def validate() -> dict[str, float]:
+        if sharded:
+            sharded.unshard()  # the model is called directly, without the objective's hooks that gather its weights
+        result = collect_logits(
+            objective.model,
+            split,
+            device=processes.device,
+            precision=precision,
+            batch=64,
+            workers=workers,
+            rank=rank,
+            world_size=world_size,
+            max_failed=config.max_failed,
+        )
+        if sharded:
+            sharded.reshard()
+        logits, targets = result.logits, result.labels
+        if multilabel and len(targets):
+            losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
+            correct = targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+        else:
+            losses = F.cross_entropy(logits, targets, reduction="none")
+            correct = (logits.argmax(1) == targets).float()
+        sums = losses.double().sum().item(), correct.double().sum().item(), float(len(losses))
+        # all ranks get the same sums, so that they take the same decisions
+        loss, hits, count = processes.broadcast(sums) if sharded else processes.all_reduce_sum(*sums)
+        if not count:
+            raise DataError(
+                "no validation image could be decoded, so there is no score to choose by.",
+                try_=f"vitkit check {config.data} lists the broken images",
+            )
+        # where an image has several labels, the loss says more than the accuracy of the top class
+        score = -loss / count if multilabel else hits / count
+        return {"score": score, "loss": loss / count, "top1": hits / count}
+
+    return validate
