@@ -1,22 +1,34 @@
-"""The README's promises: its tree is the tree, its examples run."""
+"""The README's commands and examples work, and the tree in docs/architecture.md is up to date."""
 
 from __future__ import annotations
 
-import inspect
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from vitkit.cli.main import VERBS, main
+from tests.cli.test_main import OPTIONS
+from tests.test_layers import ORDER
+from vitkit.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_tree_in_the_architecture_page_is_what_its_script_prints():
+    script = [sys.executable, "docs/tree.py"]
+    printed = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    shown = page.split("<!-- tree -->\n```\n")[1].split("```\n<!-- /tree -->\n")[0]
+    assert shown == printed, "python docs/tree.py --write updates docs/architecture.md"
+
+
 def test_the_tree_names_every_module_once_and_nothing_else():
-    tree = README.split("```\nvitkit/\n")[1].split("```")[0]
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    tree = page.split("<!-- tree -->\n```\n")[1].split("```\n<!-- /tree -->\n")[0]
     listed = re.findall(r"^ +(\w+\.py) ", tree, flags=re.MULTILINE)
     modules = [path.name for path in (ROOT / "vitkit").rglob("*.py") if not path.name.startswith("__")]
     assert sorted(listed) == sorted(modules)
@@ -38,11 +50,23 @@ def test_every_command_shown_has_a_verb_and_options_that_exist(name: str):
     assert len(commands) >= 6
     for command in commands:
         verb, *words = shlex.split(command, comments=True)
-        options = {option.strip("_") for option in inspect.signature(VERBS[verb]).parameters}
-        assert {word[2:] for word in words if word.startswith("--")} <= options, command
+        assert {word for word in words if word.startswith("--")} <= set(OPTIONS[verb].split()), command
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.ko.md"])
-def test_every_file_that_is_linked_is_there(name: str):
+@pytest.mark.parametrize("name", ["README.md", "README.ko.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_linked_file_exists(name: str):
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
-    assert all((ROOT / link).exists() for link in links if "://" not in link), links
+    assert all(((ROOT / name).parent / link).exists() for link in links if "://" not in link), links
+
+
+def test_the_architecture_page_draws_the_import_order():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    drawn = page.split("## The import order")[1].split("```")[1]
+    assert re.findall(r"\w+", drawn) == ORDER
+
+
+def test_every_file_that_the_architecture_page_names_exists():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("<!-- tree -->")[0]
+    paths = re.findall(r"[\w/]+\.py\b", page)  # relative to vitkit/, or to the repository
+    assert len(paths) >= 60
+    assert [path for path in paths if not (ROOT / "vitkit" / path).exists() and not (ROOT / path).exists()] == []

@@ -1,4 +1,4 @@
-"""docs/pets.md from the logs beside this file: python docs/pets/table.py > docs/pets.md"""
+"""Print docs/pets.md from the logs in this folder: python docs/pets/table.py > docs/pets.md."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ TIMM = {224: 90.92, 384: 91.25}  # timm 1.0.29 by hand, the best of three rates 
 def main() -> None:
     print("# Oxford-IIIT Pet, Ti/16, Table 4's recipe\n")
     print(
-        "The real AugReg Ti/16 (ImageNet-1k, timm's names), Pets with short sides of 160 px, one NVIDIA H200, torch "
-        "2.11, bf16.\nThe learning rate was chosen on a tenth of the training pictures with seed 0, then three seeds "
-        "were trained on all of\nthem and scored once on the 3,669 test pictures. Made from the logs in "
-        "[pets/](pets/) by `table.py`.\n"
+        "The real AugReg Ti/16 (ImageNet-1k, timm's tensor names), Pets with short sides of 160 px, one NVIDIA H200, "
+        "torch 2.11,\nbf16. The learning rate was chosen with seed 0, on a tenth of the training images held out for "
+        "validation. Then three\nseeds were trained on all training images and scored once on the 3,669 test images. "
+        "timm by hand is timm 1.0.29 with the\nbest of three learning rates, one run each. `table.py` makes this page "
+        "from the logs in [pets/](pets/).\n"
     )
     command = "vitkit fit pets --weights vit_ti16_in1k_timm.safetensors --recipe pets_transfer --image 224"
     print(f"```sh\n{command} --lr auto --seed 0\n{command} --lr 0.01 --seed 1\n```\n")
-    print("| image | rates on the dev pictures | seeds 0, 1, 2: top-1, % | mean ± deviation | timm by hand | seconds |")
+    print(
+        "| image | learning rate: validation top-1, % | test top-1 of seeds 0, 1, 2, % | mean ± deviation "
+        "| timm by hand | seconds |"
+    )
     print("|---|---|---|---|---|---|")
     for image in (224, 384):
         logs = [(HERE / f"{image}-seed{seed}.log").read_text() for seed in range(3)]
@@ -33,15 +37,15 @@ def main() -> None:
         seconds = [60 * int(m) + float(s) for m, s in (WALL.search(log).groups() for log in logs)]
         print(
             f"| {image} | {tried} | {', '.join(f'{score:.2f}' for score in scores)} | **{mean(scores):.2f}** ± "
-            f"{stdev(scores):.2f} | {TIMM[image]} | {seconds[1]:.0f} and {seconds[2]:.0f} for one run, start and "
-            f"scoring included; {seconds[0]:.0f} with the four trials |"
+            f"{stdev(scores):.2f} | {TIMM[image]} | {seconds[1]:.0f} and {seconds[2]:.0f} for one run, "
+            f"start-up and scoring included; {seconds[0]:.0f} with the four trials |"
         )
-    print("\n## Recipes by size, and from nothing\n")
+    print("\n## Recipes by data size, and from scratch\n")
     print(
-        "One seed each. These rates were compared on the test pictures themselves: they say how much the rate "
-        "matters,\nnot what to expect to a tenth of a point.\n"
+        "One seed each. These learning rates were compared on the test images themselves: the table shows how much "
+        "the learning\nrate matters, not what to expect to a tenth of a point.\n"
     )
-    print("| recipe | pictures | learning rate | top-1, % |\n|---|---|---|---|")
+    print("| recipe | images | learning rate | top-1, % |\n|---|---|---|---|")
     sizes = (HERE / "by-size.log").read_text()
     for size, rate, score in re.findall(r"(small|medium) ([\d.]+) score\s+([\d.]+)%", sizes):
         print(f"| {size}_transfer | {740 if size == 'small' else 3680:,} | {rate} | {score} |")
