@@ -14,7 +14,7 @@ ROOT = Path(vitkit.__file__).parent
 ORDER = """
     errors text atomic progress torch_private data model cost kernels weights config devices run_folder pages compute
     train evaluate inspect report predict bench export serve run demo cli
-""".split()  # noqa: SIM905
+""".split()
 PUBLIC = ("__init__", "__main__")  # the package itself exports names of any layer, without importing them
 
 

@@ -1,7 +1,5 @@
 """Files that are written completely or not at all, and files that one process at a time writes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -6,13 +6,11 @@ floating-point operations: two per MAC, once forward and twice backward. That ru
 Symbols as in the model: D width, M MLP width, T tokens, N patches, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vitkit.model.allow_list import AllowList, anything
+from vitkit.model.allow_list import allow
 from vitkit.model.config import GROUPS, ConvConfig, ModelConfig, ResNetConfig, ViTConfig
 
 FLOPS_PER_TRAINED_MAC = 6
@@ -56,16 +54,12 @@ class CostTerm(NamedTuple):
     kernels: int = 0
 
 
-COUNTED = AllowList(
+COUNTED = allow(
     "the cost calculator",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-            "norm axial gelu eps dropout stochastic_depth"
-        ),
-        ResNetConfig: anything("body image channels classes"),
-        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    resnet="body image channels classes",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
 
 

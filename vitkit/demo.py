@@ -1,7 +1,5 @@
 """The demo: check, pre-train, fit, score and report in two minutes, on images inside the package."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, TextIO

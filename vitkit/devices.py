@@ -1,7 +1,5 @@
 """Device, precision, data workers and threads of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

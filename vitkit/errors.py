@@ -1,7 +1,5 @@
 """Errors that a user can fix: what is wrong, where, and what to do; the command line prints them and exits with 2."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Progress of long work: a bar on a terminal, a plain line now and then elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """A run from end to end: settings → a run folder with a trained model, its score and its report."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Numbers, names and lists as people read them: the same words in messages, reports and model cards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

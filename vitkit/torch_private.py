@@ -4,8 +4,6 @@ Seen in torch 2.11.0 and 2.13.0. Each has a contract test of its own in tests/te
 upgrade of torch names what broke.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from tests.data.sample_images import encode, scene
 from vitkit.data.decode import decode
-from vitkit.data.loader import Batch, Loader, SplitDataset, evaluation_batches
+from vitkit.data.loader import Batch, EpochSampler, Loader, SplitDataset, evaluation_batches
 from vitkit.data.preprocessing import Preprocessing
-from vitkit.data.sampler import EpochSampler
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.stateless_rng import generator

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.model.kinds import images_for, make
-from vitkit.compute.fixed_batches import SIZES, PaddedBatches
+from vitkit.predict.engines import SIZES, PaddedBatches
 
 
 class SizeRecorder(nn.Module):

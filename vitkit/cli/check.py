@@ -1,7 +1,5 @@
 """The verb `check`: find problems of a dataset before training."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """The verb `convert`: write weights in the format of another library."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The verb `cost`: compute parameters, multiply-adds, memory and training compute of models."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg

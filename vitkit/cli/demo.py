@@ -1,7 +1,5 @@
 """The verb `demo`: check, pre-train, fit and score in two minutes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The verb `evaluate`: score a model on a dataset."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The verb `export`: write a model as one file for other runtimes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Literal

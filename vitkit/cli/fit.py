@@ -1,7 +1,5 @@
 """The verb `fit`: train a classifier."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from vitkit.cli.options import option

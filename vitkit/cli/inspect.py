@@ -1,7 +1,5 @@
 """The verb `inspect`: show attention, embeddings and filters of a model."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 Nothing heavy is imported until a verb runs, so that help and error messages appear at once.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import logging
@@ -14,48 +12,17 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import NoReturn
 
 import tyro
 
-from vitkit.cli.bench import bench
-from vitkit.cli.check import check
-from vitkit.cli.convert import convert
-from vitkit.cli.cost import cost
-from vitkit.cli.demo import demo
-from vitkit.cli.evaluate import evaluate
-from vitkit.cli.export import export
-from vitkit.cli.fit import fit
-from vitkit.cli.inspect import inspect
 from vitkit.cli.options import NUMBER_PARSERS, exit_code, replace_renamed
-from vitkit.cli.predict import predict
-from vitkit.cli.pretrain import pretrain
-from vitkit.cli.probe import probe
-from vitkit.cli.resume import resume
-from vitkit.cli.serve import serve
-from vitkit.cli.shard import shard
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-VERBS: dict[str, Callable[..., None]] = {
-    "demo": demo,
-    "check": check,
-    "fit": fit,
-    "pretrain": pretrain,
-    "resume": resume,
-    "evaluate": evaluate,
-    "probe": probe,
-    "inspect": inspect,
-    "predict": predict,
-    "export": export,
-    "serve": serve,
-    "shard": shard,
-    "cost": cost,
-    "convert": convert,
-    "bench": bench,
-}
-
+VERBS = "demo check fit pretrain resume evaluate probe inspect predict export serve shard cost convert bench".split()
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 RENAMED = {"export": {"--pictures": "--images"}}  # old options, accepted for one release
 
@@ -86,7 +53,9 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     options = replace_renamed(rest, RENAMED.get(verb, {}))
     try:
-        tyro.cli(VERBS[verb], prog=f"vitkit {verb}", args=options, use_underscores=False, registry=NUMBER_PARSERS)
+        tyro.cli(
+            verb_function(verb), prog=f"vitkit {verb}", args=options, use_underscores=False, registry=NUMBER_PARSERS
+        )
         sys.stdout.flush()  # so that a full disk is handled below
     except VitkitError as error:
         _fail(f"vitkit {verb}: {error}")
@@ -116,24 +85,17 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def verb_function(verb: str) -> Callable[..., None]:
+    """Return the function of a verb, which stands in a file of the same name."""
+    function: Callable[..., None] = getattr(import_module(f"vitkit.cli.{verb}"), verb)
+    return function
+
+
 def _help() -> str:
-    lines = [
-        textwrap.fill(
-            _first_sentence(function.__doc__ or ""), 80, initial_indent=f"  {verb:<9} ", subsequent_indent=" " * 12
-        )
-        for verb, function in VERBS.items()
-    ]
-    return "\n".join(
-        [
-            "vitkit: the Vision Transformer as real software.",
-            "",
-            "usage: vitkit VERB …      vitkit VERB --help",
-            "",
-            *lines,
-            "",
-            "  --version",
-        ]
-    )
+    sentences = {verb: _first_sentence(verb_function(verb).__doc__ or "") for verb in VERBS}
+    lines = [textwrap.fill(f"  {verb:<9} {text}", 80, subsequent_indent=" " * 12) for verb, text in sentences.items()]
+    usage = "vitkit: the Vision Transformer as real software.\n\nusage: vitkit VERB …      vitkit VERB --help\n"
+    return "\n".join([usage, *lines, "", "  --version"])
 
 
 def _first_sentence(text: str) -> str:

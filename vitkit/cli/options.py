@@ -1,7 +1,5 @@
 """Options that several verbs share, and how options are parsed, checked and printed."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

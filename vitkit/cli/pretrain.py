@@ -1,7 +1,5 @@
 """The verb `pretrain`: train a model to fine-tune later."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from vitkit.cli.options import option

@@ -1,7 +1,5 @@
 """The verb `probe`: measure the frozen features of a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

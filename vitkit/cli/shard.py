@@ -1,7 +1,5 @@
 """The verb `shard`: write a dataset as tar files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The options that `fit` and `pretrain` share, and how they become the settings of a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -3,8 +3,6 @@
 Shapes: B images, C channels, K classes, D width.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

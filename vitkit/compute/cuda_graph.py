@@ -3,8 +3,6 @@
 With one image, launching a model's hundreds of kernels one by one takes several times as long as running them.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import TypeVar

@@ -8,8 +8,6 @@ GELU. Where the head reads the class token alone, the last block computes no oth
 Shapes: B images, T tokens, R = B·T rows, Q query tokens, D width, M hidden width, K classes.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -27,30 +25,25 @@ from vitkit.kernels.forward import (
     quantize_rows,
     shifted_layer_norm,
 )
-from vitkit.kernels.fuse import FUSIBLE, FusedAttention, FusedBlock, FusedMlp, first_hook
-from vitkit.model.allow_list import AllowList, anything
-from vitkit.model.attention import split_heads
+from vitkit.kernels.fuse import PLAIN_BLOCK, FusedAttention, FusedBlock, FusedMlp, first_hook
+from vitkit.model.allow_list import allow
+from vitkit.model.attention import SelfAttention, split_heads
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, ViTConfig
-from vitkit.model.encoder import Block
+from vitkit.model.encoder import Block, Mlp
 from vitkit.model.vit import VisionTransformer
 
 # Patch embedding, pooling and head are called as they are; encoder and blocks are written anew here.
-SUPPORTED = AllowList(
+SUPPORTED = allow(
     "the fused forward pass",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes pool class_token representation gelu eps dropout "
-            "stochastic_depth"
-        )
-        | {"norm": ("pre",), "axial": (False,), "positions": ("none", "1d", "2d", "sincos"), "inject": ("stem",)},
-        ConvConfig: FUSIBLE.options[ConvConfig],
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    only={"norm": ("pre",), "axial": (False,), "positions": ("none", "1d", "2d", "sincos"), "inject": ("stem",)},
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
     modules={
-        **FUSIBLE.modules,
-        FusedBlock: {**FUSIBLE.modules[Block], "attention": (FusedAttention,), "mlp": (FusedMlp,)},
-        FusedAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
-        FusedMlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
+        **PLAIN_BLOCK,
+        FusedBlock: {**PLAIN_BLOCK[Block], "attention": (FusedAttention,), "mlp": (FusedMlp,)},
+        FusedAttention: PLAIN_BLOCK[SelfAttention],
+        FusedMlp: PLAIN_BLOCK[Mlp],
     },
 )
 ENCODER_CHILDREN = {"positions", "dropout", "blocks", "norm"}

@@ -3,8 +3,6 @@
 Shapes: B images, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

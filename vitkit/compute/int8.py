@@ -9,47 +9,28 @@ pooling and head stay in float32; their weights are shared with the model, not c
 Shapes: B batch, T tokens, D in, M out; a row is a token, R = B·T of them.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.kernels.fuse import TORCH_LAYERS, first_hook, fuse
-from vitkit.model.allow_list import AllowList, anything
-from vitkit.model.attention import SelfAttention
+from vitkit.kernels.fuse import PLAIN_BLOCK, first_hook, fuse
+from vitkit.model.allow_list import allow
 from vitkit.model.build import Model, shared_copy
-from vitkit.model.config import ConvConfig, ViTConfig
-from vitkit.model.encoder import Block, Mlp
+from vitkit.model.encoder import Block
 from vitkit.torch_private import gelu_, has_int8_linear, int8_linear, pack_int8
 
 GELU_MIN = -0.1701  # the minimum of GELU, tanh or exact: subtracted, nothing is negative and all 8 bits are used
 TINY = 1e-12  # a scale for rows of zeros
 
-SUPPORTED = AllowList(
+SUPPORTED = allow(
     "int8 inference",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-            "norm axial eps dropout stochastic_depth"
-        )
-        | {"gelu": ("tanh", "exact")},
-        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
-    },
-    modules={
-        Block: {
-            "attention_norm": (nn.LayerNorm,),
-            "attention": (SelfAttention,),
-            "mlp_norm": (nn.LayerNorm,),
-            "mlp": (Mlp,),
-            "dropout": (nn.Dropout,),
-        },
-        SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
-        Mlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
-        **TORCH_LAYERS,
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    only={"gelu": ("tanh", "exact")},
+    modules=PLAIN_BLOCK,
 )
 
 

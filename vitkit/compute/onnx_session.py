@@ -1,7 +1,5 @@
 """A model traced by torch.export, as an ONNX model, and in a session of onnxruntime on the CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import warnings

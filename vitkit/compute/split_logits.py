@@ -3,8 +3,6 @@
 Shapes: n images, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

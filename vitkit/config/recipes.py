@@ -3,8 +3,6 @@
 A docstring states the command and what to expect; figures are the paper's, or "ours" where we measured them.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace

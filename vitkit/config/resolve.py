@@ -1,7 +1,5 @@
 """Resolve the settings of a run: what the user set, over the named recipe or the one that fits the data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

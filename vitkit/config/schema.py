@@ -1,7 +1,5 @@
 """The settings of a training run as frozen dataclasses that validate their values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 No key is ignored: one that no field has is an error that suggests the nearest name.
 """
 
-from __future__ import annotations
-
 import json
 import textwrap
 import tomllib

@@ -7,8 +7,6 @@ after a resume. Both are drawn on the host, where the indices are; the device ge
 Shapes: B images, C channels, K classes. Values are 0 … 1, before normalisation; uint8 is scaled to that first.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Check the data before training: decode every image once and name what would hurt training."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

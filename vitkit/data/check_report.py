@@ -1,7 +1,5 @@
 """The result of `vitkit check` as text and as JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A contact sheet: the model's input, class by class, as one image."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ the same 0 to 255 scale, so that nothing is clipped or rounded away (of 16-bit c
 An image that cannot be decoded completely is an error with a reason.
 """
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Collection, Iterator
@@ -22,31 +20,10 @@ from vitkit.errors import DecodeError
 PIXEL_LIMIT = 200_000_000
 BACKGROUND = (255, 255, 255)  # behind transparent pixels: a white page
 # a subset of what Pillow opens: no documents, some of which it passes to other programs, no videos, no data grids
-FORMATS = (
-    "JPEG",
-    "PNG",
-    "GIF",
-    "BMP",
-    "DIB",
-    "WEBP",
-    "TIFF",
-    "AVIF",
-    "HEIF",
-    "PPM",
-    "JPEG2000",
-    "TGA",
-    "PCX",
-    "DCX",
-    "PSD",
-    "SGI",
-    "ICO",
-    "ICNS",
-    "CUR",
-    "DDS",
-    "QOI",
-    "SUN",
-    "XBM",
-    "XPM",
+FORMATS = tuple(
+    """
+    JPEG PNG GIF BMP DIB WEBP TIFF AVIF HEIF PPM JPEG2000 TGA PCX DCX PSD SGI ICO ICNS CUR DDS QOI SUN XBM XPM
+    """.split()
 )
 
 _EXIF_ORIENTATION = 0x0112

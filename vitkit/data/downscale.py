@@ -1,7 +1,5 @@
 """Downscale large images once, where training would otherwise decode all of their pixels in every epoch."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

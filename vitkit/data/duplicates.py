@@ -4,8 +4,6 @@ A difference hash is 64 comparisons of neighbouring grey levels. Two images are 
 differ and the 16 x 16 thumbnails agree: a re-saved, resized or slightly brightened copy, not a similar scene.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 8-bit images: Pillow's own conversion would clip a 16-bit scan to white.
 """
 
-from __future__ import annotations
-
 import io
 import zlib
 from typing import Any

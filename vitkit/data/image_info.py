@@ -4,8 +4,6 @@ They depend on the image's bytes alone, so the cache is keyed by the bytes' hash
 wherever it was moved, decodes nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from vitkit.data.batch import Batch as Batch
 from vitkit.data.decode import decode
-from vitkit.data.sampler import EpochSampler
 from vitkit.data.sources.dataset import DataError, Split
+from vitkit.data.stateless_rng import generator
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.data.workers import load_batches
 from vitkit.errors import ConfigError, DecodeError
@@ -70,6 +70,33 @@ class SplitDataset:
         """Return uninitialised memory for that many images."""
         dtype = torch.uint8 if isinstance(self.transform, TrainTransform) else torch.float32
         return torch.empty(count, self.channels, *self.transform.image, dtype=dtype)
+
+
+@dataclass
+class EpochSampler:
+    """A sampler of n images, shuffled anew in each epoch: a pure function of the seed and a sample number.
+
+    Epochs follow one another without a break: sample s is image permutation(seed, s // n)[s % n], and a step's batch is
+    the samples [step · batch, (step + 1) · batch). Ranks take equal slices of it. So any step can be computed alone.
+    """
+
+    images: int
+    seed: int = 0
+    _epoch: int = field(default=-1, repr=False)
+    _permutation: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+
+    def __call__(self, sample: int) -> tuple[int, int]:
+        """Return the (epoch, image index) of a sample number."""
+        epoch, position = divmod(sample, self.images)
+        if epoch != self._epoch:  # one epoch's permutation is kept: sequential access computes each once
+            self._epoch, self._permutation = epoch, generator(self.seed, epoch).permutation(self.images)
+        return epoch, int(self._permutation[position])
+
+    def batch_indices(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> list[tuple[int, int]]:
+        """Return the (epoch, image index) pairs of one rank's share of a step."""
+        share = batch_size // world_size
+        first = step * batch_size + rank * share
+        return [self(sample) for sample in range(first, first + share)]
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Partition the images into training, validation and test; missing splits are held out, stratified and seeded."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -14,8 +14,6 @@ eight tone curves share one pass: a table of 256 entries (tone_curves.py) and a 
 Shapes: B images, n of them in a group, C channels, N operations for each image. Values are 0 … 1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ Boxes are drawn on the host, for the whole batch at once; only the masks made fr
 Shapes: B images. A box is (left, top, right, bottom) in pixels, edges not centres: (0, 0, width, height) is the image.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ numbers per image numpy is several times faster than a tensor library on any dev
 Shapes: B images, N numbers for each.
 """
 
-from __future__ import annotations
-
 import functools
 import zlib
 

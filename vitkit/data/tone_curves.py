@@ -6,8 +6,6 @@ Images are rounded to 256 levels on the way in, as in the originals, but not on 
 Shapes: n images, C channels, (H, W) the size of an image.
 """
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -6,8 +6,6 @@ TrainTransform  uint8: a random crop and flip, drawn for each image from (seed, 
 Shapes: C channels, (height, width) of the model's input.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ an image is interpolated once however many of them it gets. There is no antialia
 Shapes: B images, C channels. Matrices are (B, 3, 3) on the host, in pixels, the first pixel's centre at 0.5.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

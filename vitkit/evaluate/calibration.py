@@ -4,8 +4,6 @@ Written by hand: torchmetrics gives the error without the bins, and counts a con
 reaches often, in a sixteenth bin of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

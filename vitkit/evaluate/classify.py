@@ -3,8 +3,6 @@
 Shapes: n scored images, K classes of the model.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ and a file that cannot be written costs time, not results.
 Shapes: n images, D width of the representation.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ the squared error is regularised by 2**10, not divided by the number of shots.
 Shapes: n shots, m test images, D features, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Score a run on images that it was not trained on: where it held some out of the data, an evaluation uses those."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A prediction is correct when it is among them; images without any of the 1000 cl
 real.json, is a list of lists of class indices, in the order of ILSVRC2012_val_00000001 to 00050000.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

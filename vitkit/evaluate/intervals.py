@@ -9,8 +9,6 @@ instead of 91 to 96; it always contains the score itself, and is not a single po
 Shapes: n images, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ regularised. In scikit-learn's terms C = 1 / (n · l2).
 Shapes: n images to fit, m test images, D features, K classes that have images.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Only ImageNet's 1000 classes are matched by index: every model has them in the order of their synsets.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

@@ -7,8 +7,6 @@ longer than computing everything here for ImageNet. The tests compare these func
 Shapes: n images, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

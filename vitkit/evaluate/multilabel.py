@@ -6,8 +6,6 @@ which high logits become equal although they rank the images; an interval also n
 Shapes: n images, K classes, R resamples, s steps of a curve, one for each score that a positive has.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

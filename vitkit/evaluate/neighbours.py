@@ -6,8 +6,6 @@ equal sums of votes the lower class wins. float64: in float32, rounding would br
 Shapes: n training images, m test images (queries), k neighbours, D features, K classes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Print an evaluation or the result of a probe, one line per score, weak class, confusion and skipped image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 The classes are those of the data; the model's own head is not used.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace

@@ -3,8 +3,6 @@
 Shapes: n images, K classes of the model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

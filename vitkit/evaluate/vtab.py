@@ -4,8 +4,6 @@ Of the 1,000, settings are chosen on 200 after fitting on 800; then all of them 
 is scored. The classifier is the linear probe on frozen features.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 Shapes: B images, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path

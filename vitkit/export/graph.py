@@ -10,8 +10,6 @@ weights in torch's float32, and so they are here.
 Shapes: B images, C channels, (height, width) of the images, (rows, columns) of the model's input.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

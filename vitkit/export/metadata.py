@@ -1,7 +1,5 @@
 """The metadata of an exported file, in JSON: classes, preprocessing, variant, provenance, and how to feed it."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shapes: B images, K classes.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A program of torch.export as a .pt2 file: a zip of JSON and raw tensors, written and opened without pickles."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -9,8 +9,6 @@ have no weight matrices and are not changed.
 Shapes: T rows of an activation, D in, M out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Export a classifier to a file for other runtimes; it is compared with the model before it gets its name."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

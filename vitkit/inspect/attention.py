@@ -4,8 +4,6 @@ Shapes: B images, L attention layers (one per block; two, rows and columns, in a
 h x w patch grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ The components are those of all images together, so a colour means the same in e
 Shapes: B images, h x w feature map, D width.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

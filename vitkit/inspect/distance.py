@@ -7,8 +7,6 @@ other weights of each row are scaled to sum to 1. Heads differ by where they put
 Shapes: B images, L attention layers, H heads, T tokens, N = h·w patches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

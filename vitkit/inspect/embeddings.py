@@ -3,8 +3,6 @@
 Shapes: h x w patch grid, N = h·w, D width, C channels, P side of a filter, n components.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shapes: L attention layers, H heads, h x w patch grid, n components, P side of a filter, C channels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Shapes: h x w patch grid, R x S tiles of a mosaic, (height, width) of the image.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray

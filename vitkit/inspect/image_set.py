@@ -3,8 +3,6 @@
 Shapes: C channels, (height, width) of the model's input.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Iterator, Sequence

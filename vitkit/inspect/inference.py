@@ -1,7 +1,5 @@
 """How an analysis runs a model: in evaluation mode, in batches that fit into memory, and only where it applies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

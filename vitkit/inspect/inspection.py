@@ -3,8 +3,6 @@
 Shapes: B shown images, L attention layers, H heads, h x w patch grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The folder that inspect writes: a page and PNGs. It never replaces a file that inspect has not made."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """inspect.html: the results of an inspection on one self-contained page, with the figures as PNGs next to it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

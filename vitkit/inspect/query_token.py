@@ -3,8 +3,6 @@
 Shapes: T tokens (the class token first, if there is one), h x w patch grid.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

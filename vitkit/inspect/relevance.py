@@ -7,8 +7,6 @@ forward pass runs through a copy that shares the model's weights and computes at
 Shapes: B images, K classes, H heads, T tokens, d width of a head, h x w patch grid.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 
@@ -21,37 +19,20 @@ from vitkit.errors import ConfigError
 from vitkit.inspect.attention import attention_layers, expand_axial
 from vitkit.inspect.inference import DoesNotApply, as_model_input, at_least_float32, batch_size, require_vit
 from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
-from vitkit.kernels.fuse import TORCH_LAYERS
-from vitkit.model.allow_list import AllowList, anything
+from vitkit.kernels.fuse import PLAIN_BLOCK
+from vitkit.model.allow_list import allow
 from vitkit.model.attention import SelfAttention, split_heads
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, ViTConfig
-from vitkit.model.encoder import AxialBlock, Block, Mlp
+from vitkit.model.encoder import AxialBlock, Block
 from vitkit.model.positions import Relative
 from vitkit.model.vit import VisionTransformer
 
-UNDERSTOOD = AllowList(
+UNDERSTOOD = allow(
     "relevance",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-            "norm axial gelu eps dropout stochastic_depth"
-        ),
-        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
-    },
-    modules={
-        AxialBlock: {"row": (Block,), "column": (Block,)},
-        Block: {
-            "attention_norm": (nn.LayerNorm,),
-            "attention": (SelfAttention,),
-            "mlp_norm": (nn.LayerNorm,),
-            "mlp": (Mlp,),
-            "dropout": (nn.Dropout,),
-        },
-        SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
-        Mlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
-        **TORCH_LAYERS,
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    modules={AxialBlock: {"row": (Block,), "column": (Block,)}, **PLAIN_BLOCK},
 )
 
 

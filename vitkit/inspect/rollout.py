@@ -7,8 +7,6 @@ literally.
 Shapes: B images, H heads, T tokens, h x w patch grid.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

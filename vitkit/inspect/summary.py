@@ -1,7 +1,5 @@
 """The result of an inspection as a few printed lines and as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Each program updates a chunk of one tensor, whose address it looks up in a table.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -156,18 +154,6 @@ def adam_step(
     rates      (4, n): learning rate, weight decay and the bias corrections of both moments
     scale      divides the gradients: the clipping factor
     """
-    launcher(adam_kernel)[(len(work[0]),)](
-        addresses,
-        rates,
-        scale,
-        *work,
-        addresses.shape[1],
-        BETA1=betas[0],
-        BETA2=betas[1],
-        EPS=eps,
-        DECOUPLED=decoupled,
-        LOW_PRECISION=TRITON_DTYPES[low_precision],
-        CHUNK=CHUNK,
-        STEP=STEP,
-        num_warps=WARPS,
-    )
+    options = {"BETA1": betas[0], "BETA2": betas[1], "EPS": eps, "DECOUPLED": decoupled, "CHUNK": CHUNK, "STEP": STEP}
+    options |= {"LOW_PRECISION": TRITON_DTYPES[low_precision], "num_warps": WARPS}
+    launcher(adam_kernel)[(len(work[0]),)](addresses, rates, scale, *work, addresses.shape[1], **options)

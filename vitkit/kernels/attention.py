@@ -6,8 +6,6 @@ third on top of the attention itself. Here one kernel writes the packed gradient
 Shapes: B images, T tokens, H heads, d width of a head, W = H·d.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,8 +7,6 @@ Scores use powers of two, for which a GPU has an instruction.
 Shapes: B images, T tokens, H heads, d width of a head, W = H·d. M queries and N keys of a tile.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -233,53 +231,20 @@ def attention_backward(
     tiles, filled, left = triton.cdiv(tokens, TILE), tokens // TILE, tail_size(tokens, TILE)
     sums = qkv.new_empty(batch * tiles, 3 * width, dtype=torch.float32)
     shape = {"T": tokens, "H": heads, "d": width // heads}
+    queries, keys = (qkv, mixed, grad, lse, deltas, out, sums), (qkv, grad, lse, deltas, out, sums)
     launch(query_backward_kernel)[(batch * heads * tiles,)](
-        qkv,
-        mixed,
-        grad,
-        lse,
-        deltas,
-        out,
-        sums,
-        tiles,
-        **shape,
-        LAST=left,
-        TAIL=tail_size(tokens, QUERY_TILES["N"]),
-        **QUERY_TILES,
+        *queries, tiles, **shape, LAST=left, TAIL=tail_size(tokens, QUERY_TILES["N"]), **QUERY_TILES
     )
+    shape |= {"STEP": TILE}
     if filled:
+        tail = tail_size(tokens, KEY_TILES["M"])
         launch(key_backward_kernel)[(batch * heads * filled,)](
-            qkv,
-            grad,
-            lse,
-            deltas,
-            out,
-            sums,
-            0,
-            filled,
-            **shape,
-            N=TILE,
-            STEP=TILE,
-            FULL=True,
-            TAIL=tail_size(tokens, KEY_TILES["M"]),
-            **KEY_TILES,
+            *keys, 0, filled, **shape, N=TILE, FULL=True, TAIL=tail, **KEY_TILES
         )
     if left:
+        tail, tuning = tail_size(tokens, TAIL_KEYS["M"]), TAIL_KEYS if left == 16 else KEY_TILES
         launch(key_backward_kernel)[(batch * heads,)](
-            qkv,
-            grad,
-            lse,
-            deltas,
-            out,
-            sums,
-            filled,
-            1,
-            **shape,
-            N=left,
-            STEP=TILE,
-            FULL=False,
-            TAIL=tail_size(tokens, TAIL_KEYS["M"]),
-            **(TAIL_KEYS if left == 16 else KEY_TILES),
+            *keys, filled, 1, **shape, N=left, FULL=False, TAIL=tail, **tuning
         )
     return out, sums
 

@@ -3,8 +3,6 @@
 Triton compiles the kernels for GPUs; its interpreter (TRITON_INTERPRET=1) runs them anywhere, for tests.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from importlib import import_module

@@ -3,8 +3,6 @@
 Shapes: R rows, D width, M hidden width. fp8 rows are float8 e4m3 with a scale each, (R, 1).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -10,8 +10,6 @@ Where the head reads the class token alone, the last block computes its output f
 Shapes: B batch, T tokens, D width, H heads, d = D / H, Q query tokens.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import TypeVar
 
@@ -24,11 +22,10 @@ from vitkit.kernels.dispatch import triton_applies
 from vitkit.kernels.linear import apply_linear, is_plain_linear
 from vitkit.kernels.mlp import fused_mlp
 from vitkit.kernels.norm import residual_layer_norm
-from vitkit.model.allow_list import AllowList, Children, anything
+from vitkit.model.allow_list import Children, allow
 from vitkit.model.attention import SelfAttention, split_heads
 from vitkit.model.build import Model
 from vitkit.model.capture import Seen
-from vitkit.model.config import ConvConfig, ViTConfig
 from vitkit.model.encoder import Block, Mlp
 from vitkit.model.positions import Relative
 from vitkit.model.vit import VisionTransformer
@@ -37,33 +34,26 @@ from vitkit.torch_private import has_hooks
 Kind = TypeVar("Kind", bound=nn.Module)
 
 TENSOR = (Tensor, nn.Parameter)
-TORCH_LAYERS: dict[type[nn.Module], Children] = {
+PLAIN_BLOCK: dict[type[nn.Module], Children] = {  # a block of the model with nothing added, replaced or left out
+    Block: {
+        "attention_norm": (nn.LayerNorm,),
+        "attention": (SelfAttention,),
+        "mlp_norm": (nn.LayerNorm,),
+        "mlp": (Mlp,),
+        "dropout": (nn.Dropout,),
+    },
+    SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
+    Mlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
     nn.Linear: {"weight": TENSOR, "bias": TENSOR},
     nn.LayerNorm: {"weight": TENSOR, "bias": TENSOR},
     nn.Dropout: {},
 }
-
-FUSIBLE = AllowList(
+FUSIBLE = allow(
     "the fused training path",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-            "norm axial gelu eps dropout stochastic_depth"
-        ),
-        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
-    },
-    modules={
-        Block: {
-            "attention_norm": (nn.LayerNorm,),
-            "attention": (SelfAttention,),
-            "mlp_norm": (nn.LayerNorm,),
-            "mlp": (Mlp,),
-            "dropout": (nn.Dropout,),
-        },
-        SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
-        Mlp: {"up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
-        **TORCH_LAYERS,
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    modules=PLAIN_BLOCK,
 )
 
 

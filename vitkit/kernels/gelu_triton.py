@@ -7,8 +7,6 @@ the bias of the layer before: one pass over memory instead of four.
 Shapes: R rows, C columns.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -88,19 +86,9 @@ def gelu_backward(grad: Tensor, before: Tensor, tanh: bool, launch: Any = launch
     grad_before, after = torch.empty_like(before), torch.empty_like(before)
     parts = triton.cdiv(rows, PROGRAM_ROWS)
     sums = before.new_empty(parts, columns, dtype=torch.float32)
+    tiles = {"ROWS": TILE_ROWS, "COLUMNS": TILE_COLUMNS, "ROWS_PER_PROGRAM": PROGRAM_ROWS, "num_warps": 4}
     launch(backward_kernel)[(triton.cdiv(columns, TILE_COLUMNS), parts)](
-        before,
-        grad,
-        grad_before,
-        after,
-        sums,
-        rows,
-        columns,
-        TANH=tanh,
-        ROWS=TILE_ROWS,
-        COLUMNS=TILE_COLUMNS,
-        ROWS_PER_PROGRAM=PROGRAM_ROWS,
-        num_warps=4,
+        before, grad, grad_before, after, sums, rows, columns, TANH=tanh, **tiles
     )
     return grad_before, after, sums
 

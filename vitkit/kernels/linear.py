@@ -3,8 +3,6 @@
 The gradient of its bias has a kernel of its own; the forward product may be in fp8. Shapes: D in, M out, R rows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

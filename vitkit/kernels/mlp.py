@@ -7,8 +7,6 @@ step's time.
 Shapes: D width, M hidden width, R rows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ more to add.
 Shapes: R rows, D width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ One kernel adds the gradient through the norm to the gradient past it and sums t
 bias. Mean and deviation are recomputed from the row. Shapes: R rows, D width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

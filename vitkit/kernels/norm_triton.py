@@ -3,8 +3,6 @@
 Shapes: R rows, D width, M width of an MLP.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -130,21 +128,9 @@ def _norm(
     scales: Tensor | None,
 ) -> None:
     rows, width = stream.shape
+    branch_or_any, shift_or_any = stream if branch is None else branch, stream if shift is None else shift
+    tensors = (stream, branch_or_any, shift_or_any, weight, bias, total, out, out if scales is None else scales)
+    flags = {"ADD": branch is not None, "SHIFT": shift is not None, "QUANTIZE": scales is not None}
     launcher(norm_kernel)[(triton.cdiv(rows, NORM_TILES["ROWS"]),)](
-        stream,
-        stream if branch is None else branch,
-        stream if shift is None else shift,
-        weight,
-        bias,
-        total,
-        out,
-        out if scales is None else scales,
-        rows,
-        width,
-        eps,
-        ADD=branch is not None,
-        SHIFT=shift is not None,
-        QUANTIZE=scales is not None,
-        COLUMNS=triton.next_power_of_2(width),
-        **NORM_TILES,
+        *tensors, rows, width, eps, **flags, COLUMNS=triton.next_power_of_2(width), **NORM_TILES
     )

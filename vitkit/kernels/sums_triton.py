@@ -3,8 +3,6 @@
 Shapes: R rows, C columns.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,10 +1,6 @@
 """What a fast path, a weight format or an analysis understands of a model; it declines everything else by name.
 
-    UNDERSTOOD = AllowList(
-        "int8 inference",
-        options={ViTConfig: anything("depth width heads …") | {"norm": ("pre",)}},
-        modules={Block: {"attention": (SelfAttention,), …}, **TORCH_LAYERS},
-    )
+    UNDERSTOOD = allow("int8 inference", vit="depth width heads …", only={"norm": ("pre",)}, modules={Block: {…}, …})
     UNDERSTOOD.reason_to_decline(model.config, *model.encoder.blocks)   # None, or a sentence that names what is unknown
     UNDERSTOOD.check(model.config)                                      # raises the sentence as a ConfigError
 
@@ -20,17 +16,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from vitkit.errors import ConfigError
+from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
 
 if TYPE_CHECKING:  # `vitkit cost` uses an allow-list without waiting for torch
     from torch import nn
 
 Values = Collection[Any] | None  # the values of an option that are understood; None: any
 Children = Mapping[str, tuple[type, ...]]  # names of children, parameters and buffers → types; "*" stands for any name
-
-
-def anything(names: str) -> dict[str, Values]:
-    """Return the named options, each understood with any value."""
-    return dict.fromkeys(names.split())
 
 
 @dataclass(frozen=True)
@@ -84,3 +76,18 @@ class AllowList:
                 yield f"{self.consumer} does not know {inside} as a {type(member).__name__}"
             elif hasattr(member, "named_children"):
                 yield from self._unknown_modules(cast("nn.Module", member), inside)
+
+
+def allow(
+    consumer: str,
+    *,
+    vit: str = "",
+    resnet: str = "",
+    conv: str = "",
+    only: Mapping[str, Collection[Any]] | None = None,
+    modules: Mapping[type[nn.Module], Children] | None = None,
+) -> AllowList:
+    """Return a list of the named fields of each config, with any value or, in `only`, with the values given there."""
+    names = {ViTConfig: vit, ResNetConfig: resnet, ConvConfig: conv}
+    options = {kind: {name: (only or {}).get(name) for name in text.split()} for kind, text in names.items() if text}
+    return AllowList(consumer, options, modules or {})

@@ -6,8 +6,6 @@ analyses; tests hold the two equal.
 Shapes: B batch, T tokens, D width, H heads, d = D / H.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: B batch, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, overload

@@ -1,7 +1,5 @@
 """Build a model with fresh weights from a name or a configuration."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -3,8 +3,6 @@
 By default the dict is empty, which costs nothing, neither in eager mode nor in a compiled graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 Shapes: B batch, T tokens, N = h·w patches, D width, M MLP width, H heads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: B batch, T tokens, D width, R representation width, K classes, H heads.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Initialisers of Google's code that torch does not have."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor, nn

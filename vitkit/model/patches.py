@@ -3,8 +3,6 @@
 Shapes: B batch, C channels, P patch side, h x w patch grid, N = h·w patches, D width.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from vitkit.errors import SizeError

@@ -5,8 +5,6 @@ Absolute kinds are added to the tokens; relative ones become a bias on attention
 Shapes: B batch, h x w patch grid, T tokens (the class token first, if there is one), D width, H heads, d = D / H.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Shapes: B batch, C channels, h x w feature map.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -4,8 +4,6 @@
 twice as wide.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -52,32 +50,11 @@ STEMS = {
 RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 
 # What the paper, AugReg and Google's code name; other patches and combinations of the tables work too.
-NAMED = (
-    "Ti/16",
-    "S/32",
-    "S/16",
-    "B/32",
-    "B/16",
-    "B/8",
-    "L/32",
-    "L/16",
-    "H/14",
-    "g/14",
-    "G/14",
-    "mu/4",
-    "R+Ti/16",
-    "R26+S/32",
-    "R26+B/32",
-    "R50+B/16",
-    "R50+B/32",
-    "R50+L/16",
-    "R50+L/32",
-    "R50x1",
-    "R50x2",
-    "R101x1",
-    "R152x1",
-    "R152x2",
-    "R200x3",
+NAMED = tuple(
+    """
+    Ti/16 S/32 S/16 B/32 B/16 B/8 L/32 L/16 H/14 g/14 G/14 mu/4 R+Ti/16 R26+S/32 R26+B/32 R50+B/16 R50+B/32 R50+L/16
+    R50+L/32 R50x1 R50x2 R101x1 R152x1 R152x2 R200x3
+    """.split()
 )
 
 _VIT = re.compile(r"(?:(?P<stem>R\d*)\+)?(?P<size>[A-Za-z]+)/(?P<number>[1-9]\d*)")

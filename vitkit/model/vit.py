@@ -3,8 +3,6 @@
 Shapes: B batch, C channels, N patches, T tokens, D width, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Jinja templates → one HTML file that needs nothing else to be read: no network, no script."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

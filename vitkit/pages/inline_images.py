@@ -3,8 +3,6 @@
 Shapes: (height, width, C) pixels on 0 to 255.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Class names come from folders, so they are untrusted: TeX in them is not interpr
 hold are replaced.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

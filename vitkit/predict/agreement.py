@@ -3,8 +3,6 @@
 Shapes: n images, K classes.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

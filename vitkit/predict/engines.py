@@ -6,8 +6,6 @@ measured here.
 Shapes: B images, C channels, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +15,6 @@ from torch import Tensor, nn
 from vitkit.compute import int8
 from vitkit.compute.cast import Cast
 from vitkit.compute.cuda_graph import CudaGraphModule
-from vitkit.compute.fixed_batches import PaddedBatches
 from vitkit.compute.fused_vit import fp8_widths_fit, reason_to_decline
 from vitkit.compute.inference import Precision, for_inference, supported_precisions
 from vitkit.compute.onnx_session import missing_packages, start_session, to_onnx, trace_program
@@ -27,6 +24,8 @@ from vitkit.model.vit import VisionTransformer
 from vitkit.torch_private import cpu_instructions, unlimited_recompiles
 
 Compute = Callable[[Tensor], Tensor]  # (B, C, height, width) float32 on the host → (B, K) float32 on the host
+
+SIZES = (1, 8, 64)  # of batches that are compiled or captured; others are padded to the next or split
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,28 @@ def _in_fixed_batches(computing: nn.Module, model: Model, device: torch.device) 
     example = torch.zeros(1, model.config.channels, *model.config.image, device=device)
     with torch.inference_mode():
         return _run_torch(PaddedBatches(computing, example), device)
+
+
+class PaddedBatches(nn.Module):
+    """A model that sees batches of a few sizes only, which it compiles or captures before the first call."""
+
+    def __init__(self, model: nn.Module, example: Tensor, sizes: tuple[int, ...] = SIZES) -> None:
+        """Run the model once for each size; `example` is a batch of one image."""
+        super().__init__()
+        self.model, self.sizes = model, sizes
+        for size in sizes:
+            self(example[:1].expand(size, -1, -1, -1).contiguous())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self._padded(batch) for batch in images.split(self.sizes[-1])])
+
+    def _padded(self, images: Tensor) -> Tensor:
+        count = len(images)
+        size = next(size for size in self.sizes if size >= count)
+        if size > count:
+            images = torch.cat([images, images.new_zeros(size - count, *images.shape[1:])])
+        logits: Tensor = self.model(images)
+        return logits[:count]
 
 
 class CompiledModel(nn.Module):

@@ -4,8 +4,6 @@ preprocess = vitkit.preprocess(model)
 logits = model(torch.stack([preprocess("cat.jpg"), preprocess(pil_image)]))
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ The header, the first line, records what the rows depend on, so that predictions
 are never mixed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Mapping

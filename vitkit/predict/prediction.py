@@ -1,7 +1,5 @@
 """The prediction for one image: a probability for each class, or the reason why there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any

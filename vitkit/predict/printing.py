@@ -1,7 +1,5 @@
 """Predictions printed for people: bars for a few images, a line each for many."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Predictions as rows of a file or of a program's output: CSV, JSON Lines, Parquet."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

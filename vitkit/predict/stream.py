@@ -1,7 +1,5 @@
 """Predictions for many image files: decoded by data workers, in order, never all in memory."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence

@@ -3,8 +3,6 @@
 It may be published, so it describes the model and its scores and names no path on disk.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each is about as wide as a phone; on a desktop the page sets them side by side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

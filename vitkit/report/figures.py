@@ -1,7 +1,5 @@
 """Figures of an evaluation: the reliability diagram and the confusion matrix."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """report.html: one self-contained file about a run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Runs get interrupted and their folders outlive versions: what is missing in a folder is None or empty, never an error.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Images of the scored split in a report: the worst mistakes, and samples before and after preprocessing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

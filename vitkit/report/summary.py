@@ -1,7 +1,5 @@
 """The results of a run in sentences and short lists: headline, weakest classes, confusions, problems."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

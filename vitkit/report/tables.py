@@ -1,7 +1,5 @@
 """The cost of a run and its provenance, as rows of a name and a text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from vitkit.report.run_data import NOT_RECORDED, RunData

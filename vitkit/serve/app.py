@@ -4,8 +4,6 @@ Nothing here opens a file or an address that a client names: images come in the 
 fixed list, read once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence

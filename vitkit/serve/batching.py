@@ -3,8 +3,6 @@
 Nothing waits for a batch to fill: an idle server computes a single image at once, and batches grow only with the load.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Nothing is written to disk: a body is held in memory, bounded while it arrives, and all bodies together are bounded too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import binascii
 from collections.abc import AsyncIterator

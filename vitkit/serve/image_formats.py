@@ -4,8 +4,6 @@ The decoder reads whatever Pillow can, which is right for one's own files. With 
 run their PostScript, an icon may hold a larger image than it declares, and a megabyte may unpack to gigabytes.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import struct

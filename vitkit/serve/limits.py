@@ -1,7 +1,5 @@
 """The limits of a server, and admission control: everything that a client can make the server hold has a bound."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """Prometheus metrics of a server. Every label comes from a fixed list: no client can make one up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest

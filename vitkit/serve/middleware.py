@@ -3,8 +3,6 @@
 It is outermost, so that it also sees what goes wrong before a route is chosen.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

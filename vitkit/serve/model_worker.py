@@ -3,8 +3,6 @@
 Shapes: B images, C channels, K classes, D width, V views, H heads, h x w patch grid.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

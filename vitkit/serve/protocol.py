@@ -4,8 +4,6 @@ uvicorn closes idle connections. A client that sends its headers byte by byte, o
 a connection for ever.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Types of the JSON requests and responses; FastAPI makes the OpenAPI description of them."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

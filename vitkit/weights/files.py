@@ -4,8 +4,6 @@ A pickle can hold code. torch reads state dicts with `weights_only`, numpy with 
 more than that is refused.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

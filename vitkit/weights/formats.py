@@ -1,7 +1,5 @@
 """What the four weight formats share: an opened checkpoint, the loaded weights, and what a conversion would lose."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Flax stores dense kernels as (in, out), convolutions as HWIO and attention per head; torch transposes all of them.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import WeightsError
-from vitkit.model.allow_list import AllowList, anything
+from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
@@ -43,16 +41,12 @@ PREFIXES = ("", "params/", "opt/target/")  # of bare weights, and of newer and o
 FIRST_KERNELS = ("embedding/kernel", "resnet/root_block/standardized_conv2d/kernel")
 
 # The options that `conversion_losses` judges.
-KNOWN = AllowList(
+KNOWN = allow(
     "the google format",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes positions inject pool class_token "
-            "representation norm axial gelu eps dropout stochastic_depth"
-        ),
-        ResNetConfig: anything("body image channels classes"),
-        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    resnet="body image channels classes",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
 
 

@@ -1,7 +1,5 @@
 """Download hf:OWNER/NAME into the cache of huggingface_hub."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ ViTForImageClassification keeps its encoder under "vit."; a bare ViTModel does n
 the paper's pre-training layer without the logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -14,10 +12,10 @@ from torch import Tensor
 
 from vitkit.data.preprocessing import Interpolation, Preprocessing
 from vitkit.errors import WeightsError
-from vitkit.model.allow_list import AllowList, anything
+from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, Gelu, ResNetConfig, ViTConfig
+from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
 from vitkit.weights.infer_sizes import infer_heads, infer_image
 from vitkit.weights.mapping import (
@@ -41,15 +39,11 @@ _GELU: dict[str, Gelu] = {
 _RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's codes
 
 # The options that `conversion_losses` judges and `config_of` writes.
-KNOWN = AllowList(
+KNOWN = allow(
     "the hf format",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes positions inject pool class_token "
-            "representation norm axial gelu eps dropout stochastic_depth"
-        ),
-        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
 
 

@@ -3,8 +3,6 @@
 The caller's argument comes first, then the configuration file, then the variant table; otherwise an error asks for it.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 

@@ -1,7 +1,5 @@
 """Load a model from weights of any format: detect the format, infer the sizes, adapt the image size and the classes."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Collection

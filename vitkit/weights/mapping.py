@@ -4,8 +4,6 @@ Each rule goes both ways, so a file's expected shapes follow from the model's, a
 misshapen tensor as the file does.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

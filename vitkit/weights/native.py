@@ -3,8 +3,6 @@
 The safetensors header holds the same record, so a file copied on its own keeps its classes and its preprocessing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict

@@ -4,8 +4,6 @@ All of them come from Google's own training runs (the paper, AugReg, BiT), are o
 Google's format, and take inputs in [-1, 1]. This file does not import torch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from vitkit.data.preprocessing import Preprocessing

@@ -4,8 +4,6 @@ checkpoints/model.json                the model's config and metadata
 checkpoints/step-00000062/            safetensors shards of everything that a step changes, and record.json
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Save a model to a file or folder of any of the four formats; what a format cannot hold is refused by name."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

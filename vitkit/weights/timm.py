@@ -3,8 +3,6 @@
 A file alone means timm's defaults: exact GELU, LayerNorm epsilon 1e-6; the norms in it tell how it pools.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.errors import WeightsError
-from vitkit.model.allow_list import AllowList, anything
+from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
@@ -72,16 +70,12 @@ _PLAIN = re.compile(r"(?!.*siglip)(vit_(tiny|small|base|large|huge|giant|giganti
 log = logging.getLogger("vitkit")
 
 # The options that `conversion_losses` judges and `config_of` writes.
-KNOWN = AllowList(
+KNOWN = allow(
     "the timm format",
-    options={
-        ViTConfig: anything(
-            "depth width mlp heads patch stem image channels classes positions inject pool class_token "
-            "representation norm axial gelu eps dropout stochastic_depth"
-        ),
-        ResNetConfig: anything("body image channels classes"),
-        ConvConfig: anything("layers width preactivation standardise_eps standardise_on norm_eps"),
-    },
+    vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
+    "norm axial gelu eps dropout stochastic_depth",
+    resnet="body image channels classes",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
 
 

@@ -3,8 +3,6 @@
 Shapes: N images, H height, W width, C channels, K classes.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 import zipfile

@@ -1,7 +1,5 @@
 """Class names → label indices: one sorted list of classes over all splits, whatever the source."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

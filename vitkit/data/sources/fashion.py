@@ -3,8 +3,6 @@
 They are two mosaics, 100 images a row, sorted by class (made by tests/data/sources/make_fashion.py).
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 

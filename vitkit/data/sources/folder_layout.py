@@ -3,8 +3,6 @@
 Paths are relative and sorted, with "/"; the rules are the same for folders on disk and inside an archive.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

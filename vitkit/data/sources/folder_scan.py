@@ -1,7 +1,5 @@
 """Scan a folder for image files, in the same order on any file system; links are followed, but never in circles."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A folder of images: class folders, split folders with class folders, or a flat folder."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Collection

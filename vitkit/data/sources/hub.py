@@ -1,7 +1,5 @@
 """`hf:NAME`: a dataset of the Hugging Face Hub, or a local folder of one, through the `datasets` library."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Image files: which names count as images, how they are read, and how messages list files."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -15,7 +13,7 @@ EXTENSIONS = frozenset(
     .jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff .avif .avifs .heic .heif .hif .ppm
     .pgm .pbm .pnm .pfm .jp2 .j2k .j2c .jpc .jpf .jpx .tga .icb .vda .vst .pcx .dcx .psd .sgi .rgb .rgba .bw
     .ico .icns .cur .dds .qoi .ras .xbm .xpm .npy
-    """.split()  # noqa: SIM905
+    """.split()
 )
 HEIC = frozenset((".heic", ".heif", ".hif"))
 

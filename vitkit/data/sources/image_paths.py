@@ -1,7 +1,5 @@
 """Image paths from the command line: files, folders, glob patterns, or a list on standard input."""
 
-from __future__ import annotations
-
 import glob
 import logging
 import os

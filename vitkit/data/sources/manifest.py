@@ -1,7 +1,5 @@
 """A manifest: a CSV or JSONL file that lists images, their labels and, if there is such a column, their splits."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

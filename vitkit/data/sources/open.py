@@ -1,7 +1,5 @@
 """Open any DATA that a user names as `Data`, or raise an error that says what was expected and found."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

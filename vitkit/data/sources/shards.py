@@ -4,8 +4,6 @@ index.json lists the version, the classes, and per split the shards with their s
 image. Both are written last, so shards with an index are complete.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

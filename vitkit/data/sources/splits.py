@@ -1,7 +1,5 @@
 """Split names and their spellings, and which split is for training, validation and scoring."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
@@ -11,16 +9,8 @@ SPLITS = ("train", "trainval", "val", "test", "all")
 ALL = "all"  # the only split of a source without splits
 TRAINING_SPLITS = ("train", "trainval", ALL)  # the first that exists
 
-_SPELLINGS = {
-    "train": "train",
-    "training": "train",
-    "trainval": "trainval",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+_SPELLINGS = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"} | {
+    name: name for name in ("train", "trainval", "val", "test")
 }
 
 

@@ -3,8 +3,6 @@
 Each file is scanned once, here; images are then read in place.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """A zip file of images, with class folders inside, read in place."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import struct
