@@ -38,7 +38,7 @@ from vitkit.compute.inference import supported_precisions
 from vitkit.devices import describe_device, pick_device
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
-from vitkit.train.eight_bits import use_fp8
+from vitkit.train.mixed_precision import use_fp8
 
 ROUNDS = 4  # turns of each contender, with a share of the steps
 WARMUPS = 5

@@ -64,10 +64,7 @@ COUNTED = allow(
 
 
 def class_token_suffices(config: ViTConfig) -> bool:
-    """Return whether training and inference compute the last block for the class token alone (`vitkit.kernels.fuse`).
-
-    The head has to read nothing else, and a relative bias is made for all tokens at once.
-    """
+    """Return whether the last block is computed for the class token alone (`vitkit.kernels.fuse`)."""
     return config.pool == "token" and config.positions != "relative"
 
 

@@ -263,8 +263,8 @@ def _describe_score(evaluation: Evaluation) -> str:
 
 
 def _check_data(data: Data, folder: RunFolder) -> None:
-    recorded = folder.record().get("data", {}).get("fingerprint")
-    if recorded is not None and recorded != fingerprint(data, training_split(data)):
+    expected = folder.record().get("data", {}).get("fingerprint")
+    if expected is not None and expected != fingerprint(data, training_split(data)):
         raise RunError(
             f"{data.name} is not what {folder.path} was started with: images or classes have changed.",
             try_="restore the data, or start a new run",

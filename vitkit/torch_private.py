@@ -6,6 +6,7 @@ upgrade of torch names what broke.
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 # inductor: write down a sum that is read again; by default it recomputes the residual branches of up to four blocks
 INDUCTOR_OPTIONS = {"realize_reads_threshold": 1}
+
+SIGCHLD_HANDLER = "torch.utils.data._utils.signal_handling"  # the module that raises when a data worker has died
 
 Slot = tuple[MutableMapping[str, Any], str]  # where a module keeps a tensor: its dictionary and the key
 
@@ -73,6 +76,11 @@ def cpu_instructions() -> set[str]:
         return {name for name, supported in capabilities().items() if supported is True}
     probes = {"avx512_vnni": "_is_vnni_supported", "avx512_bf16": "_is_avx512_bf16_supported"}  # before torch 2.12
     return {name for name, function in probes.items() if getattr(torch.cpu, function, bool)()}
+
+
+def worker_processes(batches: object) -> Sequence[BaseProcess]:
+    """Return the worker processes of a DataLoader's iterator."""
+    return getattr(batches, "_workers", ())
 
 
 def version_of(tensor: Tensor) -> int:
@@ -153,5 +161,5 @@ def foreach_add_(targets: Sequence[Tensor], number: float) -> None:
     torch._foreach_add_(list(targets), number)
 
 
-def foreach_norm(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
-    return torch._foreach_norm(list(tensors), 2, dtype)
+def foreach_norm(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return list(torch._foreach_norm(list(tensors), 2, dtype))

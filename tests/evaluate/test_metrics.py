@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from scipy import stats
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from vitkit.evaluate.calibration import calibration_error, reliability_bins
-from vitkit.evaluate.metrics import balanced_accuracy, confusion_matrix, count_classes, macro_f1, score_images
+from vitkit.evaluate.metrics import (
+    balanced_accuracy,
+    calibration_error,
+    confusion_matrix,
+    count_classes,
+    macro_f1,
+    reliability_bins,
+    score_images,
+)
 
 
 @st.composite

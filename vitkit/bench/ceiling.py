@@ -1,7 +1,5 @@
 """The measured peak FLOP/s of a device: a large matrix product, which no model in the same precision exceeds."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import dataclass
 from typing import Literal

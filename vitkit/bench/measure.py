@@ -1,7 +1,5 @@
 """The rows of `vitkit bench`: what to measure on this machine, and the measurement."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

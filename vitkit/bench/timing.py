@@ -1,7 +1,5 @@
 """Timing on a device: seconds of each call, time of the first one, peak memory."""
 
-from __future__ import annotations
-
 import gc
 import math
 import statistics

@@ -3,8 +3,6 @@
 Shapes: B images, K classes.
 """
 
-from __future__ import annotations
-
 from itertools import repeat
 from typing import Any, Literal
 

@@ -3,48 +3,34 @@
 from pathlib import Path
 from typing import Annotated
 
-from vitkit.cli.options import (
-    Data,
-    Device,
-    ImageSize,
-    InferenceBatch,
-    InferencePrecision,
-    Json,
-    Label,
-    LabelsFile,
-    Run,
-    Workers,
-    at_least,
-    image_size,
-    option,
-)
+from vitkit.cli import options
 from vitkit.errors import ConfigError
 
 
 def evaluate(
-    run: Run,
-    data: Data,
-    split: Annotated[str | None, option("default: test where there is one, else val", "NAME")] = None,
-    labels: LabelsFile = None,
-    label: Label = None,
-    real: Annotated[Path | None, option("ImageNet-ReaL's real.json, to score against it too", "FILE")] = None,
-    image: ImageSize = None,
-    batch: InferenceBatch = 64,
-    device: Device = "auto",
-    precision: InferencePrecision = "fp32",
-    workers: Workers = None,
-    out: Annotated[Path | None, option("also write the evaluation to this file", "FILE.json")] = None,
-    json: Json = False,
+    run: options.Run,
+    data: options.Data,
+    split: Annotated[str | None, options.option("default: test where there is one, else val", "NAME")] = None,
+    labels: options.LabelsFile = None,
+    label: options.Label = None,
+    real: Annotated[Path | None, options.option("ImageNet-ReaL's real.json, to score against it too", "FILE")] = None,
+    image: options.ImageSize = None,
+    batch: options.InferenceBatch = 64,
+    device: options.Device = "auto",
+    precision: options.InferencePrecision = "fp32",
+    workers: options.Workers = None,
+    out: Annotated[Path | None, options.option("also write the evaluation to this file", "FILE.json")] = None,
+    json: options.Json = False,
 ) -> None:
     """Score a model on data: accuracy with intervals, per-class scores, calibration, the worst mistakes.
 
     vitkit evaluate runs/pets photos/        vitkit evaluate hf:google/vit-base-patch16-224 imagenet/ --real real.json
     """
-    at_least(1, batch=batch)
-    at_least(0, workers=workers)
+    options.at_least(1, batch=batch)
+    options.at_least(0, workers=workers)
     if out is not None and (out.suffix != ".json" or not out.parent.is_dir()):
         raise ConfigError(f"--out {out}: the name of a .json file in a folder that exists is needed")
-    size = None if image is None else image_size(image)
+    size = None if image is None else options.image_size(image)
 
     from dataclasses import replace
 

@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, arg
 
-from vitkit.cli.options import (
-    Device,
-    ImageSize,
-    LabelsFile,
-    Run,
-    Workers,
-    at_least,
-    exit_code,
-    image_size,
-    option,
-    print_json,
-    stop_cleanly_on_sigterm,
-)
+from vitkit.cli import options
 from vitkit.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -37,26 +25,30 @@ log = logging.getLogger("vitkit")
 
 
 def predict(
-    run: Run,
+    run: options.Run,
     images: Annotated[
         Positional[tuple[str, ...]],
-        option("images, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…"),
+        options.option(
+            "images, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…"
+        ),
     ],
     top: Annotated[int, arg(help="classes for each image, the most probable first", metavar="K")] = 5,
     out: Annotated[
         Path | None,
-        option("write rows to this file; after a stop, the same command continues it", "FILE.csv|.jsonl|.parquet"),
+        options.option(
+            "write rows to this file; after a stop, the same command continues it", "FILE.csv|.jsonl|.parquet"
+        ),
     ] = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE and start over")] = False,
-    labels: LabelsFile = None,
-    image: ImageSize = None,
+    labels: options.LabelsFile = None,
+    image: options.ImageSize = None,
     fast: Annotated[
         bool,
         tyro.conf.FlagCreatePairsOff,
         arg(help="the fastest engine of this machine; prints which, and how closely it agrees"),
     ] = False,
-    device: Device = "auto",
-    workers: Workers = None,
+    device: options.Device = "auto",
+    workers: options.Workers = None,
     csv: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print CSV")] = False,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON, a line for each image")] = False,
 ) -> None:
@@ -66,11 +58,11 @@ def predict(
 
     The exit code is 0 if any image has a prediction, 1 if none has.
     """
-    at_least(1, top=top)
-    at_least(0, workers=workers)
+    options.at_least(1, top=top)
+    options.at_least(0, workers=workers)
     if csv and (json or out is not None):
         raise ConfigError("--csv, --json and --out exclude each other")
-    size = None if image is None else image_size(image)
+    size = None if image is None else options.image_size(image)
 
     from vitkit.data.sources.image_paths import find_images, unlabelled_split
     from vitkit.devices import pick_workers
@@ -103,7 +95,7 @@ def predict(
         print(classifier.engine.description, file=sys.stderr)
     if out is not None:
         try:
-            with stop_cleanly_on_sigterm():
+            with options.stop_cleanly_on_sigterm():
                 before, failed = predict_into(
                     out,
                     classifier,
@@ -117,10 +109,10 @@ def predict(
         except KeyboardInterrupt as stopped:
             command = "the same command, without --overwrite," if overwrite else "the same command"
             raise Interrupted(
-                f"stopped; {command} continues after the last row of {out}.part", exit_code(stopped)
+                f"stopped; {command} continues after the last row of {out}.part", options.exit_code(stopped)
             ) from None
         if json:
-            print_json({"out": str(out), "images": len(paths), "there_already": before, "unreadable": failed})
+            options.print_json({"out": str(out), "images": len(paths), "there_already": before, "unreadable": failed})
         else:
             kept = f", {before:,} of them from an earlier call" if before else ""
             print(f"written  {out}: {len(paths):,} images{kept}; {failed:,} could not be read")

@@ -5,55 +5,44 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.cli.options import (
-    Data,
-    Device,
-    ImageSize,
-    InferenceBatch,
-    InferencePrecision,
-    Json,
-    Label,
-    Run,
-    Workers,
-    at_least,
-    image_size,
-    option,
-)
+from vitkit.cli import options
 from vitkit.errors import ConfigError, Interrupted
 
 
 def probe(
-    run: Run,
-    data: Data,
+    run: options.Run,
+    data: options.Data,
     method: Annotated[
         Literal["fewshot", "knn", "linear"],
         arg(help="the paper's least squares on a few images of each class; nearest neighbours; a linear layer"),
     ],
-    shots: Annotated[tuple[int, ...] | None, option("fewshot: images of each class; default: 1 5 10 25", "N")] = None,
-    seeds: Annotated[int | None, option("fewshot: random draws of them; default: 3", "N")] = None,
-    neighbours: Annotated[int | None, option("knn: images that vote; default: 20", "N")] = None,
-    image: ImageSize = None,
-    label: Label = None,
-    features: Annotated[
-        Path | None, option("write features, labels, keys and class names to this file", "FILE.npz")
+    shots: Annotated[
+        tuple[int, ...] | None, options.option("fewshot: images of each class; default: 1 5 10 25", "N")
     ] = None,
-    batch: InferenceBatch = 64,
-    device: Device = "auto",
-    precision: InferencePrecision = "fp32",
-    workers: Workers = None,
-    json: Json = False,
+    seeds: Annotated[int | None, options.option("fewshot: random draws of them; default: 3", "N")] = None,
+    neighbours: Annotated[int | None, options.option("knn: images that vote; default: 20", "N")] = None,
+    image: options.ImageSize = None,
+    label: options.Label = None,
+    features: Annotated[
+        Path | None, options.option("write features, labels, keys and class names to this file", "FILE.npz")
+    ] = None,
+    batch: options.InferenceBatch = 64,
+    device: options.Device = "auto",
+    precision: options.InferencePrecision = "fp32",
+    workers: options.Workers = None,
+    json: options.Json = False,
 ) -> None:
     """Probe the frozen features of a model on new data: few-shot, nearest neighbours, a linear probe.
 
     vitkit probe runs/pre photos/ --method linear        vitkit probe ViT-B_16.npz photos/ --method fewshot --shots 5
     """
-    at_least(1, batch=batch, neighbours=neighbours, seeds=seeds)
-    at_least(0, workers=workers)
+    options.at_least(1, batch=batch, neighbours=neighbours, seeds=seeds)
+    options.at_least(0, workers=workers)
     if shots is not None and (not shots or min(shots) < 1):
         raise ConfigError(f"--shots {' '.join(map(str, shots))}: 1 or more is needed")
     if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
-    size = None if image is None else image_size(image)
+    size = None if image is None else options.image_size(image)
 
     from vitkit.compute.inference import check_precision
     from vitkit.data.sources.open import open_data

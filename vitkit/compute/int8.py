@@ -54,7 +54,7 @@ def quantize_blocks(model: Model) -> nn.Module:
             attention: Any = module.attention
             attention.qkv, attention.out = PerTokenInt8Linear(attention.qkv), PerTokenInt8Linear(attention.out)
             module.mlp = nn.Sequential(  # type: ignore[assignment]
-                PerTokenInt8Linear(module.mlp.up), _InPlaceGelu(), AfterGeluInt8Linear(module.mlp.down)
+                PerTokenInt8Linear(module.mlp.up), _InplaceGelu(), AfterGeluInt8Linear(module.mlp.down)
             )
     return quantized
 
@@ -106,7 +106,7 @@ class AfterGeluInt8Linear(Int8Linear):
         return self.shaped(product.mul_(scales).add_(self.bias), x)
 
 
-class _InPlaceGelu(nn.Module):
+class _InplaceGelu(nn.Module):
     """The exact GELU for both forms: torch's tanh takes seven times as long, and differs by less than int8 rounds."""
 
     def forward(self, x: Tensor) -> Tensor:

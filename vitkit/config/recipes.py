@@ -347,29 +347,11 @@ def demo_fit(model: str = "mu/7") -> Fit:
     )
 
 
+# every public function above; `recipe` and what follows are not recipes
 RECIPES: dict[str, Callable[..., Fit]] = {
-    function.__name__: function
-    for function in (
-        jft_pretrain,
-        imagenet21k_pretrain,
-        imagenet_pretrain,
-        augreg_pretrain,
-        masked_patch_pretrain,
-        imagenet_transfer,
-        cifar_transfer,
-        pets_transfer,
-        flowers_transfer,
-        vtab_transfer,
-        small_transfer,
-        medium_transfer,
-        large_transfer,
-        small_scratch,
-        medium_scratch,
-        large_scratch,
-        small_masked_patch,
-        demo_pretrain,
-        demo_fit,
-    )
+    name: value
+    for name, value in list(globals().items())
+    if not name.startswith("_") and getattr(value, "__annotations__", {}).get("return") is Fit
 }
 
 

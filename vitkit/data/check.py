@@ -24,18 +24,14 @@ LARGE = 4_000_000  # median pixels, from which the report has a remark: 20 ms of
 # Storage modes that ordinary tools get wrong; vitkit reads them, so the report only counts them.
 ODD_MODES = {
     "CMYK": "CMYK",
-    "P": "palette",
-    "PA": "palette",
-    "RGBA": "with transparency",
-    "LA": "with transparency",
-    "I;16": "16-bit",
-    "I;16B": "16-bit",
     "I": "16-bit or deeper",
     "F": "floats",
-    "uint16": "16-bit",
     "1": "black and white",
     "LAB": "Lab colours",
     "YCbCr": "YCbCr",
+    **dict.fromkeys(("P", "PA"), "palette"),
+    **dict.fromkeys(("RGBA", "LA"), "with transparency"),
+    **dict.fromkeys(("I;16", "I;16B", "uint16"), "16-bit"),
 }
 
 EIGHT_BITS = {"RGB", "L", "P", "PA", "RGBA", "LA", "CMYK", "YCbCr", "LAB", "1"}

@@ -26,6 +26,7 @@ from vitkit.data.batch import Batch
 from vitkit.data.shared_buffers import SharedBuffers
 from vitkit.data.sources.dataset import DataError
 from vitkit.text import counted
+from vitkit.torch_private import SIGCHLD_HANDLER, worker_processes
 
 SIGNAL_GRACE = 3.0  # seconds within which repeated signals count as one
 PREFETCH = 2  # batches per worker: one slow batch delays nobody, and all of them are in memory
@@ -67,7 +68,7 @@ def load_batches(
             else:
                 yield received
     except RuntimeError as error:
-        raise lost_worker(error, getattr(batches, "_workers", ())) or error from error
+        raise lost_worker(error, worker_processes(batches)) or error from error
 
 
 def lost_worker(error: RuntimeError, processes: Sequence[BaseProcess] = ()) -> DataError | None:
@@ -80,7 +81,7 @@ def lost_worker(error: RuntimeError, processes: Sequence[BaseProcess] = ()) -> D
     """
     modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)]
     died = any(process.exitcode for process in processes)
-    in_handler = modules[-1:] == ["torch.utils.data._utils.signal_handling"]
+    in_handler = modules[-1:] == [SIGCHLD_HANDLER]
     if not (died or in_handler or re.match(r"DataLoader worker \(pid", str(error))):
         return None
     return DataError("a data worker has died.", found=str(error).partition("\n")[0], try_=REMEDIES)

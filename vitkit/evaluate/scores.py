@@ -13,21 +13,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
 from vitkit.data.sources.dataset import DataError, PackedStrings
-from vitkit.evaluate import multilabel
-from vitkit.evaluate.calibration import calibration_error, reliability_bins
+from vitkit.evaluate import metrics, multilabel
 from vitkit.evaluate.evaluation import ClassScore, Mistake
 from vitkit.evaluate.intervals import bootstrap_deviations, interval_from_deviation, proportion
-from vitkit.evaluate.metrics import (
-    CHUNK,
-    ClassCounts,
-    Floats,
-    ImageScores,
-    balanced_accuracy,
-    confusion_matrix,
-    count_classes,
-    macro_f1,
-    score_images,
-)
 
 MISTAKES = 24
 LARGEST_CONFUSION = 1000  # classes; ImageNet-21k's would have half a billion cells
@@ -45,23 +33,25 @@ class ScoredImages:
 
 def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> dict[str, Any]:
     """Score logits (n, K) against labels (n,)."""
-    scores = score_images(logits, labels)
+    scores = metrics.score_images(logits, labels)
     n, classes = logits.shape
-    counts = count_classes(scores.labels, scores.predictions, classes)
+    counts = metrics.count_classes(scores.labels, scores.predictions, classes)
     f1_deviation, accuracy_deviation = bootstrap_deviations(
-        scores.labels, scores.predictions, classes, (macro_f1, balanced_accuracy)
+        scores.labels, scores.predictions, classes, (metrics.macro_f1, metrics.balanced_accuracy)
     )
-    bins = reliability_bins(scores.confidence, scores.rank == 0)
+    bins = metrics.reliability_bins(scores.confidence, scores.rank == 0)
     confusion: list[list[int]] = []
     if classes <= LARGEST_CONFUSION:
-        confusion = confusion_matrix(scores.labels, scores.predictions, classes).tolist()
+        confusion = metrics.confusion_matrix(scores.labels, scores.predictions, classes).tolist()
     return {
         "loss": float(scores.loss.mean()),
         "top1": proportion(scores.correct(1), n),
         "top5": proportion(scores.correct(5), n) if classes > 5 else None,
-        "macro_f1": interval_from_deviation(macro_f1(counts), f1_deviation, counts.images),
-        "balanced_accuracy": interval_from_deviation(balanced_accuracy(counts), accuracy_deviation, counts.images),
-        "calibration_error": calibration_error(bins),
+        "macro_f1": interval_from_deviation(metrics.macro_f1(counts), f1_deviation, counts.images),
+        "balanced_accuracy": interval_from_deviation(
+            metrics.balanced_accuracy(counts), accuracy_deviation, counts.images
+        ),
+        "calibration_error": metrics.calibration_error(bins),
         "reliability": bins,
         "per_class": _per_class(images.classes, counts),
         "confusion": tuple(map(tuple, confusion)),
@@ -109,16 +99,20 @@ def score_multilabel(images: ScoredImages, logits: Tensor, labels: Tensor, known
     }
 
 
-def _set_loss(logits: Tensor, present: NDArray[np.bool_]) -> Floats:
+def _set_loss(logits: Tensor, present: NDArray[np.bool_]) -> metrics.Floats:
     """Return (n,) negative logarithms of the probability of exactly these labels."""
     chunks = [
         binary_cross_entropy_with_logits(chunk.double(), target.double(), reduction="none").sum(1)
-        for chunk, target in zip(logits.split(CHUNK), torch.from_numpy(present).split(CHUNK), strict=True)
+        for chunk, target in zip(
+            logits.split(metrics.CHUNK), torch.from_numpy(present).split(metrics.CHUNK), strict=True
+        )
     ]
     return torch.cat(chunks).numpy()
 
 
-def _per_class(names: tuple[str, ...], counts: ClassCounts, precisions: Floats | None = None) -> tuple[ClassScore, ...]:
+def _per_class(
+    names: tuple[str, ...], counts: metrics.ClassCounts, precisions: metrics.Floats | None = None
+) -> tuple[ClassScore, ...]:
     columns = [_or_none(column) for column in (counts.recall, counts.precision, counts.f1)]
     areas = [None] * len(names) if precisions is None else _or_none(precisions)
     return tuple(
@@ -127,11 +121,11 @@ def _per_class(names: tuple[str, ...], counts: ClassCounts, precisions: Floats |
     )
 
 
-def _or_none(values: Floats) -> list[float | None]:
+def _or_none(values: metrics.Floats) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
 
 
-def _most_confident_mistakes(images: ScoredImages, scores: ImageScores) -> tuple[Mistake, ...]:
+def _most_confident_mistakes(images: ScoredImages, scores: metrics.ImageScores) -> tuple[Mistake, ...]:
     wrong = np.flatnonzero(scores.rank > 0)
     worst = wrong[np.argsort(-scores.confidence[wrong], kind="stable")[:MISTAKES]]
     return tuple(

@@ -196,8 +196,8 @@ def _batch_effect(file: ExportedModel, images: list[Any]) -> float:
     """Return how far probabilities depend on the other images of a batch, whose activations share one scale."""
     height, width = (min(pixels.shape[side] for pixels in images) for side in (0, 1))
     of_one_size = [pixels[:height, :width] for pixels in images]
-    alone = np.concatenate([file.probabilities([pixels]) for pixels in of_one_size])
-    return float(np.abs(file.probabilities(of_one_size) - alone).max())
+    one_by_one = np.concatenate([file.probabilities([pixels]) for pixels in of_one_size])
+    return float(np.abs(file.probabilities(of_one_size) - one_by_one).max())
 
 
 def _write_record(made: Export) -> Export:

@@ -1,4 +1,4 @@
-"""What a fast path, a weight format or an analysis understands of a model; it declines everything else by name.
+"""Allow-lists: a fast path, a weight format or an analysis declines, by name, what it does not know of a model.
 
     UNDERSTOOD = allow("int8 inference", vit="depth width heads …", only={"norm": ("pre",)}, modules={Block: {…}, …})
     UNDERSTOOD.reason_to_decline(model.config, *model.encoder.blocks)   # None, or a sentence that names what is unknown

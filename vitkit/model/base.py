@@ -20,7 +20,7 @@ from vitkit.model.positions import Interpolation
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What belongs to weights besides tensors."""
+    """The information that belongs to weights besides tensors."""
 
     labels: tuple[str, ...] | None = None  # class names, in the order of the logits
     preprocessing: Preprocessing = field(default_factory=Preprocessing)

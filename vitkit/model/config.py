@@ -194,13 +194,8 @@ class ResNetConfig:
 
 ModelConfig = ViTConfig | ResNetConfig
 
-_CHOICES = {
-    "positions": get_args(Positions),
-    "inject": get_args(Injection),
-    "pool": get_args(Pool),
-    "norm": get_args(Norm),
-    "gelu": get_args(Gelu),
-}
+_KINDS: dict[str, Any] = {"positions": Positions, "inject": Injection, "pool": Pool, "norm": Norm, "gelu": Gelu}
+_CHOICES = {name: get_args(kind) for name, kind in _KINDS.items()}
 
 
 def _is_number(value: object) -> bool:

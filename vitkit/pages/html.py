@@ -31,7 +31,7 @@ def write_html(path: Path, package: str, template: str, content: Mapping[str, An
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": _percent, "whole_percent": _whole_percent, "breakable": _breakable}
+    environment.filters |= {"percent": _percent, "whole_percent": _rounded_percent, "breakable": _breakable}
     write_text(path, printable(environment.get_template(template).render(content).lstrip()))
     return path
 
@@ -45,7 +45,7 @@ def _percent(share: float | None) -> str:
     return no_break(percent(share))
 
 
-def _whole_percent(share: float) -> str:
+def _rounded_percent(share: float) -> str:
     return no_break(f"{100 * share:.0f} %")
 
 

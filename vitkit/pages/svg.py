@@ -10,6 +10,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib import style
@@ -25,37 +26,23 @@ _VARIABLES = {
     ACCENT: "var(--accent)",
     SECOND: "var(--second)",
 }
-_STYLE = {
+_STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: any script, in the browser's fonts
     "text.parse_math": False,  # a class may be called $x$
-    "font.size": 12,
-    "axes.labelsize": 12,
-    "xtick.labelsize": 11,
-    "ytick.labelsize": 11,
-    "legend.fontsize": 11,
     "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "axes.edgecolor": RULE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": RULE,
     "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.major.pad": 6,
-    "ytick.major.pad": 6,
-    "legend.frameon": False,
     "legend.handlelength": 1.4,
-    "legend.borderpad": 0,
     "lines.solid_capstyle": "round",
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
+    **dict.fromkeys(("font.size", "axes.labelsize"), 12),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 11),
+    **dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), RULE),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size", "legend.borderpad"), 0),
+    **dict.fromkeys(("xtick.major.pad", "ytick.major.pad"), 6),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
     "axes.formatter.useoffset": False,
 }
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # no dates: the same run, the same file

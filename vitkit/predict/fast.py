@@ -40,7 +40,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a candidate."""
+    """The result of trying a candidate."""
 
     candidate: EngineCandidate
     compute: Compute | None  # None if it failed or does not agree

@@ -3,8 +3,6 @@
 Blocks are wrapped from outside, under the same parameter names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from types import MethodType

@@ -4,8 +4,6 @@ Forward and backward are timed on this machine; the cost of compiling and the sh
 on an H200.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 from vitkit.text import duration
+from vitkit.torch_private import forget_compiled
 from vitkit.train.distributed import Parallelism, Processes
 from vitkit.train.dry_run import clear_gradients, dry_run, time_forward_backward
 from vitkit.train.mixed_precision import MixedPrecision
@@ -94,8 +93,7 @@ def warm_up_compiled(wrapped: nn.Module, objective: Objective, micro: int, devic
                 found=f"{type(error).__name__}: {first}",
                 try_="--set compile=no",
             ) from error
-        for module in wrapped.modules():
-            module._compiled_call_impl = None
+        forget_compiled(wrapped)
         return f"failed ({type(error).__name__}: {first}); running in eager mode"
     finally:
         clear_gradients(objective, device)

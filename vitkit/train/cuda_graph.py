@@ -3,8 +3,6 @@
 Losses and gradients are those of eager execution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Distributed training: torchrun starts the processes, torch.distributed connects them, DDP or FSDP2 splits work."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import warnings
@@ -19,14 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.model.resnet import ResNet
+from vitkit.torch_private import INDUCTOR_OPTIONS
 from vitkit.train.mixed_precision import MixedPrecision
 
 Parallelism = Literal["none", "ddp", "fsdp"]
 Result = TypeVar("Result")
 
 FSDP_ABOVE = 0.35  # share of a device's memory: larger weights, gradients and moments are sharded
-# inductor writes a sum that is read twice to memory: by default it recomputes the residual sums of up to four blocks
-COMPILE_OPTIONS = {"realize_reads_threshold": 1}
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def parallelize(
         # a compiled backward returns all gradients together anyway
         computed = MixedPrecision(objective, per_tensor=parallelism == "ddp" and not compiled)
     if compiled:
-        computed.compile(options=COMPILE_OPTIONS)
+        computed.compile(options=INDUCTOR_OPTIONS)
     if parallelism == "fsdp":
         mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.world_size,))
         # no cast of inputs: pixels and soft targets would be rounded; the objective casts what the model gets

@@ -1,7 +1,5 @@
 """A dry run of forward and backward on random images: does it fit into memory, how long does it take."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

@@ -1,13 +1,13 @@
 """EMA of the weights (Polyak averaging; paper, Table 2)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+
+from vitkit.torch_private import foreach_lerp_
 
 
 class EMA:
@@ -22,7 +22,7 @@ class EMA:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Average in the weights after optimizer step `step`, counted from 0."""
-        torch._foreach_lerp_(list(self._averages.values()), list(self._parameters.values()), 1 - self._decay_at(step))
+        foreach_lerp_([*self._averages.values()], [*self._parameters.values()], 1 - self._decay_at(step))
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:

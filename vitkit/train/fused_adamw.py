@@ -4,8 +4,6 @@ torch's fused optimizer needs fp32 gradients: they are cast before it and the we
 again. Parameter groups, state and results are those of torch's optimizer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.kernels.dispatch import INTERPRETED, TRITON
+from vitkit.torch_private import foreach_add_, version_of
 from vitkit.train.mixed_precision import Bf16Copies, MixedPrecision
 
 if TRITON:
@@ -118,15 +117,15 @@ class FusedAdamW:
         """
         known = [self.step_counts.get(parameter) for parameter in updated]
         if all(
-            one is not None and one[0] is step and one[1] == step._version
+            one is not None and one[0] is step and one[1] == version_of(step)
             for one, step in zip(known, steps, strict=True)
         ):
             counts = [one[2] + 1 for one in known if one is not None]
         else:
             counts = [int(count) + 1 for count in torch.stack(steps).tolist()]
-        torch._foreach_add_(steps, 1)
+        foreach_add_(steps, 1)
         self.step_counts |= {
-            parameter: (step, step._version, count)
+            parameter: (step, version_of(step), count)
             for parameter, step, count in zip(updated, steps, counts, strict=True)
         }
         return counts

@@ -1,7 +1,5 @@
 """The model that a run starts from: randomly initialised or with pre-trained weights, and a head for its classes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace

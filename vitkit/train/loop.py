@@ -4,8 +4,6 @@ No random generator has a state to save: order and augmentation are functions of
 dropout of (seed, micro-batch, rank). So a step is the same whether or not the run was interrupted before it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import shlex
@@ -27,10 +25,10 @@ from vitkit.train.checkpoint import TrainState
 from vitkit.train.display import Display
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
-from vitkit.train.inputs import InputPipeline
 from vitkit.train.objectives.base import Objective
 from vitkit.train.optimizer import set_lr
 from vitkit.train.plan import Plan
+from vitkit.train.prefetch import InputPipeline
 from vitkit.train.schedule import lr_factor
 from vitkit.train.signals import StopRequest
 from vitkit.train.step import MicroBatch, Step, StepResult
@@ -111,7 +109,7 @@ class TrainingLoop:
         with Display(
             step=self.state.step, steps=self.plan.steps, batch=self.plan.batch, shown=self.processes.is_rank_zero
         ) as self.display:
-            while self._unfinished():
+            while self._incomplete():
                 try:
                     self._train()
                 except NonFinite as error:
@@ -119,14 +117,14 @@ class TrainingLoop:
         if self.config.patience and self.state.best_step:
             self._load(self.folder.checkpoints / f"step-{self.state.best_step:08d}")
 
-    def _unfinished(self) -> bool:
+    def _incomplete(self) -> bool:
         return self.state.step < self.plan.steps and not self.state.stopped
 
     def _train(self) -> None:
         self.loader.start = self.state.step * self.plan.accumulate
         self.loader.wait_seconds, self.started = 0.0, time.perf_counter()
         with contextlib.closing(iter(self.loader)) as batches:
-            while self._unfinished():
+            while self._incomplete():
                 if self.state.step in self.state.skipped:
                     for _ in range(self.plan.accumulate):
                         next(batches)

@@ -1,7 +1,5 @@
 """Learning rate search as in the paper: a trial run for each candidate, scored on held-out images."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The largest micro-batch that fits into memory: estimated in closed form, then tried on a GPU."""
 
-from __future__ import annotations
-
 import torch
 
 from vitkit.cost import BYTES, cost

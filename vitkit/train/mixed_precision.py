@@ -2,10 +2,9 @@
 
 Gradients are cast to fp32, or stay bf16 for an optimizer that takes them so (fused_adamw.py). Activations, the residual
 stream too, are bf16: half the bytes of autocast, which keeps LayerNorm and the stream in fp32. Optimizer state, EMA and
-checkpoints are fp32. FSDP has a mixed-precision policy of its own.
+checkpoints are fp32. FSDP has a mixed-precision policy of its own. fp8 is for forward products only, with a scale for
+each row; backward and everything else stay as they are.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vitkit.kernels.dispatch import INTERPRETED
+from vitkit.compute.fused_vit import fp8_widths_fit
+from vitkit.compute.inference import supported_precisions
+from vitkit.devices import TrainPrecision
+from vitkit.errors import ConfigError
+from vitkit.kernels.dispatch import INTERPRETED, TRITON
+from vitkit.kernels.fuse import FusedAttention, FusedMlp
+from vitkit.model.build import Model
+from vitkit.model.vit import VisionTransformer
+from vitkit.torch_private import foreach_copy_, read_slots, swapped, tensor_slots, version_of
 from vitkit.train.objectives.base import LossAndMetrics, Objective
 
 
@@ -51,33 +58,20 @@ class _SwappedWeights(nn.Module):
     def __init__(self, objective: Objective):
         super().__init__()
         self.objective = objective
-        self.slots = {
-            f"{path}.{name}".lstrip("."): (held, name)
-            for path, module in objective.named_modules()
-            for held in (module._parameters, module._buffers if path.startswith("model") else {})
-            for name in held
-        }  # where each tensor is stored: walking the modules in every step takes a tenth of it
+        parameters = dict(objective.named_parameters())
+        slots = tensor_slots(objective)
+        self.slots = {name: slot for name, slot in slots.items() if name in parameters or name.startswith("model.")}
 
     def master_weights(self) -> dict[str, Tensor]:
         """Return the objective's weights and the model's floating-point buffers by name."""
-        tensors = {name: held[key] for name, (held, key) in self.slots.items()}
-        return {name: tensor for name, tensor in tensors.items() if tensor is not None and tensor.is_floating_point()}
+        return read_slots(self.slots)
 
     def forward(self, weights: dict[str, Tensor], pixels: Tensor, targets: Tensor) -> LossAndMetrics:
         if torch.compiler.is_compiling():
             return functional_call(self.objective, weights, (pixels, targets))
-        own = self.master_weights()
-        try:
-            self._assign(weights)
+        with swapped(self.slots, weights):
             output: LossAndMetrics = self.objective(pixels, targets)
-            return output
-        finally:
-            self._assign(own)
-
-    def _assign(self, weights: dict[str, Tensor]) -> None:
-        for name, tensor in weights.items():
-            held, key = self.slots[name]
-            held[key] = tensor
+        return output
 
 
 class Bf16Copies:
@@ -104,10 +98,10 @@ class Bf16Copies:
 
     def refresh(self) -> None:
         """Update persistent copies of changed weights, in place."""
-        changed = [weight for weight in self.weights if self.versions.get(id(weight)) != weight._version]
+        changed = [weight for weight in self.weights if self.versions.get(id(weight)) != version_of(weight)]
         if changed:
             with torch.no_grad():
-                torch._foreach_copy_(self.of(changed), changed)
+                foreach_copy_(self.of(changed), changed)
             self._record_versions(changed)
 
     def of(self, weights: Sequence[Tensor]) -> list[Tensor]:
@@ -115,12 +109,12 @@ class Bf16Copies:
 
     def mark_updated(self, weights: Sequence[Tensor]) -> None:
         """Record that a kernel has updated these weights and their copies, which torch's counter does not see."""
-        unchanged = [weight for weight in weights if self.versions[id(weight)] == weight._version]
+        unchanged = [weight for weight in weights if self.versions[id(weight)] == version_of(weight)]
         torch.autograd.graph.increment_version([*weights, *self.of(weights)])
         self._record_versions(unchanged)
 
     def _record_versions(self, weights: Sequence[Tensor]) -> None:
-        self.versions |= {id(weight): weight._version for weight in weights}
+        self.versions |= {id(weight): version_of(weight) for weight in weights}
 
 
 class _CastToBf16(torch.autograd.Function):
@@ -146,5 +140,29 @@ def _cast(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Ten
     copies = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
     if copies:
         with torch.no_grad():
-            torch._foreach_copy_(copies, list(tensors))
+            foreach_copy_(copies, tensors)
     return tuple(copies)
+
+
+def use_fp8(model: Model, device: torch.device, precision: TrainPrecision) -> None:
+    """Switch fp8 on for the forward products of qkv and MLP; raise where device or model does not support it."""
+    if "fp8" not in supported_precisions(device) or not TRITON:
+        reason = (
+            "Triton is not installed" if "fp8" in supported_precisions(device) else f"{device} does not support fp8"
+        )
+        raise ConfigError(f"fp8 = true needs 8-bit floats and Triton: {reason}", try_="fp8 = false")
+    if precision != "bf16":
+        raise ConfigError("fp8 = true needs precision = bf16, but precision is fp32", try_="--precision bf16")
+    if isinstance(model, VisionTransformer) and not fp8_widths_fit(model):
+        raise ConfigError(
+            "fp8 = true needs widths that are multiples of 16; this model's are "
+            f"{model.config.width} and {model.config.mlp}",
+            try_="fp8 = false",
+        )
+    modules = [module for module in model.modules() if isinstance(module, FusedAttention | FusedMlp)]
+    if not modules:
+        raise ConfigError(
+            "fp8 = true is for Transformers; this model has no block that can be fused", try_="fp8 = false"
+        )
+    for module in modules:
+        module.fp8 = True

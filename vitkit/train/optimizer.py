@@ -4,8 +4,6 @@ Layers are counted from the bottom: 0 is the embedding (patches, class token, po
 root; then come the blocks, or a ResNet's stages; the last is what follows them, with the head.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

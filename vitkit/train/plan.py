@@ -1,7 +1,5 @@
 """The plan of a run: steps, epochs, and the batch divided by processes and gradient accumulation."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

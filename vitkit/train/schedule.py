@@ -1,7 +1,5 @@
 """Learning rate schedules: linear warm-up, then decay; a function of the step alone."""
 
-from __future__ import annotations
-
 import math
 
 from vitkit.config.schema import Schedule

@@ -3,8 +3,6 @@
 The host never waits for the device: losses and metrics stay there until they are read.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from vitkit.torch_private import foreach_norm
 from vitkit.train.cuda_graph import CapturedPass, forward_backward
 from vitkit.train.distributed import full_tensor, gradient_sync
 from vitkit.train.fused_adamw import FusedAdamW, can_fuse, unfuse
@@ -97,5 +96,5 @@ def total_norm(grads: list[Tensor]) -> Tensor:
     """Return the global L2 norm of the gradients, computed in fp32 at least."""
     if not grads:
         return torch.zeros(())
-    norms = torch._foreach_norm(grads, 2, torch.promote_types(grads[0].dtype, torch.float32))
+    norms = foreach_norm(grads, torch.promote_types(grads[0].dtype, torch.float32))
     return torch.linalg.vector_norm(torch.stack(norms))

@@ -1,7 +1,5 @@
 """Experiment trackers: TensorBoard and Weights & Biases get the values of metrics.jsonl with --track."""
 
-from __future__ import annotations
-
 import importlib.util
 import uuid
 from collections.abc import Callable, Iterable, Mapping

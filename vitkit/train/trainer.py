@@ -1,7 +1,5 @@
 """Training a model from settings and data into a run folder; the decisions are printed before the loop starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -9,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from vitkit import devices
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.cost import cost
@@ -16,15 +15,6 @@ from vitkit.data.loader import Loader, SplitDataset
 from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.transforms import TrainTransform
-from vitkit.devices import (
-    TrainPrecision,
-    describe_device,
-    free_memory,
-    pick_precision,
-    pick_threads,
-    pick_workers,
-    use_threads,
-)
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.run_folder import RunError, RunFolder
@@ -33,11 +23,11 @@ from vitkit.train import cuda_graph
 from vitkit.train.checkpoint import check_folder_shared
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
 from vitkit.train.distributed import Parallelism, Processes, full_tensor, parallelize, pick_parallelism
-from vitkit.train.eight_bits import use_fp8
 from vitkit.train.ema import EMA
 from vitkit.train.initial_model import initial_model, restored_model, write_description
 from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
+from vitkit.train.mixed_precision import use_fp8
 from vitkit.train.objectives.base import Objective
 from vitkit.train.objectives.labels import Labels, class_weights
 from vitkit.train.objectives.masked_patch import MaskedPatch
@@ -50,17 +40,7 @@ from vitkit.weights.run_checkpoints import complete_checkpoints, latest_step
 from vitkit.weights.save import save
 
 CHANGEABLE_ON_RESUME = (
-    "data",
-    "out",
-    "device",
-    "workers",
-    "track",
-    "save_every",
-    "max_failed",
-    "parallel",
-    "compile",
-    "recompute",
-    "cuda_graph",
+    "data out device workers track save_every max_failed parallel compile recompute cuda_graph".split()
 )
 
 PrintLine = Callable[[str, str], None]  # a label and what was decided
@@ -90,7 +70,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
     torch.manual_seed(config.seed)  # for weights of the objective, independent of how the model was made
     objective = _objective(model, config, splits.train, data).to(processes.device)
-    precision = pick_precision(config.precision, processes.device)
+    precision = devices.pick_precision(config.precision, processes.device)
     if config.fp8:
         use_fp8(model, processes.device, precision)
     micro, recompute = choose_micro_batch(
@@ -109,7 +89,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             try_="--set augment.mixup=0 augment.cutmix=0, a larger --batch, or a smaller --image",
         )
     parallelism = pick_parallelism(
-        config.parallel, processes.world_size, cost(model.config).state_bytes, free_memory(processes.device)
+        config.parallel, processes.world_size, cost(model.config).state_bytes, devices.free_memory(processes.device)
     )
     requested = config.compile
     captured = cuda_graph.should_capture(config.cuda_graph, objective, plan, processes, precision, parallelism)
@@ -127,9 +107,9 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             folder.write_config(config)
             folder.add_to_record(settings=toml.to_tables(config))
             write_description(model, folder.checkpoints)
-    estimate, workers = cost(model.config), pick_workers(config.workers, processes.device, processes.world_size)
-    threads = pick_threads(processes.device, estimate.macs)
-    print_line("device", f"{describe_device(processes.device, threads)}; {counted(workers, 'data worker')}")
+    estimate, workers = cost(model.config), devices.pick_workers(config.workers, processes.device, processes.world_size)
+    threads = devices.pick_threads(processes.device, estimate.macs)
+    print_line("device", f"{devices.describe_device(processes.device, threads)}; {counted(workers, 'data worker')}")
     loop = _build_loop(
         config,
         plan,
@@ -153,7 +133,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         folder.add_to_record(
             objective=config.objective,
             precision=precision,
-            device=describe_device(processes.device, threads),
+            device=devices.describe_device(processes.device, threads),
             processes=processes.world_size,
             split=splits.held_out,
             parameters=estimate.parameters,
@@ -167,7 +147,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
                 "processes": plan.processes,
             },
         )
-    with loop.stop, use_threads(threads), closing(loop.trackers):
+    with loop.stop, devices.use_threads(threads), closing(loop.trackers):
         if decision.compiles:
             must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
             print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
@@ -196,7 +176,7 @@ def _build_loop(
     splits: Partition,
     folder: RunFolder,
     processes: Processes,
-    precision: TrainPrecision,
+    precision: devices.TrainPrecision,
     parallelism: Parallelism,
     decision: CompileDecision,
     workers: int,

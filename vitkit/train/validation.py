@@ -1,7 +1,5 @@
 """Validation during training: loss and accuracy on the validation split, and the score that picks the best step."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch.distributed.fsdp import FSDPModule
 

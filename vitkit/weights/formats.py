@@ -1,4 +1,4 @@
-"""What the four weight formats share: an opened checkpoint, the loaded weights, and what a conversion would lose."""
+"""The types that the four weight formats share: opened checkpoints, loaded weights, and losses of a conversion."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class LoadedWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionLosses:
-    """What a format would not keep of a model."""
+    """The parts of a model that a format would not keep."""
 
     unsupported: list[str] = field(default_factory=list)  # the format cannot hold it: never written
     changed: list[str] = field(default_factory=list)  # would change the logits: written with lossy=True only

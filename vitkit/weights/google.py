@@ -17,15 +17,7 @@ from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
-from vitkit.weights.formats import (
-    NEGLIGIBLE_EPS,
-    Checkpoint,
-    ConversionLosses,
-    LoadedWeights,
-    epsilon_difference,
-    training_settings,
-    unknown_options,
-)
+from vitkit.weights import formats
 from vitkit.weights.infer_sizes import infer_image
 from vitkit.weights.mapping import Rule, batched, to_foreign_tensors, to_native_state, unchanged
 
@@ -58,7 +50,7 @@ def _prefix(names: Collection[str]) -> str | None:
     return next((prefix for prefix in PREFIXES for name in FIRST_KERNELS if prefix + name in names), None)
 
 
-def load(checkpoint: Checkpoint) -> LoadedWeights:
+def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
     prefix = _prefix(checkpoint.tensors.keys()) or ""
     tensors = {
         name.removeprefix(prefix): _squeeze_group_norm(name, tensor)
@@ -77,7 +69,7 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
         config = _infer_resnet(checkpoint)
         rules = list(resnet_rules(config))
     state = to_native_state(tensors, rules, config, checkpoint.origin)
-    return LoadedWeights(config=config, state=state, metadata=Metadata(provenance=provenance))
+    return formats.LoadedWeights(config=config, state=state, metadata=Metadata(provenance=provenance))
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
@@ -87,9 +79,9 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
     return to_foreign_tensors(model, vit_rules(model.config, naming))
 
 
-def conversion_losses(model: Model) -> ConversionLosses:
+def conversion_losses(model: Model) -> formats.ConversionLosses:
     config = model.config
-    unsupported = unknown_options(KNOWN, config)
+    unsupported = formats.unknown_options(KNOWN, config)
     changed: list[str] = []
     dropped: list[str] = []
     if isinstance(config, ViTConfig):
@@ -107,7 +99,9 @@ def conversion_losses(model: Model) -> ConversionLosses:
             )
         if config.gelu != "tanh":
             changed.append("GELU: exact in the model, always the tanh approximation in the format")
-        (changed if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else dropped).extend(epsilon_difference(config.eps, 1e-6))
+        (changed if abs(config.eps - 1e-6) > formats.NEGLIGIBLE_EPS else dropped).extend(
+            formats.epsilon_difference(config.eps, 1e-6)
+        )
         rows, columns = config.grid
         if rows != columns:
             square = math.isqrt(config.patches) ** 2 == config.patches
@@ -125,7 +119,9 @@ def conversion_losses(model: Model) -> ConversionLosses:
         dropped.append("class names: an npz cannot hold them")
     if model.metadata.preprocessing != Preprocessing():
         dropped.append("preprocessing: an npz cannot hold it, and is read with the default")
-    return ConversionLosses(unsupported=unsupported, changed=changed, dropped=dropped + training_settings(config))
+    return formats.ConversionLosses(
+        unsupported=unsupported, changed=changed, dropped=dropped + formats.training_settings(config)
+    )
 
 
 def vit_rules(config: ViTConfig, naming: str) -> Iterator[Rule]:
@@ -243,7 +239,7 @@ def _patch_kernel(config: ViTConfig) -> Rule:
     )
 
 
-def _naming(checkpoint: Checkpoint) -> str:
+def _naming(checkpoint: formats.Checkpoint) -> str:
     for naming, (attention, *_) in NAMING.items():
         if checkpoint.has(f"Transformer/encoderblock_0/{attention}/query/kernel"):
             return naming
@@ -253,7 +249,7 @@ def _naming(checkpoint: Checkpoint) -> str:
     )
 
 
-def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
+def _infer_vit(checkpoint: formats.Checkpoint, naming: str) -> ViTConfig:
     attention, _, mlp = NAMING[naming]
     block = "Transformer/encoderblock_0"
     patch, _, channels, width = checkpoint.shape("embedding/kernel", 4)
@@ -283,7 +279,7 @@ def _infer_vit(checkpoint: Checkpoint, naming: str) -> ViTConfig:
     )
 
 
-def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
+def _infer_stem(checkpoint: formats.Checkpoint) -> ConvConfig | None:
     if not (checkpoint.has("conv_root/kernel") or checkpoint.has("gn_root/scale")):
         return None
     return ConvConfig(
@@ -291,7 +287,7 @@ def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
     )
 
 
-def _infer_resnet(checkpoint: Checkpoint) -> ResNetConfig:
+def _infer_resnet(checkpoint: formats.Checkpoint) -> ResNetConfig:
     *_, channels, width = checkpoint.shape("resnet/root_block/standardized_conv2d/kernel", 4)
     body = ConvConfig.bit(_units(checkpoint.tensors, r"resnet/block(\d+)/unit(\d+)/"), width)
     return ResNetConfig(

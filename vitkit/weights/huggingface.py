@@ -16,18 +16,9 @@ from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
+from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
 from vitkit.weights.infer_sizes import infer_heads, infer_image
-from vitkit.weights.mapping import (
-    Rule,
-    batched,
-    concatenated,
-    patch_convolution,
-    same_layer,
-    to_foreign_tensors,
-    to_native_state,
-    zero_biases,
-)
 
 _GELU: dict[str, Gelu] = {
     "gelu": "exact",
@@ -64,13 +55,13 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
         preprocessing=_preprocessing(checkpoint),
         provenance=checkpoint.config.get("vitkit", {"format": "hf"}),
     )
-    state = to_native_state(checkpoint.tensors, rules(config), config, checkpoint.origin)
+    state = mapping.to_native_state(checkpoint.tensors, rules(config), config, checkpoint.origin)
     return LoadedWeights(config=config, state=state, metadata=metadata)
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
     assert isinstance(model.config, ViTConfig)
-    return to_foreign_tensors(model, rules(model.config))
+    return mapping.to_foreign_tensors(model, rules(model.config))
 
 
 def config_of(model: Model) -> dict[str, Any]:
@@ -151,31 +142,31 @@ def conversion_losses(model: Model) -> ConversionLosses:
     return ConversionLosses(unsupported=unsupported, dropped=dropped)
 
 
-def rules(config: ViTConfig) -> Iterator[Rule]:
+def rules(config: ViTConfig) -> Iterator[mapping.Rule]:
     root = "vit." if config.classes else ""
-    yield patch_convolution(
+    yield mapping.patch_convolution(
         "patches.project.weight", f"{root}embeddings.patch_embeddings.projection.weight", config.channels, config.patch
     )
-    yield from same_layer("patches.project", f"{root}embeddings.patch_embeddings.projection", ["bias"])
-    yield batched("class_token", f"{root}embeddings.cls_token")
-    yield batched("encoder.positions.0.table", f"{root}embeddings.position_embeddings")
+    yield from mapping.same_layer("patches.project", f"{root}embeddings.patch_embeddings.projection", ["bias"])
+    yield mapping.batched("class_token", f"{root}embeddings.cls_token")
+    yield mapping.batched("encoder.positions.0.table", f"{root}embeddings.position_embeddings")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"{root}encoder.layer.{layer}"
         for name in ("weight", "bias"):
-            yield concatenated(
+            yield mapping.concatenated(
                 f"{ours}.attention.qkv.{name}",
                 [f"{theirs}.attention.attention.{projection}.{name}" for projection in ("query", "key", "value")],
             )
-        yield from same_layer(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
-        yield from same_layer(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        yield from same_layer(f"{ours}.mlp_norm", f"{theirs}.layernorm_after")
-        yield from same_layer(f"{ours}.mlp.up", f"{theirs}.intermediate.dense")
-        yield from same_layer(f"{ours}.mlp.down", f"{theirs}.output.dense")
-    yield from same_layer("encoder.norm", f"{root}layernorm")
+        yield from mapping.same_layer(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
+        yield from mapping.same_layer(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
+        yield from mapping.same_layer(f"{ours}.mlp_norm", f"{theirs}.layernorm_after")
+        yield from mapping.same_layer(f"{ours}.mlp.up", f"{theirs}.intermediate.dense")
+        yield from mapping.same_layer(f"{ours}.mlp.down", f"{theirs}.output.dense")
+    yield from mapping.same_layer("encoder.norm", f"{root}layernorm")
     if config.representation:
-        yield from same_layer("head.representation", "pooler.dense")
+        yield from mapping.same_layer("head.representation", "pooler.dense")
     if config.classes:
-        yield from same_layer("head.logits", "classifier")
+        yield from mapping.same_layer("head.logits", "classifier")
 
 
 def _infer(checkpoint: Checkpoint) -> ViTConfig:
@@ -236,6 +227,6 @@ def _preprocessing(checkpoint: Checkpoint) -> Preprocessing:
 
 
 def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    fixed = zero_biases(tensors, r"(?:vit\.)?encoder\.layer\.\d+\.attention\.attention\.(?:query|key|value)")
+    fixed = mapping.zero_biases(tensors, r"(?:vit\.)?encoder\.layer\.\d+\.attention\.attention\.(?:query|key|value)")
     # older files of classifiers still hold a pooler, which a classifier never uses
     return {name: tensor for name, tensor in fixed.items() if not name.startswith("vit.pooler.")}

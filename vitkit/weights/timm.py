@@ -19,25 +19,8 @@ from vitkit.model.base import Metadata
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
 from vitkit.model.variants import name_of
-from vitkit.weights.formats import (
-    NEGLIGIBLE_EPS,
-    Checkpoint,
-    ConversionLosses,
-    LoadedWeights,
-    epsilon_difference,
-    training_settings,
-    unknown_options,
-)
+from vitkit.weights import formats, mapping
 from vitkit.weights.infer_sizes import infer_heads, infer_image
-from vitkit.weights.mapping import (
-    Rule,
-    batched,
-    patch_convolution,
-    same_layer,
-    to_foreign_tensors,
-    to_native_state,
-    zero_biases,
-)
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
@@ -83,7 +66,7 @@ def recognises(names: Collection[str]) -> bool:
     return "patch_embed.proj.weight" in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= set(names)
 
 
-def load(checkpoint: Checkpoint) -> LoadedWeights:
+def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
     arguments = {
         **(checkpoint.config.get("pretrained_cfg") or {}),
         **checkpoint.config,
@@ -108,14 +91,16 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
         preprocessing=_preprocessing(arguments),
         provenance=checkpoint.config.get("vitkit", {"format": "timm"}),
     )
-    return LoadedWeights(
-        config=config, state=to_native_state(checkpoint.tensors, rules, config, checkpoint.origin), metadata=metadata
+    return formats.LoadedWeights(
+        config=config,
+        state=mapping.to_native_state(checkpoint.tensors, rules, config, checkpoint.origin),
+        metadata=metadata,
     )
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
     rules = vit_rules(model.config) if isinstance(model.config, ViTConfig) else resnet_rules(model.config)
-    return to_foreign_tensors(model, rules)
+    return mapping.to_foreign_tensors(model, rules)
 
 
 def config_of(model: Model) -> dict[str, Any]:
@@ -173,16 +158,16 @@ def config_of(model: Model) -> dict[str, Any]:
     return record
 
 
-def conversion_losses(model: Model) -> ConversionLosses:
-    config, dropped = model.config, training_settings(model.config)
-    unsupported = unknown_options(KNOWN, config)
+def conversion_losses(model: Model) -> formats.ConversionLosses:
+    config, dropped = model.config, formats.training_settings(model.config)
+    unsupported = formats.unknown_options(KNOWN, config)
     conv = config.body if isinstance(config, ResNetConfig) else config.stem
     if conv and conv != replace(conv, **_EPSILONS):
         dropped.append("the convolutions' epsilons: timm's differ")
     if isinstance(config, ResNetConfig):
         if name_of(config) not in _RESNETS:
             unsupported.append(f"this ResNet: timm has {', '.join(_RESNETS)}")
-        return ConversionLosses(unsupported=unsupported, dropped=dropped)
+        return formats.ConversionLosses(unsupported=unsupported, dropped=dropped)
     if config.positions not in ("1d", "none") or config.inject != "stem":
         unsupported.append(
             f"positions={config.positions!r} injected at {config.inject!r}: timm's ViT has one 1-D table, at the stem"
@@ -194,33 +179,37 @@ def conversion_losses(model: Model) -> ConversionLosses:
     if config.stem and name_of(config) not in _HYBRIDS:
         unsupported.append(f"this hybrid: timm has {', '.join(_HYBRIDS)}")
     changed: list[str] = []
-    (changed if abs(config.eps - 1e-6) > NEGLIGIBLE_EPS else dropped).extend(epsilon_difference(config.eps, 1e-6))
-    return ConversionLosses(unsupported=unsupported, changed=changed, dropped=dropped)
+    (changed if abs(config.eps - 1e-6) > formats.NEGLIGIBLE_EPS else dropped).extend(
+        formats.epsilon_difference(config.eps, 1e-6)
+    )
+    return formats.ConversionLosses(unsupported=unsupported, changed=changed, dropped=dropped)
 
 
-def vit_rules(config: ViTConfig) -> Iterator[Rule]:
+def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
     if config.stem:
         yield from _stem_rules(config.stem)
-    yield patch_convolution("patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch)
-    yield from same_layer("patches.project", "patch_embed.proj", ["bias"])
+    yield mapping.patch_convolution(
+        "patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch
+    )
+    yield from mapping.same_layer("patches.project", "patch_embed.proj", ["bias"])
     if config.class_token:
-        yield batched("class_token", "cls_token")
+        yield mapping.batched("class_token", "cls_token")
     if config.positions != "none":
-        yield batched("encoder.positions.0.table", "pos_embed")
+        yield mapping.batched("encoder.positions.0.table", "pos_embed")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"blocks.{layer}"
-        yield from same_layer(f"{ours}.attention_norm", f"{theirs}.norm1")
-        yield from same_layer(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
-        yield from same_layer(f"{ours}.attention.out", f"{theirs}.attn.proj")
-        yield from same_layer(f"{ours}.mlp_norm", f"{theirs}.norm2")
-        yield from same_layer(f"{ours}.mlp.up", f"{theirs}.mlp.fc1")
-        yield from same_layer(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
+        yield from mapping.same_layer(f"{ours}.attention_norm", f"{theirs}.norm1")
+        yield from mapping.same_layer(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
+        yield from mapping.same_layer(f"{ours}.attention.out", f"{theirs}.attn.proj")
+        yield from mapping.same_layer(f"{ours}.mlp_norm", f"{theirs}.norm2")
+        yield from mapping.same_layer(f"{ours}.mlp.up", f"{theirs}.mlp.fc1")
+        yield from mapping.same_layer(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
     if config.pool == "gap-norm":
-        yield from same_layer("pool.norm", "fc_norm")
+        yield from mapping.same_layer("pool.norm", "fc_norm")
     else:
-        yield from same_layer("encoder.norm", "norm")
+        yield from mapping.same_layer("encoder.norm", "norm")
     if config.pool == "attention":
-        yield batched("pool.probe", "attn_pool.latent")
+        yield mapping.batched("pool.probe", "attn_pool.latent")
         for ours, theirs in (
             ("query", "q"),
             ("key_value", "kv"),
@@ -229,47 +218,47 @@ def vit_rules(config: ViTConfig) -> Iterator[Rule]:
             ("mlp.up", "mlp.fc1"),
             ("mlp.down", "mlp.fc2"),
         ):
-            yield from same_layer(f"pool.{ours}", f"attn_pool.{theirs}")
+            yield from mapping.same_layer(f"pool.{ours}", f"attn_pool.{theirs}")
     if config.classes:
-        yield from same_layer("head.logits", "head")
+        yield from mapping.same_layer("head.logits", "head")
 
 
-def resnet_rules(config: ResNetConfig) -> Iterator[Rule]:
-    yield from same_layer("body.root", "stem.conv", ["weight"])
+def resnet_rules(config: ResNetConfig) -> Iterator[mapping.Rule]:
+    yield from mapping.same_layer("body.root", "stem.conv", ["weight"])
     yield from _unit_rules("body", "", config.body)
-    yield from same_layer("body.norm", "norm")
+    yield from mapping.same_layer("body.norm", "norm")
     if config.classes:
-        yield Rule(
+        yield mapping.Rule(
             "head.logits.weight",
             ("head.fc.weight",),
             lambda kernel: kernel.flatten(1),
             lambda weight: (weight[:, :, None, None],),
         )  # timm's head is a 1x1 convolution
-        yield from same_layer("head.logits", "head.fc", ["bias"])
+        yield from mapping.same_layer("head.logits", "head.fc", ["bias"])
 
 
-def _stem_rules(stem: ConvConfig) -> Iterator[Rule]:
+def _stem_rules(stem: ConvConfig) -> Iterator[mapping.Rule]:
     # Without stages, timm's stem is a bare Sequential, one level up.
     root = "patch_embed.backbone" + (".stem" if stem.layers else "")
-    yield from same_layer("stem.root", f"{root}.conv", ["weight"])
-    yield from same_layer("stem.root_norm", f"{root}.norm")
+    yield from mapping.same_layer("stem.root", f"{root}.conv", ["weight"])
+    yield from mapping.same_layer("stem.root_norm", f"{root}.norm")
     yield from _unit_rules("stem", "patch_embed.backbone.", stem)
 
 
-def _unit_rules(ours: str, theirs: str, conv: ConvConfig) -> Iterator[Rule]:
+def _unit_rules(ours: str, theirs: str, conv: ConvConfig) -> Iterator[mapping.Rule]:
     for stage, units in enumerate(conv.layers):
         for unit in range(units):
             native, foreign = f"{ours}.stages.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
             for number in (1, 2, 3):
-                yield from same_layer(f"{native}.conv{number}", f"{foreign}.conv{number}", ["weight"])
-                yield from same_layer(f"{native}.norm{number}", f"{foreign}.norm{number}")
+                yield from mapping.same_layer(f"{native}.conv{number}", f"{foreign}.conv{number}", ["weight"])
+                yield from mapping.same_layer(f"{native}.norm{number}", f"{foreign}.norm{number}")
             if unit == 0:
-                yield from same_layer(f"{native}.project", f"{foreign}.downsample.conv", ["weight"])
+                yield from mapping.same_layer(f"{native}.project", f"{foreign}.downsample.conv", ["weight"])
                 if not conv.preactivation:
-                    yield from same_layer(f"{native}.project_norm", f"{foreign}.downsample.norm")
+                    yield from mapping.same_layer(f"{native}.project_norm", f"{foreign}.downsample.norm")
 
 
-def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
+def _infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
     width, embedded, patch, patch_width = checkpoint.shape("patch_embed.proj.weight", 4)
     if patch != patch_width:
         raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's patches are square.")
@@ -309,13 +298,13 @@ def _infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfi
     )
 
 
-def _infer_stem(checkpoint: Checkpoint) -> ConvConfig | None:
+def _infer_stem(checkpoint: formats.Checkpoint) -> ConvConfig | None:
     if not any(name.startswith("patch_embed.backbone.") for name in checkpoint.tensors):
         return None
     return ConvConfig(layers=_units(checkpoint, "patch_embed.backbone."), width=_root_shape(checkpoint)[0], **_EPSILONS)
 
 
-def _infer_resnet(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ResNetConfig:
+def _infer_resnet(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> ResNetConfig:
     width, channels, *_ = checkpoint.shape("stem.conv.weight", 4)
     body = ConvConfig(layers=_units(checkpoint, ""), width=width, preactivation=True, **_EPSILONS)
     return ResNetConfig(
@@ -326,7 +315,7 @@ def _infer_resnet(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ResNe
     )
 
 
-def _root_shape(checkpoint: Checkpoint) -> tuple[int, ...]:
+def _root_shape(checkpoint: formats.Checkpoint) -> tuple[int, ...]:
     for name in ("patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight"):
         if checkpoint.has(name):
             return checkpoint.shape(name, 4)
@@ -336,7 +325,7 @@ def _root_shape(checkpoint: Checkpoint) -> tuple[int, ...]:
     )
 
 
-def _units(checkpoint: Checkpoint, prefix: str) -> tuple[int, ...]:
+def _units(checkpoint: formats.Checkpoint, prefix: str) -> tuple[int, ...]:
     stages = checkpoint.count(f"{prefix}stages.")
     return tuple(checkpoint.count(f"{prefix}stages.{stage}.blocks.") for stage in range(stages))
 
@@ -347,7 +336,7 @@ def _mlp_ratio(config: ViTConfig) -> float:
     return ratio if int(config.width * ratio) == config.mlp else (config.mlp + 0.5) / config.width
 
 
-def _gelu(checkpoint: Checkpoint, name: str | None) -> Gelu:
+def _gelu(checkpoint: formats.Checkpoint, name: str | None) -> Gelu:
     if name not in _GELU:
         raise WeightsError(
             f"{checkpoint.origin} uses the activation {name!r}; vitkit's MLP uses GELU.",
@@ -379,7 +368,7 @@ def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
 
 def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     """Add the zeros that timm's options qkv_bias=False and no_embed_class leave out."""
-    fixed = zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
+    fixed = mapping.zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
     if arguments.get("no_embed_class") and "cls_token" in tensors and "pos_embed" in tensors:
         # the table has positions for patches only: the class token's is zero
         table = tensors["pos_embed"]

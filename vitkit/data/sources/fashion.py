@@ -13,18 +13,7 @@ from PIL import Image
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data
 
-CLASSES = (
-    "t-shirt or top",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",  # the original's labels 0 to 9
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+CLASSES = tuple("t-shirt or top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot".split(", "))
 SIDE, COLUMNS = 28, 100
 NAME = "fashion"
 

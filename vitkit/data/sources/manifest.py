@@ -78,23 +78,23 @@ def _text(name: str, file: Path) -> str:
 
 
 def _csv_rows(name: str, text: str) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+    table = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     try:
-        columns = [cell.strip() for cell in next(reader, [])]
+        columns = [cell.strip() for cell in next(table, [])]
         if len(set(columns)) < len(columns):
             raise DataError(f"{name} names a column twice: {', '.join(columns)}.")
-        for cells in reader:
+        for cells in table:
             if not cells:
                 continue
             if len(cells) != len(columns):
                 raise DataError(
-                    f"{name}, line {reader.line_num}: {counted(len(cells), 'cell')} under "
+                    f"{name}, line {table.line_num}: {counted(len(cells), 'cell')} under "
                     f"{counted(len(columns), 'column')} ({few(columns)}).",
                     try_='quotes around a cell that holds the delimiter: "a,b.jpg"',
                 )
-            yield reader.line_num, dict(zip(columns, cells, strict=True))
+            yield table.line_num, dict(zip(columns, cells, strict=True))
     except csv.Error as error:
-        raise DataError(f"{name}, line {reader.line_num}: not CSV: {error}.") from error
+        raise DataError(f"{name}, line {table.line_num}: not CSV: {error}.") from error
 
 
 def _delimiter(text: str) -> str:

@@ -5,8 +5,6 @@ Losses and metrics are means over the images of a micro-batch, so that equal mic
 Shapes: B images, C channels. Pixels are 0 … 1, augmented and mixed already.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from vitkit.data.transforms import per_channel
@@ -17,10 +15,7 @@ LossAndMetrics = tuple[Tensor, dict[str, Tensor]]  # the loss; other scalars to 
 
 
 class Objective(nn.Module):
-    """A model, fused in place, with its training loss; `forward` returns loss and metrics of a micro-batch.
-
-    `class_token_only` says that the loss reads nothing but the model's logits.
-    """
+    """A model, fused in place, with its training loss; `forward` returns loss and metrics of a micro-batch."""
 
     mean: Tensor
     std: Tensor

@@ -3,8 +3,6 @@
 Shapes: B images, C channels, K classes, n images of a split. Pixels are 0 … 1, augmented and mixed already.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

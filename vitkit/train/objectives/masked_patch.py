@@ -4,8 +4,6 @@ Shapes: B images, C channels, P side of a patch in image pixels, h x w grid, N =
 D width, K = 8^C colours.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 
 import torch
