@@ -13,7 +13,7 @@ from hypothesis import settings
 FIXTURES = Path(__file__).parent / "fixtures"
 SHARED = Path(__file__).parents[2] / "shared"
 
-# the same examples on every machine; `make test-slow` draws new ones
+# the same examples on every machine; HYPOTHESIS_PROFILE=random draws new and more ones
 settings.register_profile("vitkit", deadline=None, max_examples=25, print_blob=True, derandomize=True)
 settings.register_profile("random", deadline=None, max_examples=100, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "vitkit"))

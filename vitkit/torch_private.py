@@ -146,10 +146,7 @@ def unlimited_recompiles() -> Iterator[None]:
         yield
 
 
-# One kernel launch for a whole list of tensors.
-
-
-def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:  # one launch for the whole list
     torch._foreach_copy_(list(targets), list(sources))
 
 

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 import vitkit
 from tests.model.kinds import KINDS, images_for, make
-from vitkit.kernels.fuse import FusedBlock, fuse
-from vitkit.model.encoder import Block
+from vitkit.kernels.fuse import FusedBlock, FusedMlp, fuse
+from vitkit.model.encoder import Block, Mlp
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -72,3 +72,20 @@ def test_a_block_with_hooks_stays_plain_and_is_named():
     model.encoder.blocks[0].mlp.up.register_forward_hook(lambda *_: None)
     assert fuse(model) == "the fused training path does not call the hooks on mlp.up"
     assert [type(block) for block in model.encoder.blocks] == [Block, FusedBlock]
+
+
+def test_the_mlp_of_an_attention_pool_is_fused_unless_it_has_hooks():
+    plain, hooked = make("attention pool"), make("attention pool")
+    assert fuse(plain) is None
+    assert isinstance(plain.pool.mlp, FusedMlp)
+    hooked.pool.mlp.dropout.register_forward_hook(lambda *_: None)
+    assert fuse(hooked) == "the fused training path does not call the hooks on dropout"
+    assert type(hooked.pool.mlp) is Mlp
+
+
+def test_fusing_twice_changes_nothing():
+    model = make("token")
+    fuse(model, class_token_only=True)
+    blocks = list(model.encoder.blocks)
+    assert fuse(model, class_token_only=True) is None
+    assert list(model.encoder.blocks) == blocks

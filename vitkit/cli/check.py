@@ -29,8 +29,8 @@ def check(
 ) -> None:
     """Check all the data before training: unreadable files, duplicates, leaks between splits, classes, sizes.
 
-    The exit code is 0 when nothing would hurt training (pre-training, without labels), 1 when something would, 2 when
-    the source cannot be read.
+    Exit code 0: no problems found; 1: problems found; 2: the source cannot be read. Data without labels are checked for
+    pre-training.
     """
     from vitkit.data.check import check as check_data
     from vitkit.data.check_report import print_report, report_as_json

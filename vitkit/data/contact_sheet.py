@@ -20,15 +20,9 @@ MARK = "vitkit check"  # in the metadata of every sheet, so that no other file i
 TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
 # fonts of many scripts, by their names on Linux, macOS and Windows
 WIDE_FONTS = (
-    "NotoSansCJK-Regular.ttc",
-    "NotoSansCJKkr-Regular.otf",
-    "NanumGothic.ttf",
-    "AppleSDGothicNeo.ttc",
-    "Arial Unicode.ttf",
-    "malgun.ttf",
-    "msyh.ttc",
-    "DejaVuSans.ttf",
-)
+    "NotoSansCJK-Regular.ttc; NotoSansCJKkr-Regular.otf; NanumGothic.ttf; AppleSDGothicNeo.ttc; "
+    "Arial Unicode.ttf; malgun.ttf; msyh.ttc; DejaVuSans.ttf"
+).split("; ")
 INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
 
 

@@ -1,8 +1,8 @@
 """The backward pass of attention, from packed query, key and value to their packed gradient and its sums over tokens.
 
 Attention weights are recomputed from the scores, as in flash attention: once for the gradient of a tile of queries,
-once for that of a tile of keys and values. Tokens that do not fill a tile, 5 of an image's 197, make a smaller one.
-Scores use powers of two, for which a GPU has an instruction.
+once for that of a tile of keys and values. The remaining tokens (5 of 197) are computed in a smaller tile. exp is
+computed as exp2, which is a GPU instruction.
 
 Shapes: B images, T tokens, H heads, d width of a head, W = H·d. M queries and N keys of a tile.
 """
@@ -207,9 +207,9 @@ def key_backward_kernel(
     tl.store(sums + 2 * W + tl.arange(0, d), tl.sum(grad_value, axis=0))
 
 
-# Measured with 197 tokens on an H200. The few keys that fill no tile are launched on their own, a warp each: among the
-# others they would take as long as a tile, and more registers. A last tile of queries does better among the others.
-TILE = 64  # queries, and keys, that a program is for
+# Measured with 197 tokens on an H200. The last, partly filled tile of keys has a launch of its own (one warp for 16
+# rows): in the main launch it would take as long as a full tile. For queries, one launch for all tiles is faster.
+TILE = 64  # queries, or keys, per program
 QUERY_TILES = {"M": TILE, "N": 64, "num_warps": 4, "num_stages": 2}
 KEY_TILES = {"M": 32, "num_warps": 4, "num_stages": 1}
 TAIL_KEYS = {"M": 32, "num_warps": 1, "num_stages": 2}

@@ -118,21 +118,23 @@ def fuse(model: Model, *, class_token_only: bool = False, fp8: bool = False) -> 
     `class_token_only` says that nobody asks the model for the other tokens of the last block.
     """
     if not isinstance(model, VisionTransformer):
-        return "the fused training path is for Transformers"
+        return None  # a ResNet has no blocks
     reason = FUSIBLE.reason_to_decline(model.config)
     if reason is not None:
         return reason
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            if type(child) is Block:
-                hooked = first_hook(child)
-                declined = FUSIBLE.reason_to_decline(model.config, child) or (
-                    f"{FUSIBLE.consumer} does not call the hooks on {hooked}" if hooked is not None else None
-                )
-                reason = reason or declined
-                if declined is None:
-                    setattr(parent, name, fused_block(child, fp8=fp8))
-            elif type(child) is Mlp and not isinstance(parent, Block):  # of the attention pool
+            in_pool = isinstance(child, Mlp) and not isinstance(parent, Block)
+            if isinstance(child, FusedBlock | FusedMlp) or not (isinstance(child, Block) or in_pool):
+                continue
+            hooked = first_hook(child)
+            declined = FUSIBLE.reason_to_decline(model.config, child) or (
+                f"{FUSIBLE.consumer} does not call the hooks on {hooked}" if hooked is not None else None
+            )
+            reason = reason or declined
+            if declined is None and isinstance(child, Block):
+                setattr(parent, name, fused_block(child, fp8=fp8))
+            elif declined is None:
                 setattr(parent, name, fused_module(FusedMlp, child, fp8=fp8))
     last = model.encoder.blocks[-1]
     if isinstance(last, FusedBlock):

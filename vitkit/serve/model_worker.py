@@ -33,9 +33,7 @@ from vitkit.serve.metrics import Metrics
 
 T = TypeVar("T")
 Floats = NDArray[np.float32]
-CPU_BATCH = (
-    16  # Ti/16 on one core, ms per image: 40 in a batch of 1, 27 in 8 or 16, 33 in 64, and all 64 wait for the last
-)
+CPU_BATCH = 16  # Ti/16 on one core, ms per image: 40 at batch 1, 27 at 8 and 16, 33 at 64, which adds latency too
 NOT_FINITE = "the model's output for this image is not a finite number"
 
 

@@ -14,7 +14,7 @@ def lr_factor(schedule: Schedule, step: int, steps: int) -> float:
 
 
 def _decay(schedule: Schedule, step: int, steps: int) -> float:
-    """Return the decay, 1 until the warm-up is over; it reaches 0 one step after the last."""
+    """Return the decay, 1 until the warm-up is over; cosine and linear would reach 0 one step after the last."""
     since = max(step - schedule.warmup, 0)
     progress = min(since / max(steps - schedule.warmup, 1), 1.0)
     match schedule.kind:

@@ -219,7 +219,8 @@ def _build_loop(
     print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
     computing = precision + " (fp32 master weights)" * (precision == "bf16") + ", fp8 forward products" * config.fp8
     computing += f", {parallelism.upper()}" * (parallelism != "none") + ", CUDA graph" * captured
-    print_line("precision", "; ".join(filter(None, [computing, decision.description])))
+    not_fused = objective.reason_not_fused if device.type == "cuda" else None
+    print_line("precision", "; ".join(filter(None, [computing, decision.description, not_fused])))
     recompute = ", activation checkpointing" * (config.recompute == "yes")
     print_line("plan", f"{plan.describe()}{recompute} → {folder.path}")
     validate = None
@@ -303,7 +304,7 @@ def _describe_regularisation(config: Fit, model: Model) -> list[str]:
         "balance": "class balance",
         "average": "EMA",
     }
-    # dropout may be part of the weights' model
+    # the config of loaded weights may set dropout, too
     values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in labels}
     return [f"{label} {values[name]:g}" for name, label in labels.items() if values[name]]
 

@@ -22,7 +22,7 @@ class Objective(nn.Module):
 
     def __init__(self, model: Model, *, class_token_only: bool):
         super().__init__()
-        fuse(model, class_token_only=class_token_only)
+        self.reason_not_fused = fuse(model, class_token_only=class_token_only)
         self.model = model
         preprocessing = model.metadata.preprocessing
         for name, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):

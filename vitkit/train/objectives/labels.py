@@ -41,7 +41,7 @@ def softmax_loss(logits: Tensor, targets: Tensor, smoothing: float, weights: Ten
     """Return the mean over images of Σ_k w_k t_k (-log p_k), with smoothed targets t.
 
     With soft targets torch divides by the number of images, not by the sum of their weights as it does with class
-    indices: a micro-batch with rare classes counts no less than another.
+    indices, so every micro-batch has the same weight, whatever its classes.
     """
     return F.cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing)
 
@@ -56,8 +56,8 @@ def class_weights(labels: NDArray[Any], classes: int, balance: float) -> Tensor 
     """Return the weight (K,) of each class, (mean count / count) ** balance, or None where balance is 0.
 
     Labels are (n,) class indices, -1 where unlabelled, or (n, K) of 0 and 1. Weights are scaled so that their average
-    over the labels is 1 and the learning rate means the same. A class without an image weighs 1: only smoothing pulls
-    towards it.
+    over the labels is 1 and the learning rate means the same. A class without images gets weight 1; only label
+    smoothing gives it a target.
     """
     if balance == 0:
         return None
