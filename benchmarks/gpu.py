@@ -36,6 +36,7 @@ from vitkit.bench.timing import Prepared, Result, Work, empty_cache, out_of_memo
 from vitkit.bench.work import What, flops, inference_call, training_step, untrained_model
 from vitkit.compute.inference import supported_precisions
 from vitkit.devices import describe_device, pick_device
+from vitkit.kernels.fuse import fuse
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
 from vitkit.train.mixed_precision import use_fp8
@@ -194,6 +195,7 @@ def contenders(
     def ours(fp8: bool = False) -> nn.Module:
         model = untrained_model(case.model, image=case.image, gelu=options.gelu)
         if fp8:
+            fuse(model)
             use_fp8(model, device, "bf16")
         return model
 

@@ -39,7 +39,7 @@ def test_modules_of_a_package_do_not_import_each_other_in_a_circle():
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("data/loader.py", "from vitkit.train.loop import Training"),
+        ("data/loader.py", "from vitkit.train.loop import TrainingLoop"),
         ("model/vit.py", "from vitkit.kernels import fuse"),
         ("predict/fast.py", "    import vitkit.export.write"),
         ("text.py", "from vitkit.data import decode"),
