@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -132,8 +133,9 @@ def _start_workers(
     try:
         # one more than are prefetched: torch hands out the next number before the received batch is copied
         buffers = SharedBuffers(prefetched_batches(workers) + 1, like) if CAN_FORK else None
-        return iter(
-            DataLoader(
+        with warnings.catch_warnings():  # the user may start more workers than there are cores
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            loader = DataLoader(
                 _BatchDataset(make_batch, buffers),
                 sampler=((number, buffers.acquire() if buffers else None) for number in numbers),
                 batch_size=None,
@@ -143,7 +145,7 @@ def _start_workers(
                 worker_init_fn=_ignore_signals,
                 multiprocessing_context="fork" if CAN_FORK else None,
             )
-        )
+            return iter(loader)
     except OSError as error:  # too many processes, no memory, or no room for Python's semaphores in /dev/shm
         raise DataError(
             f"{counted(workers, 'data worker')} cannot be started: {error.strerror or error}.",
