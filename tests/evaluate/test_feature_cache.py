@@ -180,4 +180,6 @@ def test_an_interrupted_extraction_continues_where_it_stopped(error: type[BaseEx
     features = FeatureExtractor(model=small_model(), cache_folder=tmp_path, batch=10, progress=counting)(split)
     assert sum(shown) == 20  # 30 of 50 were done
     complete = FeatureExtractor(model=small_model(), cache_folder=tmp_path / "elsewhere")(split)
-    np.testing.assert_allclose(features.values, complete.values, atol=8 * np.finfo(np.float32).eps)
+    # batches of other sizes sum in another order: 16 float32 roundings of a sum over width, in each layer
+    rounding = 16 * np.finfo(np.float32).eps * (model.config.depth * model.config.width) ** 0.5
+    np.testing.assert_allclose(features.values, complete.values, atol=rounding * np.abs(complete.values).max())
