@@ -1,4 +1,4 @@
-"""Fused Adam: one pass over memory reads bf16 gradients, updates weights and moments and writes bf16 copies.
+"""Fused AdamW: one pass over memory reads bf16 gradients, updates weights and moments and writes bf16 copies.
 
 Each program updates a chunk of one tensor, whose address it looks up in a table.
 """

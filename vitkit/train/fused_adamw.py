@@ -1,4 +1,4 @@
-"""Fused Adam and AdamW: one kernel reads bf16 gradients, updates fp32 weights and moments, and writes the bf16 copy.
+"""Fused AdamW (and Adam): one kernel reads bf16 gradients, updates fp32 weights and moments, and writes the bf16 copy.
 
 torch's fused optimizer needs fp32 gradients: they are cast before it and the weights after it, which takes as long
 again. Parameter groups, state and results are those of torch's optimizer.
