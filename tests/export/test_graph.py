@@ -82,10 +82,10 @@ def test_photo_sizes_at_224_pixels(size, resize, interpolation):
 @given(height=st.integers(1, 70), width=st.integers(1, 70), image=images, preprocessing=chains)
 def test_the_products_equal_pillows_resize(height, width, image, preprocessing):
     assume(preprocessing.resize != "letterbox")
-    # images longer than four times the crop lose their ends first, and with them a fraction of a pixel
+    # images longer than four times the crop, whose size is rounded, lose their ends first, and a fraction of a pixel
     assume(
         preprocessing.resize == "squash"
-        or max(height * image[1], width * image[0]) < 4 * min(height * image[1], width * image[0])
+        or max(height * image[1], width * image[0]) < 3 * min(height * image[1], width * image[0])
     )
     pixels = noise(height, width, 3)
     framed = resize_batch(torch.from_numpy(pixels)[None], image, preprocessing)[0]
