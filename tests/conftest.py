@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from hypothesis import settings
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SHARED = Path(__file__).parents[2] / "shared"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shell has started in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # the same examples on every machine; HYPOTHESIS_PROFILE=random draws new and more ones
 settings.register_profile("vitkit", deadline=None, max_examples=25, print_blob=True, derandomize=True)
