@@ -1,4 +1,4 @@
-"""What tests share: where fixtures are, and how hypothesis behaves."""
+"""Shared fixtures, the profiles of hypothesis, and the signal handler that tests of Ctrl-C need."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_docstrings_begin_with_a_sentence():
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (text := ast.get_docstring(node))
         and (
-            re.match(r"(Of|By|To|As|In|For|With|That|Whether|Where|What|Those|Who|Whoever)\b", text)
+            re.match(r"(Of|By|To|As|In|For|With|That|Whether|Where|When|How|What|Those|Who|Whoever)\b", text)
             or not text.split("\n\n")[0].rstrip().endswith((".", ":", "?", "…", "`"))
         )
     ]

@@ -157,7 +157,7 @@ def test_second_derivatives_raise_an_error():
 @pytest.mark.parametrize(("shape", "out"), [((2, 5, 32), 48), ((700, 16), 65), ((257, 8), 200), ((1, 8), 1)])
 @pytest.mark.parametrize("learns", [True, False])
 def test_the_fused_linear_layer_has_the_gradients_of_torch(shape: tuple[int, ...], out: int, learns: bool):
-    """Whether what goes into it learns too or, like pixels, does not."""
+    """The input may need a gradient or, like pixels, none."""
     x, weight, bias = random(*shape, grad=learns), random(out, shape[-1], grad=True), random(out, grad=True)
     grad, learning = random(*shape[:-1], out), [tensor for tensor in (x, weight, bias) if tensor.requires_grad]
     expected, ours = F.linear(x, weight, bias), fused_linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""Where the kernels apply, and that everything works where they do not."""
+"""The kernels apply on supported GPUs only, and everything works without them."""
 
 from __future__ import annotations
 

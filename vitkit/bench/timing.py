@@ -43,7 +43,7 @@ class Result:
 
     @property
     def compile_seconds(self) -> float | None:
-        """How much longer the first call took than the others."""
+        """Return how much longer the first call took than the others."""
         return max(self.first_seconds - self.seconds, 0.0) if self.compiled else None
 
     def record(self, ceiling: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How an analysis runs a model: in evaluation mode, in batches that fit into memory, and only where it applies."""
+"""Run a model for an analysis: in evaluation mode, in batches that fit into memory, and only where it applies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

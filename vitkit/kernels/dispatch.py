@@ -1,4 +1,4 @@
-"""When the Triton kernels apply, and how they are launched.
+"""The dispatch of the Triton kernels: whether they apply to a tensor, and their launch.
 
 Triton compiles the kernels for GPUs; its interpreter (TRITON_INTERPRET=1) runs them anywhere, for tests.
 """

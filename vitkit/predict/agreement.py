@@ -1,4 +1,4 @@
-"""How well the probabilities of another engine or file agree with those of the exact model on the same images.
+"""The agreement of another engine's or file's probabilities with those of the exact model on the same images.
 
 Shapes: n images, K classes.
 """

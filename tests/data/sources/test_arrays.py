@@ -92,7 +92,7 @@ def test_images_alone_are_unlabelled(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "message"),
     [
         ({"weights": GREY}, "found     weights"),
         ({"x": GREY, "y": [0, 1]}, "x has 4 images, but y has the shape (2,)"),
@@ -110,8 +110,8 @@ def test_images_alone_are_unlabelled(tmp_path: Path):
         ({"x_val": GREY, "x_dev": GREY}, "more than one split that could be val: dev, val"),
     ],
 )
-def test_unsuitable_arrays_are_an_error_that_says_why(arrays: dict, told: str, tmp_path: Path):
-    assert told in error_of(saved(tmp_path / "a.npz", **arrays))
+def test_unsuitable_arrays_are_an_error_that_says_why(arrays: dict, message: str, tmp_path: Path):
+    assert message in error_of(saved(tmp_path / "a.npz", **arrays))
 
 
 def test_pickled_objects_are_not_loaded(tmp_path: Path):
