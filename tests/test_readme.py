@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_every_command_shown_has_a_verb_and_options_that_exist(name: str):
     for command in commands:
         verb, *words = shlex.split(command, comments=True)
         assert {word for word in words if word.startswith("--")} <= set(OPTIONS[verb].split()), command
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.ko.md"])
+def test_the_install_command_brings_every_extra_that_the_commands_need(name: str):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert set(re.fullmatch(r"vitkit\[(.*)\]", everything)[1].split(",")) == extras.keys() - {"all", "dev"}
+    install = re.search(r"^pip install .*$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[0]
+    assert "-e '.[all]'" in install
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.ko.md", "CONTRIBUTING.md", "docs/architecture.md"])
