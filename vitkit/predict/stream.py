@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from vitkit.compute.features import weights_hash
 from vitkit.data.loader import Batch, SplitDataset, sequential_batches
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.errors import ConfigError
-from vitkit.evaluate.features import weights_hash
 from vitkit.model.variants import name_of
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.journal import Journal, Trait, journal_path
