@@ -24,6 +24,7 @@ from vitkit.train.checkpoint import check_folder_shared
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
 from vitkit.train.distributed import Parallelism, Processes, full_tensor, parallelize, pick_parallelism
 from vitkit.train.ema import EMA
+from vitkit.train.head import start_with_fitted_head
 from vitkit.train.initial_model import initial_model, restored_model, write_description
 from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
@@ -68,6 +69,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     )
     frozen = freeze(model, config.freeze)
     print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
+    if is_new and config.start == "head-then-full":
+        start_with_fitted_head(model, config, splits.train, folder, processes, print_line)
     torch.manual_seed(config.seed)  # for weights of the objective, independent of how the model was made
     objective = _objective(model, config, splits.train, data).to(processes.device)
     precision = devices.pick_precision(config.precision, processes.device)
