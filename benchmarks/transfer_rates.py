@@ -117,7 +117,7 @@ def main() -> None:
             if time.monotonic() - began < options.seconds and (arm := next(pending, None)) is not None:
                 jobs.put(arm)
                 running += 1
-    for worker in workers:
+    for _ in workers:
         jobs.put(None)
     for worker in workers:
         worker.join(timeout=10)

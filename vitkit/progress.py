@@ -2,10 +2,11 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
+PrintLine = Callable[[str, str], None]  # a label and what was decided
 
 SECONDS_BETWEEN_LINES = 10.0
 

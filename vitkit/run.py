@@ -29,7 +29,7 @@ from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.inspect.inspection import rollout_overlays
-from vitkit.progress import show_progress
+from vitkit.progress import PrintLine, show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
 from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
@@ -37,7 +37,7 @@ from vitkit.text import counted, duration
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
-from vitkit.train.trainer import PrintLine, train
+from vitkit.train.trainer import train
 from vitkit.weights.load import load
 
 MIN_IMAGES_FROM_SCRATCH = 100_000  # fewer are worth a warning
@@ -248,9 +248,15 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    run = shlex.quote(str(folder.path))
-    command = f"vitkit evaluate {run} DATA" if splits.test is not None else f"vitkit fit DATA --weights {run}"
-    print_line("next", command)
+    print_line("next", _next_command(config, splits, folder))
+
+
+def _next_command(config: Fit, splits: Partition, folder: RunFolder) -> str:
+    run, record = shlex.quote(str(folder.path)), folder.record()
+    if "head" in record:
+        seconds = duration(record["fine_tuning_seconds"])
+        return f"vitkit fit {shlex.quote(config.data)} --set start=full: fine-tunes all weights, about {seconds} here"
+    return f"vitkit evaluate {run} DATA" if splits.test is not None else f"vitkit fit DATA --weights {run}"
 
 
 def _describe_score(evaluation: Evaluation) -> str:

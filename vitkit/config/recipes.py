@@ -226,6 +226,7 @@ def large_transfer(model: str = "Ti/16") -> Fit:
 def _sized_transfer(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
     return Fit(
         model=model,
+        start="auto",
         batch=batch,
         epochs=epochs,
         lr=lr,

@@ -19,6 +19,11 @@ from vitkit.weights.bundled import BUNDLED
 from vitkit.weights.public import DEFAULTS
 
 DEFAULT_MODEL = "Ti/16"
+# what a head fitted on frozen features depends on; who sets anything else asks for training
+SETTINGS_OF_A_HEAD = frozenset(
+    "data label out objective recipe seed split_seed model weights image channels resize start balance test max_failed"
+    " device precision workers".split()
+)
 
 
 def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
@@ -42,7 +47,10 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
         if not settings.get("model"):
             tables["model"] = ""
     config = toml.from_tables(toml.merge(tables, settings))
-    _refuse_unused(settings if explicit is None else explicit, config, data)
+    explicit = settings if explicit is None else explicit
+    if config.start == "auto" and explicit.keys() - SETTINGS_OF_A_HEAD:
+        config = replace(config, start="full")
+    _refuse_unused(explicit, config, data)
     if Path(config.data).exists() and config.data != fashion.NAME:  # a run can be resumed from any directory
         config = replace(config, data=str(Path(config.data).absolute()))
     return resolve_weights(config), data, f"{name}: {reason}"
@@ -76,6 +84,9 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         raise _unused("masked", "objective = masked-patch")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    if config.start == "head":
+        for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
+            raise _unused(name, "start = full")
     for name in ("lr_candidates", "lr_dev"):
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")

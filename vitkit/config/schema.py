@@ -8,7 +8,7 @@ from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, c
 from vitkit.errors import ConfigError
 
 Objective = Literal["labels", "masked-patch"]
-Start = Literal["auto", "head", "head-then-full", "full"]
+Start = Literal["auto", "head", "full"]
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
 
@@ -138,9 +138,7 @@ class Fit:
         None, "chance of skipping the last block for an image; earlier blocks less", SHARE, unset=OF_THE_WEIGHTS
     )
     start: Start = setting(
-        "full",
-        "what is trained: head (only the head, on frozen features), full (all weights), head-then-full; "
-        "auto: head on a CPU, otherwise head-then-full",
+        "full", "what to train: the head alone, on frozen features; or the full model; auto: the head on a CPU"
     )
     freeze: int = setting(0, "first blocks to freeze, with all below them; -1: all but the head", Bounds(at_least=-1))
 

@@ -17,7 +17,8 @@ import tomli_w
 from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
 
-DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "recompute", "compile")  # at the start of a run
+# by the run itself, when it starts
+DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "start", "recompute", "compile")
 OPTIMIZERS: dict[str, type[SGD | Adam | AdamW]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 

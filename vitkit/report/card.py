@@ -164,6 +164,7 @@ def _training(run: RunData) -> str:
         ("data", escape(run.data_title)),
         ("images", images),
         ("started from", escape(_start(run))),
+        ("trained weights", escape(run.trained_weights or NOT_RECORDED)),
         ("recipe", escape((run.config.recipe if run.config else "") or NOT_RECORDED)),
         ("steps", f"{run.lookup('kept_step') or run.steps_done:,}" if run.steps_done else NOT_RECORDED),
         *tables.cost_table(run),

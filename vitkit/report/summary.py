@@ -30,14 +30,17 @@ def title(run: RunData) -> str:
 
 
 def headline(run: RunData) -> str:
-    """Return a line such as "90.9 % top-1 (89.9 – 91.8), 3,669 test images, 37 classes"."""
-    evaluation = run.evaluation
+    """Return "90.9 % top-1 (89.9 – 91.8), 3,669 test images, 37 classes; all weights were fine-tuned"."""
+    evaluation, trained = run.evaluation, f"; {run.trained_weights}" if run.trained_weights else ""
     if evaluation is not None:
         score = evaluation.headline
         return (
             f"{percent(score.value)} {score_name(evaluation)} ({interval(score.low, score.high)}), "
             f"{counted(evaluation.images, f'{evaluation.split} image')}, {counted(len(evaluation.classes), 'class')}"
+            f"{trained}"
         )
+    if run.lookup("head"):
+        return f"{run.trained_weights}; not evaluated"
     length = f"{counted(run.steps_done, 'step')}" if run.steps_done else "an unknown number of steps"
     if run.pretrained:
         return f"pre-trained by masked patch prediction for {length}"

@@ -1,35 +1,39 @@
 """Fit the head on frozen features: they are computed once, and logistic regression finds the best linear layer.
 
-That takes seconds where fine-tuning all weights takes minutes, on a CPU hours: as an end in itself, or as the start of
-fine-tuning (linear probing, then fine-tuning: Kumar et al. 2022).
+That takes seconds where fine-tuning all weights takes minutes on two CPU cores. As the start of fine-tuning (linear
+probing, then fine-tuning: Kumar et al. 2022) it was measured worse than the paper's zero head: docs/transfer.md.
 
 Shapes: n images, D features, K classes.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from vitkit import devices
 from vitkit.compute.features import FeatureExtractor
+from vitkit.config import toml
 from vitkit.config.schema import Fit
-from vitkit.data.partition import stratified
-from vitkit.data.sources.dataset import DataError, Split
+from vitkit.cost import cost
+from vitkit.data.partition import Partition, stratified
+from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.stateless_rng import generator
-from vitkit.devices import pick_precision, pick_workers
+from vitkit.errors import ConfigError
 from vitkit.model.build import Model
-from vitkit.progress import show_progress
+from vitkit.progress import PrintLine, show_progress
 from vitkit.run_folder import RunFolder
+from vitkit.text import duration
 from vitkit.train.distributed import Processes
+from vitkit.train.initial_model import initial_model
 from vitkit.train.logistic_regression import LogisticRegression, fit_logistic_regression
 from vitkit.train.objectives.labels import class_weights
-
-PrintLine = Callable[[str, str], None]
+from vitkit.weights.save import save
 
 L2 = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # strongest first: each solution starts the next search
 DEV = 0.2  # share of the images held out for choosing among them
@@ -51,42 +55,85 @@ class FittedHead:
 
     def apply_to(self, model: Model) -> None:
         """Copy the layer into the model's head."""
+        logits = model.get_submodule("head.logits")
+        assert isinstance(logits, nn.Linear)
         with torch.no_grad():
-            model.head.logits.weight.copy_(self.weight)
-            model.head.logits.bias.copy_(self.bias)
-
-    def record(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("images", "l2", "accuracy", "loss")}
+            logits.weight.copy_(self.weight)
+            logits.bias.copy_(self.bias)
 
     def describe(self) -> str:
         held_out = "" if self.accuracy is None else f", {self.accuracy:.1%} top-1 on images held out from it"
         return f"linear, fitted on the features of {self.images:,} images (l2 {self.l2:g}){held_out}"
 
 
-def start_with_fitted_head(
-    model: Model, config: Fit, split: Split, folder: RunFolder, processes: Processes, print_line: PrintLine
+def decide_start(config: Fit, device: torch.device) -> Fit:
+    """Return the settings with `start` decided: on a CPU a pre-trained model gets a new head, elsewhere all is trained.
+
+    A head on the features of Ti/16 takes seconds on two cores where fine-tuning takes ten minutes and more.
+    """
+    can_fit = config.weights != "none" and config.objective == "labels"
+    if config.start == "head" and not can_fit:
+        missing = "labels" if config.objective != "labels" else "pre-trained weights, and weights = none"
+        raise ConfigError(f"start = head fits a head on frozen features; it needs {missing}.", try_="start = full")
+    if config.start != "auto":
+        return config
+    return replace(config, start="head" if can_fit and device.type == "cpu" else "full")
+
+
+def train_head(
+    config: Fit, data: Data, splits: Partition, folder: RunFolder, processes: Processes, print_line: PrintLine
 ) -> None:
-    """Fit the model's head on rank zero and give it to every rank; a head that comes with the weights is kept."""
-    if model.head.logits.weight.any():
-        return
-    fitted = processes.broadcast(
-        processes.on_rank_zero(lambda: fit_head(feature_extractor(model, config, processes), split, config))
-    )
-    fitted.apply_to(model)
-    if processes.is_rank_zero:
-        folder.add_to_record(head=fitted.record())
-    print_line("head", fitted.describe())
+    """Fit the head on frozen features and write the model; one process does it, since it takes seconds."""
+
+    def train() -> None:
+        model, description = initial_model(config, data.classes, multilabel=data.multilabel)
+        print_line("model", f"{description}; all weights but the head's are frozen")
+        device, threads = processes.device, devices.pick_threads(processes.device, cost(model.config).macs)
+        print_line("device", devices.describe_device(device, threads))
+        began = time.monotonic()
+        extract = FeatureExtractor(
+            model=model,
+            device=device,
+            precision=devices.pick_precision(config.precision, device),
+            workers=devices.pick_workers(config.workers, device, 1),
+            max_failed=config.max_failed,
+            progress=show_progress,
+        )
+        with devices.use_threads(threads):
+            fitted = fit_head(extract, splits.train, config)
+            fitted.apply_to(model)
+            fine_tuning = _seconds_of_fine_tuning(model, device, config, len(splits.train))
+        print_line("head", f"{fitted.describe()}, in {duration(time.monotonic() - began)}")
+        folder.write_config(config)
+        folder.add_to_record(
+            settings=toml.to_tables(config),
+            objective=config.objective,
+            precision=extract.precision,
+            device=devices.describe_device(device, threads),
+            processes=1,
+            split=splits.held_out,
+            parameters=cost(model.config).parameters,
+            macs=cost(model.config).macs,
+            head={name: getattr(fitted, name) for name in ("images", "l2", "accuracy", "loss")},
+            fine_tuning_seconds=round(fine_tuning, 1),
+        )
+        save(model.cpu().eval(), folder.path)
+
+    processes.on_rank_zero(train)
 
 
-def feature_extractor(model: Model, config: Fit, processes: Processes) -> FeatureExtractor:
-    return FeatureExtractor(
-        model=model,
-        device=processes.device,
-        precision=pick_precision(config.precision, processes.device),
-        workers=pick_workers(config.workers, processes.device, processes.world_size),
-        max_failed=config.max_failed,
-        progress=show_progress,
-    )
+def _seconds_of_fine_tuning(model: Model, device: torch.device, config: Fit, images: int) -> float:
+    """Estimate how long the recipe's fine-tuning takes here: a backward pass costs twice a forward pass."""
+    size, trained = 8, config.steps * config.batch if config.steps else (config.epochs or 0) * images
+    pixels = torch.zeros(size, model.config.channels, *model.config.image, device=device)
+    model.to(device).eval()
+    with torch.no_grad():
+        model(pixels)  # the first pass allocates memory
+        began = time.monotonic()
+        model(pixels)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return 3 * (time.monotonic() - began) / size * trained
 
 
 def fit_head(extract: FeatureExtractor, split: Split, config: Fit) -> FittedHead:

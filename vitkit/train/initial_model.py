@@ -41,6 +41,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "data": Path(config.data).name,
             "objective": config.objective,
             "recipe": config.recipe,
+            "trained": "head" if config.start == "head" else "all",
             "multilabel": multilabel,
             "weights": config.weights if is_name(config.weights) else Path(config.weights).name,
             "before": dict(model.metadata.provenance),

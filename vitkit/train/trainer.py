@@ -1,6 +1,5 @@
 """Training a model from settings and data into a run folder; the decisions are printed before the loop starts."""
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
+from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import cuda_graph
@@ -24,7 +24,7 @@ from vitkit.train.checkpoint import check_folder_shared
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
 from vitkit.train.distributed import Parallelism, Processes, full_tensor, parallelize, pick_parallelism
 from vitkit.train.ema import EMA
-from vitkit.train.head import start_with_fitted_head
+from vitkit.train.head import decide_start, train_head
 from vitkit.train.initial_model import initial_model, restored_model, write_description
 from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
@@ -44,8 +44,6 @@ CHANGEABLE_ON_RESUME = (
     "data out device workers track save_every max_failed parallel compile recompute cuda_graph".split()
 )
 
-PrintLine = Callable[[str, str], None]  # a label and what was decided
-
 
 def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Partition:
     """Run or resume the training; at the end the folder holds the model."""
@@ -57,6 +55,10 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
         + (f", {len(data.classes)} classes, {_class_sizes(splits.train, data)}" if labelled else ""),
     )
+    config = decide_start(config, processes.device)
+    if config.start == "head":
+        train_head(config, data, splits, folder, processes, print_line)
+        return splits
     config = count_steps(config, len(splits.train))
     is_new = processes.broadcast(not complete_checkpoints(folder.checkpoints))
     if not is_new:
@@ -69,8 +71,6 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     )
     frozen = freeze(model, config.freeze)
     print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
-    if is_new and config.start == "head-then-full":
-        start_with_fitted_head(model, config, splits.train, folder, processes, print_line)
     torch.manual_seed(config.seed)  # for weights of the objective, independent of how the model was made
     objective = _objective(model, config, splits.train, data).to(processes.device)
     precision = devices.pick_precision(config.precision, processes.device)
