@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
@@ -174,6 +175,18 @@ def test_a_run_without_evaluation_shows_its_curves(tmp_path: Path) -> None:
     assert not {"Class by class", "The worst mistakes", "Confusions"} & set(page.texts["h2"])
     assert "Preprocessing: what the model gets" in page.texts["h2"]
     assert "vitkit evaluate" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("default", "sentence"),
+    [
+        (0.003, "The best was 4.0 points ahead of the recipe's own rate, 0.003, on these images."),
+        (0.01, "No rate was ahead of the recipe's own, 0.01."),
+    ],
+)
+def test_the_recipes_rate_is_compared_with_the_best(default: float, sentence: str, tmp_path: Path):
+    write_run(tmp_path, asked={"lr": default})
+    assert sentence in html.unescape(write_report(tmp_path, None).read_text())
 
 
 def test_a_multilabel_run_is_headed_by_its_average_precision(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def _training(run: RunData) -> dict[str, Any]:
         "decisions": decisions,
         "curves": training_curves(run),
         "learning_rates": _learning_rates(run),
+        "default_rate": _default_rate(run),
         "counts": counts or {},
         "training_split": run.training_split,
     }
@@ -137,6 +138,18 @@ def _learning_rates(run: RunData) -> list[tuple[float, float | None, bool]]:
     """Return the learning rates that were tried, with their score and whether they were chosen."""
     chosen, rows = run.config.lr if run.config else None, run.lookup("learning_rates") or []
     return [(row["lr"], row.get("top1", row.get("map")), row["lr"] == chosen) for row in rows]
+
+
+def _default_rate(run: RunData) -> str:
+    """Return how far the best of the tried rates was ahead of the recipe's, where the recipe's was tried."""
+    default = run.lookup("asked", "lr")
+    scores = {row["lr"]: row["top1"] for row in run.lookup("learning_rates") or () if row.get("top1") is not None}
+    if default not in scores:
+        return ""
+    lead = 100 * (max(scores.values()) - scores[default])
+    if lead <= 0:
+        return f"No rate was ahead of the recipe's own, {default:g}."
+    return f"The best was {lead:.1f} points ahead of the recipe's own rate, {default:g}, on these images."
 
 
 def _evaluation(evaluation: Evaluation | None) -> dict[str, Any]:
