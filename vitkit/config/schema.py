@@ -121,7 +121,9 @@ class Fit:
     options: Mapping[str, Any] = setting(
         dict, "options of the architecture, as of vitkit.create, for training from scratch"
     )
-    weights: str = setting("default", "where to start: default (the model's public weights), hf:OWNER/NAME, PATH, none")
+    weights: str = setting(
+        "default", "where to start: default (the model's public weights), ti16, hf:OWNER/NAME, PATH, none"
+    )
     image: tuple[int, int] | None = setting(
         None, "height and width of the model's input in pixels", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 224 without any"
     )

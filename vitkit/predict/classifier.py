@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Classifier:
     """A trained model that classifies images, with the same results as `vitkit evaluate`.
 
-    source   a run folder, a weights file, hf:OWNER/NAME or a model
+    source   a run folder, a weights file, hf:OWNER/NAME, "ti16" (inside vitkit) or a model
     device   "auto", "cpu", "cuda", "cuda:1" …; default: cpu, or the device of the given model
     image    another size than the model's own; positions are resized
     labels   class names, in the order of the logits, for weights that carry none

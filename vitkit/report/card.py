@@ -4,8 +4,9 @@ It may be published, so it describes the model and its scores and names no path 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -180,7 +181,14 @@ def _start(run: RunData) -> str:
         return NOT_RECORDED
     if run.config.weights == "none":
         return "random weights"
-    return _base_model(run) or Path(run.config.weights).name
+    name, title = _base_model(run) or Path(run.config.weights).name, _initial_weights(run).get("title")
+    return f"{name} ({title})" if title else name
+
+
+def _initial_weights(run: RunData) -> Mapping[str, Any]:
+    """Return the provenance of the weights that the run started from, as far as they carried one."""
+    before = (run.model_json.get("provenance") or {}).get("before")
+    return before if isinstance(before, Mapping) else {}
 
 
 def _limits(run: RunData) -> str | None:
@@ -208,7 +216,9 @@ def _weaknesses(run: RunData, evaluation: Evaluation) -> list[str]:
 def _licence(run: RunData) -> str:
     name = _licence_name(run)
     if name == "unknown":
-        return "## Licence\n\nNot stated; the licences of the data and of the initial weights may apply."
+        initial = _initial_weights(run).get("license")
+        weights = f"the initial weights ({escape(initial)})" if initial else "the initial weights"
+        return f"## Licence\n\nNot stated; the licences of the data and of {weights} may apply."
     return f"## Licence\n\n{escape(name)}"
 
 

@@ -18,7 +18,7 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, name_of
 from vitkit.weights import native
-from vitkit.weights.bundled import is_name
+from vitkit.weights.bundled import local_path
 from vitkit.weights.load import load
 from vitkit.weights.run_checkpoints import DESCRIPTION
 
@@ -43,7 +43,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "recipe": config.recipe,
             "trained": "head" if config.start == "head" else "all",
             "multilabel": multilabel,
-            "weights": config.weights if is_name(config.weights) else Path(config.weights).name,
+            "weights": config.weights if (path := local_path(config.weights)) is None else path.name,
             "before": dict(model.metadata.provenance),
         },
     )
@@ -130,9 +130,9 @@ def _load(config: Fit) -> Model:
             alternatives = ["--weights none  trains from scratch, which needs many images"]
             if "--weights PATH" not in str(error):
                 alternatives.insert(0, "--weights PATH  uses a local weights file or run folder")
-        if not alternatives:
-            raise
-        raise WeightsError(str(error), or_=alternatives) from error
+        if alternatives:
+            error.add(or_=alternatives)
+        raise
 
 
 def _with_regularisation(model: Model, config: Fit) -> Model:
