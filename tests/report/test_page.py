@@ -23,6 +23,7 @@ from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError
 from vitkit.evaluate.evaluation import ClassScore, Estimate
 from vitkit.pages.inline_images import SAMPLES
+from vitkit.report.card import write_card
 from vitkit.report.page import hide_paths, write_report
 from vitkit.report.run_data import read_run_data
 
@@ -104,6 +105,24 @@ def test_classes_are_sorted_with_the_weakest_first_and_long_tables_folded(tmp_pa
     assert names[0] == "class 49"
     assert names[-1] == "class 07"  # without images, so without recall
     assert "The other 38 classes" in page.texts["summary"]
+
+
+@pytest.mark.parametrize(("weak", "opened"), [(3, 3), (0, 12), (30, 12)])
+def test_the_weakest_classes_are_below_100_percent(weak: int, opened: int, tmp_path: Path) -> None:
+    classes = tuple(f"class {index:02}" for index in range(50))
+    scores = tuple(
+        ClassScore(name=name, images=8, recall=0.5 if index < weak else 1.0, precision=None, f1=0.5)
+        for index, name in enumerate(classes)
+    )
+    write_run(tmp_path, classes, evaluation=make_evaluation(classes, make_split(classes, 400), per_class=scores))
+    page = ParsedPage.read(write_report(tmp_path, None))
+    assert f"The other {50 - opened} classes" in page.texts["summary"]
+    assert ("No class is below 100 %" in page.text) == (weak == 0)
+    assert ("The weakest come first" in page.text) == (weak > 0)
+    write_card(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert card.count("(recall 50.0 %)") == min(weak, 5)
+    assert "(recall 100 %)" not in card
 
 
 def test_hostile_names_are_shown_and_never_run(tmp_path: Path) -> None:

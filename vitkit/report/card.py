@@ -191,7 +191,7 @@ def _limits(run: RunData) -> str | None:
 
 def _weaknesses(run: RunData, evaluation: Evaluation) -> list[str]:
     sentences = [f"The scores hold for images like those of {escape(run.data_title)}; others may score lower."]
-    weakest = [score for score in summary.weakest_first(evaluation) if score.images][:WEAKEST]
+    weakest = summary.weak_classes(evaluation)[:WEAKEST]
     if weakest and not evaluation.multilabel:
         classes = ", ".join(f"{escape(score.name)} (recall {percent(score.recall)})" for score in weakest)
         sentences.append(f"Weakest classes: {classes}.")

@@ -141,11 +141,13 @@ def _learning_rates(run: RunData) -> list[tuple[float, float | None, bool]]:
 
 def _evaluation(evaluation: Evaluation | None) -> dict[str, Any]:
     rows = summary.weakest_first(evaluation) if evaluation else []
-    opened = WEAKEST if len(rows) > FOLDED_FROM else len(rows)
+    weak = len(summary.weak_classes(evaluation)) if evaluation else 0
+    opened = min(weak or WEAKEST, WEAKEST) if len(rows) > FOLDED_FROM else len(rows)
     classes = len(evaluation.confusion) if evaluation else 0
     return {
         "multilabel": bool(evaluation and evaluation.multilabel),
         "weakest": rows[:opened],
+        "perfect": weak == 0,
         "stronger": rows[opened:LISTED],
         "unlisted": len(rows[LISTED:]),
         "confusion": figures.confusion_matrix(evaluation) if evaluation else None,
