@@ -54,8 +54,11 @@ def write_description(model: Model, folder: Path) -> None:
     write_text(folder / DESCRIPTION, json.dumps(native.record_of(model), indent=2) + "\n")
 
 
-def restored_model(folder: Path) -> tuple[Model, str]:
-    """Return the model of a run to resume, its weights still to be loaded from a checkpoint, and a description."""
+def restored_model(folder: Path, weights: str) -> tuple[Model, str]:
+    """Return the model of a run to resume, its weights still to be loaded from a checkpoint, and a description.
+
+    `weights` are those that the run began with. They are named only, and need not exist any more.
+    """
     record = folder / DESCRIPTION
     try:
         config, metadata = native.parse_record(json.loads(record.read_text(encoding="utf-8")), str(record))
@@ -63,7 +66,8 @@ def restored_model(folder: Path) -> tuple[Model, str]:
         raise WeightsError(f"{record} cannot be read: {error}", try_="a new run") from error
     model = build(config)
     model.metadata = metadata
-    return model.train(), f"{_describe(model)}; resumed"
+    origin = "randomly initialised" if weights == "none" else f"with weights {weights}"
+    return model.train(), f"{_describe(model)}; resumed, began {origin}"
 
 
 def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
