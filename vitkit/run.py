@@ -32,6 +32,7 @@ from vitkit.inspect.inspection import rollout_overlays
 from vitkit.progress import show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
+from vitkit.report.usage import shell_commands
 from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.text import counted, duration
 from vitkit.train.distributed import Processes, lost_peer, process_group
@@ -248,9 +249,10 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    run = shlex.quote(str(folder.path))
-    command = f"vitkit evaluate {run} DATA" if splits.test is not None else f"vitkit fit DATA --weights {run}"
-    print_line("next", command)
+    commands = shell_commands(folder.path, classifies=config.objective == "labels")[:4]  # the report has all of them
+    column = max(len(command) for _, command in commands)
+    for number, (purpose, command) in enumerate(commands):
+        print_line("" if number else "next", f"{command:<{column}}  # {purpose}")
 
 
 def _describe_score(evaluation: Evaluation) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import vitkit
 from tests.pages.test_inline_images import decode_data_url
 from tests.report.run_folders import (
     HOSTILE,
@@ -19,6 +23,7 @@ from tests.report.run_folders import (
     make_split,
     write_run,
 )
+from vitkit.cli.main import main
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError
 from vitkit.evaluate.evaluation import ClassScore, Estimate
@@ -193,6 +198,38 @@ def test_a_run_without_evaluation_shows_its_curves(tmp_path: Path) -> None:
     assert not {"Class by class", "The worst mistakes", "Confusions"} & set(page.texts["h2"])
     assert "Preprocessing: what the model gets" in page.texts["h2"]
     assert "vitkit evaluate" not in page.text
+
+
+def test_the_last_section_holds_commands_and_code_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path of the run needs quotes; IMAGES is a photo that the Python lines name."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_run(Path("it's a run"), evaluation=make_evaluation(PLAIN, make_split(PLAIN)))
+    model = vitkit.create("mu/4", classes=len(PLAIN), image=SIDE)
+    model.metadata = replace(model.metadata, labels=PLAIN)
+    vitkit.save(model, folder)
+    Image.new("RGB", (SIDE, SIDE), "red").save("photo.jpg")
+    *_, shell, python = ParsedPage.read(write_report(folder, None)).texts["pre"]
+    exec(python, {})
+    assert capsys.readouterr().out.split()[0] in PLAIN
+    commands = [shlex.split(line)[1:] for line in shell.splitlines() if line and not line.startswith("#")]
+    assert [words[0] for words in commands] == ["predict", "serve", "export", "evaluate", "fit", "inspect"]
+    assert all(str(folder) in words for words in commands)
+    for verb in ("predict", "inspect"):
+        (words,) = [words for words in commands if words[0] == verb]
+        main(["photo.jpg" if word == "IMAGES" else word for word in words])
+    assert "photo.jpg" in capsys.readouterr().out
+
+
+def test_pre_training_offers_no_prediction(tmp_path: Path) -> None:
+    write_run(tmp_path, (), objective="masked-patch")
+    text = ParsedPage.read(write_report(tmp_path, None)).texts
+    *_, shell, python = text["pre"]
+    assert "vitkit fit DATA --weights" in shell
+    assert not [word for word in ("predict", "serve", "export", "evaluate") if f"vitkit {word} " in shell]
+    assert "vitkit.load(" in python
+    assert "Classifier" not in python
 
 
 def test_a_multilabel_run_is_headed_by_its_average_precision(tmp_path: Path) -> None:

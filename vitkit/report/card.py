@@ -140,7 +140,12 @@ def _use(run: RunData) -> str:
             "",
             f'model = vitkit.load("{source}")   # the torch module itself',
         ]
-        shell = [f"vitkit predict {source} photos/ --out predictions.csv", f"vitkit evaluate {source} DATA"]
+        shell = [
+            f"vitkit predict {source} photos/ --out predictions.csv",
+            f"vitkit serve {source}",
+            f"vitkit export {source} --to onnx",
+            f"vitkit evaluate {source} DATA",
+        ]
     shell.append(f"vitkit fit DATA --weights {source}")
     return "\n".join(
         ["## How to use it", "", "```python", "import vitkit", "", *python, "```", "", "```", *shell, "```"]
