@@ -30,7 +30,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
             _print_row(name, f"{percent(estimate.value):>7}   {_interval(estimate)}{note}")
     if evaluation.calibration_error is not None:
         _print_row(
-            "calibration", f"{percent(evaluation.calibration_error):>7}   between confidence and accuracy, on average"
+            "calibration", f"{percent(evaluation.calibration_error):>7}   mean gap between confidence and accuracy"
         )
     _print_row("loss", f"{evaluation.loss:>7.3f}")
     _print_list("weakest", weakest_classes(evaluation))

@@ -25,15 +25,15 @@ def python_lines(run: Path, *, classifies: bool) -> list[tuple[str, str]]:
     source = repr(str(run))
     classifier = [
         (
-            "classify images: paths, bytes, PIL images, arrays, or a list of them",
+            "classify an image, or a list of them",
             f'classifier = vitkit.Classifier({source})\nprediction = classifier("photo.jpg")\n'
-            "print(prediction.label, prediction.probability, prediction.top(3))",
+            "print(prediction.label)\nprint(prediction.top(3))",
         )
     ]
     module = [
         (
-            "the torch module, its class names and its preprocessing",
-            f"model = vitkit.load({source})\nmodel.metadata.labels, model.metadata.preprocessing",
+            "the torch module and its preprocessing",
+            f"model = vitkit.load({source})\nprint(model.metadata.preprocessing)",
         )
     ]
     return [*(classifier if classifies else ()), *module]

@@ -18,6 +18,7 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, name_of
 from vitkit.weights import native
+from vitkit.weights.input_channels import adapt_channels
 from vitkit.weights.load import load
 from vitkit.weights.run_checkpoints import DESCRIPTION
 
@@ -93,17 +94,15 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
             f"{config.weights} is {name or f'no named model ({_sizes(model.config)})'}, not {config.model}.",
             try_="leave --model out" + (f", or --model {name}" if name else ""),
         )
-    if config.channels not in (None, model.config.channels):
-        raise ConfigError(
-            f"{config.weights} takes images of {_channels(model.config.channels)}, not {config.channels}",
-            try_="leave channels out, or --weights none",
-        )
     if config.options:
         raise ConfigError(
             f"options {dict(config.options)} are for a randomly initialised model, but weights = {config.weights}.",
             try_="--weights none, or no options",
         )
     changes = []
+    if config.channels not in (None, model.config.channels):
+        model, adapted = adapt_channels(model, config.channels)
+        changes.append(adapted)
     before = _grid(model.config)
     model.resize(config.image or model.config.image)
     after = _grid(model.config)
