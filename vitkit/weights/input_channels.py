@@ -36,7 +36,7 @@ def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
             # the mean of a colour is not the grey mean: a constant, which the bias takes
             shift = (scaled.sum(2) * (grey_mean - mean)).sum(1)
             state[f"{layer}.bias"] = (state[f"{layer}.bias"].double() + shift).to(weight.dtype)
-        mean, std = torch.tensor([grey_mean]), torch.tensor([grey_std])
+        mean, std = mean.mean(0, keepdim=True), std.mean(0, keepdim=True)
         done = "summed over the channels"
     else:
         source = torch.arange(channels) % before
