@@ -32,6 +32,7 @@ from vitkit.inspect.inspection import rollout_overlays
 from vitkit.progress import PrintLine, show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
+from vitkit.report.usage import shell_commands
 from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.text import counted, duration
 from vitkit.train.distributed import Processes, lost_peer, process_group
@@ -248,15 +249,13 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    print_line("next", _next_command(config, splits, folder))
-
-
-def _next_command(config: Fit, splits: Partition, folder: RunFolder) -> str:
-    run, record = shlex.quote(str(folder.path)), folder.record()
-    if "head" in record:
-        seconds = duration(record["fine_tuning_seconds"])
-        return f"vitkit fit {shlex.quote(config.data)} --set start=full: fine-tunes all weights, about {seconds} here"
-    return f"vitkit evaluate {run} DATA" if splits.test is not None else f"vitkit fit DATA --weights {run}"
+    commands = shell_commands(folder.path, classifies=config.objective == "labels")[:4]  # the report has all of them
+    if "head" in folder.record():
+        purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
+        commands.insert(0, (purpose, f"vitkit fit {shlex.quote(config.data)} --set start=full"))
+    column = max(len(command) for _, command in commands)
+    for number, (purpose, command) in enumerate(commands):
+        print_line("" if number else "next", f"{command:<{column}}  # {purpose}")
 
 
 def _describe_score(evaluation: Evaluation) -> str:

@@ -161,13 +161,13 @@ def test_an_interrupted_extraction_continues_where_it_stopped(error: type[BaseEx
     split = some_fashion(20).splits["test"]
     shown: list[int] = []
 
-    def stopping(items, total, what):
+    def stopping(items, total, what, images_in=None):
         for number, item in enumerate(items):
             if what == "features" and number == 3:
                 raise error
             yield item
 
-    def counting(items, total, what):
+    def counting(items, total, what, images_in=None):
         for item in items:
             if what == "features":
                 shown.append(len(item.images))

@@ -30,7 +30,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
             _print_row(name, f"{percent(estimate.value):>7}   {_interval(estimate)}{note}")
     if evaluation.calibration_error is not None:
         _print_row(
-            "calibration", f"{percent(evaluation.calibration_error):>7}   between confidence and accuracy, on average"
+            "calibration", f"{percent(evaluation.calibration_error):>7}   mean gap between confidence and accuracy"
         )
     _print_row("loss", f"{evaluation.loss:>7.3f}")
     _print_list("weakest", weakest_classes(evaluation))
@@ -47,14 +47,17 @@ def print_evaluation(evaluation: Evaluation) -> None:
 
 
 def weakest_classes(evaluation: Evaluation) -> list[str]:
-    """Describe the classes with the lowest recall, or average precision in multi-label evaluations."""
+    """Describe the classes with the lowest recall, or average precision in multi-label evaluations, below 100 %."""
 
     def strength(score: ClassScore) -> float:
         value = score.average_precision if evaluation.multilabel else score.recall
         return float("inf") if value is None else value
 
-    worst = sorted((score for score in evaluation.per_class if score.images), key=strength)[:SHOWN]
     metric = "average precision" if evaluation.multilabel else "recall"
+    worst = sorted((score for score in evaluation.per_class if score.images and strength(score) < 1), key=strength)
+    if not worst:
+        return [f"none; the {metric} of every class is 100 %"]
+    worst = worst[:SHOWN]
     column = max((len(score.name) for score in worst), default=0)
     return [
         f"{score.name:<{column}}  {metric} {percent(strength(score)):>7}, {counted(score.images, 'image')}"

@@ -15,7 +15,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 from vitkit.data.sources.dataset import DataError, PackedStrings
 from vitkit.evaluate import metrics, multilabel
 from vitkit.evaluate.evaluation import ClassScore, Mistake
-from vitkit.evaluate.intervals import bootstrap_deviations, interval_from_deviation, proportion
+from vitkit.evaluate.intervals import (
+    balanced_accuracy_interval,
+    bootstrap_deviations,
+    interval_from_deviation,
+    proportion,
+)
 
 MISTAKES = 24
 LARGEST_CONFUSION = 1000  # classes; ImageNet-21k's would have half a billion cells
@@ -36,9 +41,7 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
     scores = metrics.score_images(logits, labels)
     n, classes = logits.shape
     counts = metrics.count_classes(scores.labels, scores.predictions, classes)
-    f1_deviation, accuracy_deviation = bootstrap_deviations(
-        scores.labels, scores.predictions, classes, (metrics.macro_f1, metrics.balanced_accuracy)
-    )
+    (f1_deviation,) = bootstrap_deviations(scores.labels, scores.predictions, classes, (metrics.macro_f1,))
     bins = metrics.reliability_bins(scores.confidence, scores.rank == 0)
     confusion: list[list[int]] = []
     if classes <= LARGEST_CONFUSION:
@@ -48,9 +51,7 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
         "top1": proportion(scores.correct(1), n),
         "top5": proportion(scores.correct(5), n) if classes > 5 else None,
         "macro_f1": interval_from_deviation(metrics.macro_f1(counts), f1_deviation, counts.images),
-        "balanced_accuracy": interval_from_deviation(
-            metrics.balanced_accuracy(counts), accuracy_deviation, counts.images
-        ),
+        "balanced_accuracy": balanced_accuracy_interval(counts),
         "calibration_error": metrics.calibration_error(bins),
         "reliability": bins,
         "per_class": _per_class(images.classes, counts),

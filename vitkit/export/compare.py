@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitkit.data.sources.dataset import Split
 from vitkit.export.exported import ExportedModel
 from vitkit.predict.agreement import Agreement, measure_agreement
 from vitkit.predict.classifier import Classifier
@@ -70,7 +71,8 @@ def compare(
     exported: list[NDArray[np.float32]] = []
     labels: list[int] = []
     sizes: set[tuple[int, ...]] = set()
-    for batch in progress(_batches(_with_labels(samples), BATCH), -(-len(samples) // BATCH), "comparing"):
+    decoded = progress(samples, len(samples), "comparing")
+    for batch in _batches(_with_labels(samples.split, decoded), BATCH):
         images = [pixels for _, pixels in batch]
         preprocessed = torch.stack([classifier.transform(pixels) for pixels in images])
         exact.append(to_probabilities(engine.logits(preprocessed), classifier.multilabel))
@@ -113,11 +115,11 @@ def compare_probabilities(
     )
 
 
-def _with_labels(samples: Samples) -> Iterator[tuple[int, Pixels]]:
+def _with_labels(split: Split, decoded: Iterable[tuple[int, Pixels]]) -> Iterator[tuple[int, Pixels]]:
     """Yield label and pixels; the label is -1 for crops and for data with several labels an image."""
-    one_label = samples.split.labels.ndim == 1
-    for number, (index, pixels) in enumerate(samples):
-        yield int(samples.split.labels[index]) if one_label else -1, pixels
+    one_label = split.labels.ndim == 1
+    for number, (index, pixels) in enumerate(decoded):
+        yield int(split.labels[index]) if one_label else -1, pixels
         if number == 0:
             yield from ((-1, crop) for crop in other_shapes(pixels))
 

@@ -55,10 +55,20 @@ def weakest_first(evaluation: Evaluation) -> list[ClassScore]:
     """Sort classes by recall, or by average precision if multi-label; classes without images come last."""
 
     def strength(score: ClassScore) -> tuple[bool, float, str]:
-        value = score.average_precision if evaluation.multilabel else score.recall
+        value = _strength(evaluation, score)
         return value is None, value or 0.0, score.name
 
     return sorted(evaluation.per_class, key=strength)
+
+
+def weak_classes(evaluation: Evaluation) -> list[ClassScore]:
+    """Return the classes whose recall, or average precision if multi-label, is below 100 %, the weakest first."""
+    scores = weakest_first(evaluation)
+    return [score for score in scores if (value := _strength(evaluation, score)) is not None and value < 1]
+
+
+def _strength(evaluation: Evaluation, score: ClassScore) -> float | None:
+    return score.average_precision if evaluation.multilabel else score.recall
 
 
 def most_confused(evaluation: Evaluation, most: int) -> list[ConfusedPair]:

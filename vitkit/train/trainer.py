@@ -67,7 +67,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     model, description = (
         initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
         if is_new
-        else restored_model(folder.checkpoints)
+        else restored_model(folder.checkpoints, config.weights)
     )
     frozen = freeze(model, config.freeze)
     print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
