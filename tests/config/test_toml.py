@@ -239,6 +239,8 @@ def test_every_setting_can_be_reached_from_the_command_line(name: str):
         ("bacth=3", "there is no setting bacth; did you mean batch"),
         ("schedule.warmpu=3", "there is no setting schedule.warmpu; did you mean warmup?"),
         ("warmup=3", "there is no setting warmup; did you mean schedule.warmup?"),
+        ("warmupp=3", "there is no setting warmupp; did you mean schedule.warmup"),
+        ("mixpu=0.2", "there is no setting mixpu; did you mean augment.mixup"),
         ("mixup=0.2", "there is no setting mixup; did you mean augment.mixup?"),
         ("weight_decay=0.1", "there is no setting weight_decay; did you mean optimizer.weight_decay?"),
         ("optimizer.betas=[0.9, 0.99]", "there is no setting optimizer.betas"),  # SGD has none
