@@ -19,6 +19,7 @@ from vitkit.atomic import write_text
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
+from vitkit.data.label_check import label_warnings
 from vitkit.data.loader import TooManyFailures
 from vitkit.data.partition import Partition, fingerprint, partition
 from vitkit.data.sources.dataset import Data
@@ -195,6 +196,8 @@ def _warn(config: Fit, data: Data, log: PrintLine) -> None:
             f"{images:,} images are few to train from scratch. On the 3,680 of Pets, Ti/16 reached 11.8 % from scratch "
             "and 91.4 % from pre-trained weights: --weights hf:… or PATH",
         )
+    for warning in label_warnings(data, balance=config.balance) if config.objective == "labels" else ():
+        log("warning", warning)
     if config.objective == "labels" and (warning := _leak_warning(config, data)):
         log("warning", warning)
 
