@@ -29,6 +29,7 @@ from vitkit.devices import describe_machine, pick_device, pick_workers
 from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.inspect.inspection import rollout_overlays
 from vitkit.progress import show_progress
 from vitkit.report.card import write_card
@@ -42,6 +43,12 @@ from vitkit.train.trainer import PrintLine, train
 from vitkit.weights.load import load
 
 MIN_IMAGES_FROM_SCRATCH = 100_000  # fewer are worth a warning
+PRIORS = {
+    "balanced": "probabilities assume the weighted classes of balance, not the data's shares: those of rare classes "
+    "are too high. --set priors=data corrects that, and finds fewer of the rare ones",
+    "data": "probabilities are corrected to the data's own shares when training ends; --set priors=balanced finds more "
+    "of the rare classes",
+}
 
 
 def fit(data: str | os.PathLike[str], **settings: Any) -> Path:
@@ -198,6 +205,8 @@ def _warn(config: Fit, data: Data, log: PrintLine) -> None:
         )
     for warning in label_warnings(data, balance=config.balance) if config.objective == "labels" else ():
         log("warning", warning)
+    if config.objective == "labels" and config.balance:
+        log("priors", PRIORS[config.priors])
     if config.objective == "labels" and (warning := _leak_warning(config, data)):
         log("warning", warning)
 
@@ -242,6 +251,9 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
         unseen = "" if _leak_warning(config, data) else " not used in training"
         print_line("score", _describe_score(evaluation) + unseen)
+        counts = dict(zip(data.classes, splits.train.per_class(len(data.classes)).tolist(), strict=True))
+        if warning := recall_warning(evaluation, counts, config.balance):
+            print_line("warning", warning)
     folder.add_to_record(finished=_now())
     split = splits.train if splits.test is None else splits.test
     report = write_report(folder.path, split, rollout_overlays(model, split))

@@ -73,6 +73,8 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         raise _unused("masked", "objective = masked-patch")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    if "priors" in explicit and not config.balance:
+        raise _unused("priors", "balance above 0")
     for name in ("lr_candidates", "lr_dev"):
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")

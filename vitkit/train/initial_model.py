@@ -41,6 +41,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "objective": config.objective,
             "recipe": config.recipe,
             "multilabel": multilabel,
+            **({"balance": config.balance, "priors": config.priors} if config.balance else {}),
             "weights": config.weights if config.weights.startswith("hf:") else Path(config.weights).name,
             "before": dict(model.metadata.provenance),
         },
