@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import vitkit
 from vitkit.atomic import write_text
+from vitkit.compute.split_logits import collect_logits
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
@@ -30,7 +31,9 @@ from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.rare_classes import recall_warning
+from vitkit.evaluate.thresholds import choose_thresholds
 from vitkit.inspect.inspection import rollout_overlays
+from vitkit.model.build import Model
 from vitkit.progress import show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
@@ -41,6 +44,7 @@ from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import PrintLine, train
 from vitkit.weights.load import load
+from vitkit.weights.save import save
 
 MIN_IMAGES_FROM_SCRATCH = 100_000  # fewer are worth a warning
 PRIORS = {
@@ -236,6 +240,8 @@ def _finish_run(config: Fit, data: Data, splits: Partition, folder: RunFolder, p
 def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
     began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
+    if data.multilabel and config.objective == "labels":
+        _choose_thresholds(model, config, splits, folder, print_line)
     if splits.test is not None:
         scored = replace(data, splits={splits.test_name: splits.test})
         # the report lists images that failed to decode: hours of training are not lost over them
@@ -266,6 +272,33 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
     run = shlex.quote(str(folder.path))
     command = f"vitkit evaluate {run} DATA" if splits.test is not None else f"vitkit fit DATA --weights {run}"
     print_line("next", command)
+
+
+def _choose_thresholds(model: Model, config: Fit, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
+    """Choose the thresholds of a multi-label model on validation images, and save them with its weights."""
+    split = splits.to_choose_by
+    if split is None or not len(split):
+        text = "0.5 for each class: there are no validation images to choose by; --set dev=0.1 holds some out"
+    else:
+        device = pick_device(config.device)
+        result = collect_logits(
+            model,
+            split,
+            device=device,
+            max_failed=1.0,
+            workers=pick_workers(config.workers, device, 1),
+            progress=show_progress,
+        )
+        labels = result.labels.numpy().reshape(result.logits.shape) > 0  # also where no image could be decoded
+        chosen = choose_thresholds(result.logits.sigmoid().double().numpy(), labels)
+        provenance = {**model.metadata.provenance, "thresholds": [round(value, 6) for value in chosen.values]}
+        model.metadata = replace(model.metadata, provenance=provenance)
+        saved = load(folder.path)  # on the CPU
+        saved.metadata = model.metadata
+        save(saved, folder.path)
+        text = str(chosen)
+    folder.add_to_record(thresholds=text)
+    print_line("threshold", text)
 
 
 def _describe_score(evaluation: Evaluation) -> str:

@@ -18,6 +18,8 @@ from vitkit.model.variants import configure
 from vitkit.weights.public import DEFAULTS
 
 DEFAULT_MODEL = "Ti/16"
+THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds by, where there are no others
+THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
 
 
 def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
@@ -44,7 +46,20 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
     _refuse_unused(settings if explicit is None else explicit, config, data)
     if Path(config.data).exists() and config.data != fashion.NAME:  # a run can be resumed from any directory
         config = replace(config, data=str(Path(config.data).absolute()))
+    if "dev" not in settings and _needs_thresholds(config, data):
+        config = replace(config, dev=THRESHOLD_DEV)
     return resolve_weights(config), data, f"{name}: {reason}"
+
+
+def _needs_thresholds(config: Fit, data: Data) -> bool:
+    """Return whether images should be held out to choose the thresholds of a multi-label model, as there are no others.
+
+    Images that are scored cannot serve: thresholds that are chosen on them would raise the score.
+    """
+    if not data.multilabel or config.objective != "labels":
+        return False
+    splits = partition(data, **config.partition)
+    return splits.to_choose_by is None and len(splits.train) >= THRESHOLD_IMAGES
 
 
 def resolve_weights(config: Fit) -> Fit:

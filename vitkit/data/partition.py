@@ -27,6 +27,14 @@ class Partition:
     description: tuple[str, ...]  # "3,680 trainval", …
     held_out: dict[str, Any] | None  # how `test` was cut from a split, so that an evaluation can repeat it
 
+    @property
+    def to_choose_by(self) -> Split | None:
+        """Return the validation images, unless the test images are the same: what is chosen by them is not scored."""
+        one, other = self.validation, self.test
+        if one is not None and other is not None and one.store is other.store and np.isin(one.rows, other.rows).any():
+            return None
+        return one
+
 
 def partition(
     data: Data,

@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,23 @@ def check_output_path(path: Path) -> None:
 
 
 def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
-    """Yield a header, image, error, label_1, probability_1, label_2, …, and a line for each row."""
+    """Yield a header, image, error, label_1, probability_1, label_2, …, and a line for each row.
+
+    Rows of a multi-label model have the column `predicted`: the classes from their thresholds on, separated by |.
+    """
+    remaining = iter(rows)
+    first = next(remaining, None)
+    rows = remaining if first is None else chain([first], remaining)
+    multilabel = first is not None and "predicted" in first
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["image", "error", *(f"{name}_{rank}" for rank in range(1, top + 1) for name in ("label", "probability"))]
+        [
+            "image",
+            "error",
+            *["predicted"] * multilabel,
+            *(f"{name}_{rank}" for rank in range(1, top + 1) for name in ("label", "probability")),
+        ]
     )
     yield text.getvalue()
     for row in rows:
@@ -49,7 +61,8 @@ def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
         text.truncate()
         values = [value for answer in row["answers"] for value in (answer["label"], answer["probability"])]
         # as many fields in each row: strict parsers, Arrow's among them, refuse the whole file otherwise
-        writer.writerow([row["image"], row["error"] or "", *values, *[""] * (2 * top - len(values))])
+        labels = ["|".join(row["predicted"])] if multilabel else []
+        writer.writerow([row["image"], row["error"] or "", *labels, *values, *[""] * (2 * top - len(values))])
         yield text.getvalue()
 
 

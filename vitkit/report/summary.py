@@ -111,6 +111,10 @@ def problems(run: RunData) -> list[str]:
         counts = (run.lookup("data", "counts", run.training_split) if run.training_split else None) or {}
         warning = recall_warning(run.evaluation, counts, run.config.balance if run.config else None)
         sentences += [warning] if warning else []
+        if run.evaluation.multilabel and all(score.threshold is None for score in run.evaluation.per_class):
+            sentences.append(
+                "A label is predicted above a probability of 50 %: no threshold was chosen for each class."
+            )
         sentences += _evaluation_problems(run.evaluation)
     if run.unreadable_files:
         sentences.append(f"This folder's {few(run.unreadable_files, NAMED)} could not be read in full.")
