@@ -49,7 +49,7 @@ from vitkit.weights.save import save
 MIN_IMAGES_FROM_SCRATCH = 100_000  # fewer are worth a warning
 PRIORS = {
     "balanced": "probabilities assume the weighted classes of balance, not the data's shares: those of rare classes "
-    "are too high. --set priors=data corrects that, and finds fewer of the rare ones",
+    "may be too high. --set priors=data corrects that, and finds fewer of the rare ones",
     "data": "probabilities are corrected to the data's own shares when training ends; --set priors=balanced finds more "
     "of the rare classes",
 }

@@ -105,7 +105,7 @@ def problems(run: RunData) -> list[str]:
     if run.config is not None and run.config.balance and run.config.priors == "balanced" and not run.pretrained:
         sentences.append(
             f"The loss gave rare classes more weight (balance {run.config.balance:g}), and probabilities follow it: "
-            "they assume other shares of the classes than the data have, and those of rare classes are too high."
+            "they assume other shares of the classes than the data have, and those of rare classes may be too high."
         )
     if run.evaluation is not None:
         counts = (run.lookup("data", "counts", run.training_split) if run.training_split else None) or {}
