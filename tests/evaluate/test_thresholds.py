@@ -21,7 +21,7 @@ from vitkit.data.partition import partition
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.thresholds import MIN_POSITIVES, best_threshold, choose_thresholds
 from vitkit.predict.prediction import Prediction
-from vitkit.predict.rows import csv_lines
+from vitkit.predict.rows import csv_lines, write_rows
 from vitkit.run_folder import RunFolder
 
 
@@ -73,12 +73,15 @@ def test_a_prediction_has_the_classes_from_their_thresholds_on():
     assert "predicted" not in one.record()
 
 
-def test_csv_rows_of_a_multi_label_model_have_a_column_of_predicted_classes():
+def test_rows_of_a_multi_label_model_have_a_column_of_predicted_classes(tmp_path: Path):
     good = Prediction(("a", "b"), np.array([0.9, 0.8], np.float32), name="1.png", thresholds=(0.5, 0.5))
     bad = Prediction(("a", "b"), name="2.png", error="not an image", thresholds=(0.5, 0.5))
     rows = list(csv.DictReader(io.StringIO("".join(csv_lines([bad.record(1), good.record(1)], 1)))))
     assert [row["predicted"] for row in rows] == ["", "a|b"]
     assert rows[1]["label_1"] == "a"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_rows(tmp_path / "rows.parquet", [bad.record(1), good.record(1)], 1)
+    assert parquet.read_table(tmp_path / "rows.parquet")["predicted"].to_pylist() == [None, ["a", "b"]]
 
 
 # from data to predictions

@@ -41,10 +41,7 @@ def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
 
     Rows of a multi-label model have the column `predicted`: the classes from their thresholds on, separated by |.
     """
-    remaining = iter(rows)
-    first = next(remaining, None)
-    rows = remaining if first is None else chain([first], remaining)
-    multilabel = first is not None and "predicted" in first
+    rows, multilabel = _are_multilabel(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
@@ -61,9 +58,16 @@ def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
         text.truncate()
         values = [value for answer in row["answers"] for value in (answer["label"], answer["probability"])]
         # as many fields in each row: strict parsers, Arrow's among them, refuse the whole file otherwise
-        labels = ["|".join(row["predicted"])] if multilabel else []
+        labels = ["|".join(row.get("predicted", ()))] if multilabel else []
         writer.writerow([row["image"], row["error"] or "", *labels, *values, *[""] * (2 * top - len(values))])
         yield text.getvalue()
+
+
+def _are_multilabel(rows: Iterable[Row]) -> tuple[Iterator[Row], bool]:
+    """Return the rows, and whether the first of them is of a multi-label model."""
+    remaining = iter(rows)
+    first = list(islice(remaining, 1))
+    return chain(first, remaining), any("predicted" in row for row in first)
 
 
 def _write_csv(path: Path, rows: Iterable[Row], top: int) -> None:
@@ -77,8 +81,12 @@ def _write_jsonl(path: Path, rows: Iterable[Row], top: int) -> None:
 
 
 def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
-    """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls."""
+    """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls.
+
+    Rows of a multi-label model have the list `predicted` as well.
+    """
     arrow, parquet = _pyarrow()
+    remaining, multilabel = _are_multilabel(rows)
     schema = arrow.schema(
         [
             ("image", arrow.string()),
@@ -87,9 +95,9 @@ def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
             ("probability", arrow.float32()),
             ("labels", arrow.list_(arrow.string())),
             ("probabilities", arrow.list_(arrow.float32())),
+            *([("predicted", arrow.list_(arrow.string()))] if multilabel else []),
         ]
     )
-    remaining = iter(rows)
     with parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(remaining, GROUP)):
             writer.write_table(arrow.Table.from_pylist([_flat(row) for row in group], schema=schema))
@@ -104,6 +112,7 @@ def _flat(row: Row) -> dict[str, Any]:
         "probability": answers[0]["probability"] if answers else None,
         "labels": [answer["label"] for answer in answers] or None,
         "probabilities": [answer["probability"] for answer in answers] or None,
+        "predicted": None if row["error"] else row.get("predicted"),
     }
 
 
