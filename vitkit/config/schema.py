@@ -174,6 +174,11 @@ class Fit:
         "weight of rare classes in the loss: (mean count / count) ** balance; 0: as they come, 1: all classes the same",
         ZERO_OR_MORE,
     )
+    priors: Literal["balanced", "data"] = setting(
+        "balanced",
+        "with balance, the class shares that probabilities assume: balanced, as in training, finds more rare classes; "
+        "data, the data's own shares, is calibrated",
+    )
     augment: Augmentation = setting(Augmentation, "the augmentation of training images")
     masked: Masked = setting(Masked, "masked patch prediction")
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from vitkit.evaluate.evaluation import ClassScore, Estimate, Evaluation
 from vitkit.evaluate.probe import ProbeResult
+from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.text import counted, few, percent
 
 SHOWN = 5  # weak classes, confusions and skipped images; --json has all of them
@@ -35,6 +36,8 @@ def print_evaluation(evaluation: Evaluation) -> None:
     _print_row("loss", f"{evaluation.loss:>7.3f}")
     _print_list("weakest", weakest_classes(evaluation))
     _print_list("confused", confusions(evaluation))
+    if warning := recall_warning(evaluation, {}, None):
+        _print_row("warning", warning)
     if evaluation.missing:
         _print_row(
             "missing", f"{counted(len(evaluation.missing), 'class')} only in the model: {few(evaluation.missing)}"

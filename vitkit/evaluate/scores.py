@@ -60,14 +60,22 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
     }
 
 
-def score_multilabel(images: ScoredImages, logits: Tensor, labels: Tensor, known: NDArray[np.bool_]) -> dict[str, Any]:
+def score_multilabel(
+    images: ScoredImages,
+    logits: Tensor,
+    labels: Tensor,
+    known: NDArray[np.bool_],
+    thresholds: tuple[float, ...] | None = None,
+) -> dict[str, Any]:
     """Score logits (n, K) against labels (n, K) of 0 and 1, or (n,) where a multi-label model meets single labels.
 
-    Only `known` (K,) classes are scored: the data say nothing about classes that they do not have.
+    Only `known` (K,) classes are scored: the data say nothing about classes that they do not have. A class is predicted
+    from its threshold on, or above one half.
     """
     if labels.ndim == 1:
         labels = one_hot(labels, logits.shape[1])
-    present, predicted = (labels > 0).numpy(), (logits > 0).numpy() & known  # > 0: a probability above one half
+    above = logits > 0 if thresholds is None else logits.sigmoid() >= torch.tensor(thresholds)
+    present, predicted = (labels > 0).numpy(), above.numpy() & known
     if not present.any():
         raise DataError("none of these images has a label that the model knows; there is nothing to score.")
     loss, loss_of_predicted = (_set_loss(logits[:, known], chosen[:, known]) for chosen in (present, predicted))
@@ -85,7 +93,7 @@ def score_multilabel(images: ScoredImages, logits: Tensor, labels: Tensor, known
         "mean_average_precision": interval_from_deviation(
             multilabel.mean_average_precision(precisions), deviation, counts.images
         ),
-        "per_class": _per_class(images.classes, counts, precisions),
+        "per_class": _per_class(images.classes, counts, precisions, thresholds),
         "mistakes": tuple(
             _mistake(
                 images,
@@ -112,13 +120,26 @@ def _set_loss(logits: Tensor, present: NDArray[np.bool_]) -> metrics.Floats:
 
 
 def _per_class(
-    names: tuple[str, ...], counts: metrics.ClassCounts, precisions: metrics.Floats | None = None
+    names: tuple[str, ...],
+    counts: metrics.ClassCounts,
+    precisions: metrics.Floats | None = None,
+    thresholds: tuple[float, ...] | None = None,
 ) -> tuple[ClassScore, ...]:
     columns = [_or_none(column) for column in (counts.recall, counts.precision, counts.f1)]
     areas = [None] * len(names) if precisions is None else _or_none(precisions)
     return tuple(
-        ClassScore(name=name, images=int(images), recall=recall, precision=precision, f1=f1, average_precision=area)
-        for name, images, recall, precision, f1, area in zip(names, counts.images, *columns, areas, strict=True)
+        ClassScore(
+            name=name,
+            images=int(images),
+            recall=recall,
+            precision=precision,
+            f1=f1,
+            average_precision=area,
+            threshold=threshold,
+        )
+        for name, images, recall, precision, f1, area, threshold in zip(
+            names, counts.images, *columns, areas, thresholds or [None] * len(names), strict=True
+        )
     )
 
 

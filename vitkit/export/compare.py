@@ -22,7 +22,6 @@ from vitkit.predict.samples import Pixels, Samples, check_not_empty, other_shape
 from vitkit.progress import Progress, no_progress
 
 TOLERANCE = 1e-4  # of a probability
-THRESHOLD = 0.5  # from which one of several labels is predicted
 BATCH = 16
 
 Item = TypeVar("Item")
@@ -86,7 +85,7 @@ def compare(
         np.array(labels),
         samples.description,
         len(sizes),
-        classifier.multilabel,
+        classifier.thresholds,
     )
 
 
@@ -96,10 +95,10 @@ def compare_probabilities(
     labels: NDArray[np.int64],
     data: str,
     sizes: int,
-    multilabel: bool = False,
+    thresholds: Sequence[float] | None = None,
 ) -> Comparison:
     """Compare two (n, K) tables; labels are (n,) class indices, -1 if not known."""
-    agreement = measure_agreement(exact, exported, tie=TOLERANCE, threshold=THRESHOLD if multilabel else None)
+    agreement = measure_agreement(exact, exported, tie=TOLERANCE, thresholds=thresholds)
     known = labels >= 0
     accuracy, file_accuracy = (
         float((probabilities.argmax(axis=1) == labels)[known].mean()) if known.any() else None

@@ -41,12 +41,12 @@ def predict_files(
 
 def _predict_batch(classifier: Classifier, split: Split, batch: Batch) -> list[Prediction]:
     predictions = {
-        index: Prediction(classifier.labels, name=split.keys[index], error=reason) for index, reason in batch.failures
+        index: classifier.prediction(name=split.keys[index], error=reason) for index, reason in batch.failures
     }
     if len(batch.images):
         rows = classifier.probabilities(batch.images)
         for index, row in zip(batch.indices.tolist(), rows, strict=True):
-            predictions[index] = Prediction(classifier.labels, row, name=split.keys[index])
+            predictions[index] = classifier.prediction(row, name=split.keys[index])
     return [predictions[index] for index in sorted(predictions)]
 
 

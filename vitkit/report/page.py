@@ -158,6 +158,7 @@ def _evaluation(evaluation: Evaluation | None) -> dict[str, Any]:
     classes = len(evaluation.confusion) if evaluation else 0
     return {
         "multilabel": bool(evaluation and evaluation.multilabel),
+        "thresholds": any(row.threshold is not None for row in rows),
         "weakest": rows[:opened],
         "perfect": weak == 0,
         "stronger": rows[opened:LISTED],

@@ -7,6 +7,7 @@ import numpy as np
 
 from vitkit.cost import FLOPS_PER_TRAINED_MAC
 from vitkit.evaluate.evaluation import ClassScore, Evaluation
+from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.report.run_data import RunData
 from vitkit.text import counted, few, interval, percent
 
@@ -114,7 +115,19 @@ def problems(run: RunData) -> list[str]:
     skipped = {str(row.get("image", row.get("picture"))): str(row.get("reason")) for row in run.skipped_images}
     if skipped:
         sentences.append(f"Training skipped {counted(len(skipped), 'image')}: {_with_reasons(skipped)}.")
+    if run.config is not None and run.config.balance and run.config.priors == "balanced" and not run.pretrained:
+        sentences.append(
+            f"The loss gave rare classes more weight (balance {run.config.balance:g}), and probabilities follow it: "
+            "they assume other shares of the classes than the data have, and those of rare classes may be too high."
+        )
     if run.evaluation is not None:
+        counts = (run.lookup("data", "counts", run.training_split) if run.training_split else None) or {}
+        warning = recall_warning(run.evaluation, counts, run.config.balance if run.config else None)
+        sentences += [warning] if warning else []
+        if run.evaluation.multilabel and all(score.threshold is None for score in run.evaluation.per_class):
+            sentences.append(
+                "A label is predicted above a probability of 50 %: no threshold was chosen for each class."
+            )
         sentences += _evaluation_problems(run.evaluation)
     if run.unreadable_files:
         sentences.append(f"This folder's {few(run.unreadable_files, NAMED)} could not be read in full.")

@@ -32,7 +32,7 @@ from vitkit.text import duration
 from vitkit.train.distributed import Processes
 from vitkit.train.initial_model import initial_model
 from vitkit.train.logistic_regression import LogisticRegression, fit_logistic_regression
-from vitkit.train.objectives.labels import class_weights
+from vitkit.train.objectives.labels import class_weights, restore_priors
 from vitkit.weights.save import save
 
 L2 = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # strongest first: each solution starts the next search
@@ -102,6 +102,9 @@ def train_head(
         with devices.use_threads(threads):
             fitted = fit_head(extract, splits.train, config)
             fitted.apply_to(model)
+            weights = class_weights(splits.train.labels, len(data.classes), config.balance)
+            if config.priors == "data" and weights is not None:
+                restore_priors(model.head, weights)
             fine_tuning = _seconds_of_fine_tuning(model, device, config, len(splits.train))
         print_line("head", f"{fitted.describe()}, in {duration(time.monotonic() - began)}")
         folder.write_config(config)

@@ -44,6 +44,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "recipe": config.recipe,
             "trained": "head" if config.start == "head" else "all",
             "multilabel": multilabel,
+            **({"balance": config.balance, "priors": config.priors} if config.balance else {}),
             "weights": config.weights if (path := local_path(config.weights)) is None else path.name,
             "before": dict(model.metadata.provenance),
         },

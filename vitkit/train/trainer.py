@@ -30,7 +30,7 @@ from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
 from vitkit.train.mixed_precision import use_fp8
 from vitkit.train.objectives.base import Objective
-from vitkit.train.objectives.labels import Labels, class_weights
+from vitkit.train.objectives.labels import Labels, class_weights, restore_priors
 from vitkit.train.objectives.masked_patch import MaskedPatch
 from vitkit.train.optimizer import build_optimizer, describe, freeze
 from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divisor
@@ -156,6 +156,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
         loop.run()
     trained = _trained_model(loop, model)
+    if config.priors == "data" and isinstance(objective, Labels) and objective.weights is not None:
+        restore_priors(trained.head, objective.weights.cpu())
     if processes.is_rank_zero:
         kept = loop.state.best_step if config.patience and loop.state.best_step else loop.state.step
         folder.add_to_record(kept_step=kept, stopped_early=loop.state.stopped)
