@@ -27,6 +27,7 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json",
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",
     "shard": "DATA DIR --megabytes --side --label --workers --json",
+    "list": "models|recipes|settings [PATTERN] --json",
     "cost": "MODEL… --image --classes --batch --precision --images --epochs --json",
     "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
     "bench": "MODEL --image --batch --what --device --precision --compile --json",

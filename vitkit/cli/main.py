@@ -22,7 +22,9 @@ from vitkit.errors import Interrupted, VitkitError, did_you_mean
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-VERBS = "demo check fit pretrain resume evaluate probe inspect predict export serve shard cost convert bench".split()
+VERBS = (
+    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench".split()
+)
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 SYNONYMS = {  # the words that other tools use
     "fit": "train finetune fine-tune tune",

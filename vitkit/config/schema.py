@@ -8,6 +8,7 @@ from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, c
 from vitkit.errors import ConfigError
 
 Objective = Literal["labels", "masked-patch"]
+Start = Literal["auto", "head", "full"]
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
 
@@ -138,6 +139,9 @@ class Fit:
     stochastic_depth: float | None = setting(
         None, "chance of skipping the last block for an image; earlier blocks less", SHARE, unset=OF_THE_WEIGHTS
     )
+    start: Start = setting(
+        "full", "what to train: the head alone, on frozen features; or the full model; auto: the head on a CPU"
+    )
     freeze: int = setting(0, "first blocks to freeze, with all below them; -1: all but the head", Bounds(at_least=-1))
 
     batch: int = setting(512, "images per step, over all processes", POSITIVE)
@@ -169,6 +173,11 @@ class Fit:
         0.0,
         "weight of rare classes in the loss: (mean count / count) ** balance; 0: as they come, 1: all classes the same",
         ZERO_OR_MORE,
+    )
+    priors: Literal["balanced", "data"] = setting(
+        "balanced",
+        "with balance, the class shares that probabilities assume: balanced, as in training, finds more rare classes; "
+        "data, the data's own shares, is calibrated",
     )
     augment: Augmentation = setting(Augmentation, "the augmentation of training images")
     masked: Masked = setting(Masked, "masked patch prediction")

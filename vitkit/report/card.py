@@ -141,7 +141,12 @@ def _use(run: RunData) -> str:
             "",
             f'model = vitkit.load("{source}")   # the torch module itself',
         ]
-        shell = [f"vitkit predict {source} photos/ --out predictions.csv", f"vitkit evaluate {source} DATA"]
+        shell = [
+            f"vitkit predict {source} photos/ --out predictions.csv",
+            f"vitkit serve {source}",
+            f"vitkit export {source} --to onnx",
+            f"vitkit evaluate {source} DATA",
+        ]
     shell.append(f"vitkit fit DATA --weights {source}")
     return "\n".join(
         ["## How to use it", "", "```python", "import vitkit", "", *python, "```", "", "```", *shell, "```"]
@@ -165,6 +170,7 @@ def _training(run: RunData) -> str:
         ("data", escape(run.data_title)),
         ("images", images),
         ("started from", escape(_start(run))),
+        ("trained weights", escape(run.trained_weights or NOT_RECORDED)),
         ("recipe", escape((run.config.recipe if run.config else "") or NOT_RECORDED)),
         ("steps", f"{run.lookup('kept_step') or run.steps_done:,}" if run.steps_done else NOT_RECORDED),
         *tables.cost_table(run),
@@ -199,7 +205,7 @@ def _limits(run: RunData) -> str | None:
 
 def _weaknesses(run: RunData, evaluation: Evaluation) -> list[str]:
     sentences = [f"The scores hold for images like those of {escape(run.data_title)}; others may score lower."]
-    weakest = [score for score in summary.weakest_first(evaluation) if score.images][:WEAKEST]
+    weakest = summary.weak_classes(evaluation)[:WEAKEST]
     if weakest and not evaluation.multilabel:
         classes = ", ".join(f"{escape(score.name)} (recall {percent(score.recall)})" for score in weakest)
         sentences.append(f"Weakest classes: {classes}.")
