@@ -142,6 +142,8 @@ class Fit:
 
     test: float = 0.2  # share held out for testing where the data have no test or val
     dev: float = 0.0  # share of the training images held out for validation, without val
+    group: str | None = None  # images that stay on one side of every split: a column, or a regular expression for paths
+    duplicates: Literal["auto", "together", "ignore"] = "auto"  # copies of an image; auto: together up to 5 million
     score_every: int | None = None  # steps between validations; default: 20 in the run
     patience: int = 0  # early stopping: validations without improvement after which to stop; 0: never
     save_every: int | None = None  # steps between checkpoints; default: 10 in the run

@@ -56,6 +56,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
         + (f", {len(data.classes)} classes, {_class_sizes(splits.train, data)}" if labelled else ""),
     )
+    for note in splits.notes:
+        print_line("note", note)
     config = count_steps(config, len(splits.train))
     is_new = processes.broadcast(not complete_checkpoints(folder.checkpoints))
     if not is_new:

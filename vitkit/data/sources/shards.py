@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
+from vitkit.data.sources.image_files import file_version
 from vitkit.data.sources.splits import SPLITS
 
 VERSION = 1
@@ -60,6 +61,10 @@ class TarImages:
         if len(content) < size:
             raise DataError(f"{name} ends before the image does: {len(content):,} of {size:,} bytes")
         return np.load(io.BytesIO(content), allow_pickle=False) if self.pixels[row] else content
+
+    def identity(self, row: int) -> tuple[object, ...]:
+        path = os.path.join(self.folder, self.shards[self.shard[row]])
+        return path, *file_version(path), int(self.offset[row]), int(self.size[row])
 
     def _file(self, name: str) -> BinaryIO:
         if getattr(self.local, "process", None) != os.getpid():
