@@ -88,9 +88,7 @@ def test_ranks_read_a_share_each_and_have_all(folder: Path, tmp_path: Path):
             barrier.wait()
             return values
 
-        results[rank] = fingerprints(
-            data, tmp_path / f"{rank}.sqlite", rank=rank, world_size=world_size, gather=gather
-        )
+        results[rank] = fingerprints(data, tmp_path / f"{rank}.sqlite", rank=rank, world_size=world_size, gather=gather)
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(world_size)]
     for thread in threads:

@@ -2,9 +2,10 @@
 
 Two images are near duplicates when their 16 x 16 grey thumbnails, or one and the mirror image of the other, have a
 correlation of at least 0.996. That finds copies that were re-saved in another format or at a JPEG quality of 30 and
-above, resized by a factor of 1/4 to 4 with or without their aspect ratio (down to 32 pixels a side), turned to grey,
-mirrored from left to right, made a little brighter or darker without clipping, or several of these at once. It does not
-find crops, rotations, or images with too little texture to compare (a standard deviation under 8 grey levels).
+above, resized by a factor of 1/4 to 4 with or without their aspect ratio, turned to grey, mirrored from left to right,
+made a little brighter or darker without clipping, or several of these at once, if the copy has 64 pixels a side or
+more. It does not find crops, rotations, or images with too little texture to compare (a standard deviation under 8 grey
+levels).
 
 Candidates share the signs of 27 Walsh coefficients of low frequency, but for the least certain ones. Everything is
 computed in integers, or in floats that represent them exactly: the result is the same on every machine.
