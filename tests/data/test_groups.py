@@ -17,9 +17,11 @@ from tests.data.sample_images import encode
 from tests.data.test_duplicates import COPIES, photo
 from tests.data.test_partition import data as unreadable_data
 from tests.data.test_partition import each
+from vitkit.data.copies import Copies, group_copies
 from vitkit.data.duplicates import Pairs
-from vitkit.data.groups import Leak, _Copies, _train_groups, keep_together, record_of, restore
+from vitkit.data.groups import Leak, keep_together, record_of, restore
 from vitkit.data.partition import Partition, held_out_test, partition
+from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.stratified import stratified
@@ -191,8 +193,8 @@ def pairs(first: list[int], second: list[int]) -> Pairs:
 
 def test_a_chain_of_near_duplicates_does_not_take_up_a_class():
     split = unreadable_data(all=[0] * 100 + [1] * 30).splits["all"]
-    chain = _Copies(np.arange(130), pairs([*range(129)], [*range(1, 130)]))
-    groups, apart = _train_groups(split, chain)
+    chain = Copies(np.arange(130), pairs([*range(129)], [*range(1, 130)]))
+    groups, apart = group_copies(split, chain)
     assert groups is not None
     for label, images in ((0, 100), (1, 30)):
         largest = np.unique(groups[split.labels == label], return_counts=True)[1].max()
@@ -206,8 +208,8 @@ def test_identical_images_and_groups_of_the_user_have_no_limit():
     split = unreadable_data(all=[0] * 40 + [1] * 10).splits["all"]
     content = np.arange(50)
     content[:40] = 0
-    groups, apart = _train_groups(
-        replace(split, groups=np.repeat([7, 8, 9], [40, 9, 1])), _Copies(content, pairs([], []))
+    groups, apart = group_copies(
+        replace(split, groups=np.repeat([7, 8, 9], [40, 9, 1])), Copies(content, pairs([], []))
     )
     assert np.unique(groups, return_counts=True)[1].tolist() == [40, 9, 1]
     assert apart == 0
@@ -283,6 +285,15 @@ def test_a_column_of_a_manifest_names_the_groups(setting: str | None, tmp_path: 
     assert groups.tolist() == expected
     name = setting or "group"
     assert any(f"by the column {name}" in note for note in data.notes)
+
+
+def test_shards_keep_the_groups(tmp_path: Path):
+    data = open_data(leaking(tmp_path), group=r"(patient\d+)_")
+    write_shards(data, tmp_path / "shards")
+    shards = open_data(tmp_path / "shards")
+    for name, split in data.splits.items():
+        assert shards.splits[name].groups.tolist() == split.groups.tolist()
+    assert any("11 groups of images" in note for note in shards.notes)  # 8 patients, and 3 images alone
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ that it can be resumed and evaluated on exactly the same images.
 import base64
 import contextlib
 import zlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -17,19 +16,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.duplicates import Pairs, near_duplicates
-from vitkit.data.fingerprint import Fingerprints, read_fingerprints
+from vitkit.data.copies import LARGEST_CHAIN, Copies, group_copies
+from vitkit.data.fingerprint import read_fingerprints
 from vitkit.data.partition import fingerprint
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import scoring_split, training_split, validation_split
-from vitkit.data.stratified import strata
 from vitkit.text import counted
 
 Duplicates = Literal["auto", "together", "ignore"]
 
 MOST_IMAGES = 5_000_000  # "auto" looks for copies in so many: their thumbnails take 1.3 GB of memory
-LARGEST_CHAIN = 10_000  # images in a chain of near duplicates, and at most half of a class
-SMALL_CHAIN = 8  # images that a chain may have in a class of any size
 LINES, GROUPS, LEAKED = "lines", "groups", "leaked"  # keys of the record
 
 
@@ -59,10 +55,9 @@ def keep_together(data: Data, *, duplicates: Duplicates = "auto", **reading: Any
     splits = [data.splits[name] for name in names]
     images = sum(map(len, splits))
     ignored = duplicates == "ignore" or (duplicates == "auto" and images > MOST_IMAGES)
-    prints = Fingerprints.empty(images) if ignored else read_fingerprints(splits, **reading)
-    copies = _Copies.of(prints)
+    copies = Copies.none(images) if ignored else Copies.of(read_fingerprints(splits, **reading))
     train = splits[0]
-    groups, apart = _train_groups(train, copies)
+    groups, apart = group_copies(train, copies)
     # all images of the training split can be held out: where every copy stays on one side, none is leaked
     unleaked = None if ignored or apart else np.zeros(len(train), np.uint8)
     chosen = {training: replace(train, groups=groups, leaked=unleaked)}
@@ -111,104 +106,7 @@ def describe_leaks(identical: int, nearly_identical: int, grouped: int) -> str:
     return " and ".join(parts)
 
 
-@dataclass(frozen=True, eq=False)
-class _Copies:
-    """The copies among all images, by their place in the order of the fingerprints."""
-
-    content: NDArray[np.int64]  # (n,) the first image with the same bytes
-    near: Pairs  # between first images
-
-    @classmethod
-    def of(cls, prints: Fingerprints) -> "_Copies":
-        content = np.arange(len(prints))
-        readable = np.flatnonzero(prints.readable)
-        if not len(readable):
-            none = np.empty(0, np.int64)
-            return cls(content, Pairs(none, none, np.empty(0)))
-        words = np.ascontiguousarray(prints.contents[readable]).view("V16")[:, 0]
-        _, first, inverse = np.unique(words, return_index=True, return_inverse=True)
-        content[readable] = readable[first[inverse]]
-        unique = np.flatnonzero((content == np.arange(len(content))) & prints.decoded)
-        pairs = near_duplicates(prints.thumbnails[unique])
-        return cls(content, Pairs(unique[pairs.first], unique[pairs.second], pairs.correlation))
-
-
-def _train_groups(train: Split, copies: _Copies) -> tuple[NDArray[np.int64] | None, int]:
-    """Return the groups of the training images, None if each is alone, and how many near duplicates are apart."""
-    count = len(train)
-    union = _Union(count)
-    if train.groups is not None:
-        _, first, inverse = np.unique(train.groups, return_index=True, return_inverse=True)
-        union.join_all(first[inverse])
-    union.join_all(copies.content[:count])
-    inside = copies.near.second < count
-    apart = union.join_pairs(
-        copies.near.first[inside], copies.near.second[inside], copies.near.correlation[inside], strata(train.labels)
-    )
-    groups = union.roots()
-    return (groups if (groups != np.arange(count)).any() else None), apart
-
-
-class _Union:
-    """Union-find; the root of a group is its first image."""
-
-    def __init__(self, count: int):
-        self.parent = list(range(count))
-
-    def find(self, image: int) -> int:
-        parent = self.parent
-        while parent[image] != image:
-            parent[image] = parent[parent[image]]
-            image = parent[image]
-        return image
-
-    def join(self, one: int, other: int) -> None:
-        low, high = sorted((self.find(one), self.find(other)))
-        self.parent[high] = low
-
-    def join_all(self, first: NDArray[np.int64]) -> None:
-        """Join each image with the one that `first` (n,) names."""
-        for image in np.flatnonzero(first != np.arange(len(first))).tolist():
-            self.join(image, int(first[image]))
-
-    def join_pairs(
-        self,
-        first: NDArray[np.int64],
-        second: NDArray[np.int64],
-        correlation: NDArray[np.float64],
-        classes: NDArray[np.int64],
-    ) -> int:
-        """Join pairs, the most similar first, unless that makes a chain too long; return how many images that leaves.
-
-        A pair of single images is always joined: a limit is for chains, in which neighbours are alike but the ends are
-        not. So that none takes up a class, a group has at most half of the images of each, or SMALL_CHAIN.
-        """
-        number = Counter(classes.tolist())
-        limit = {label: min(max(images // 2, SMALL_CHAIN), LARGEST_CHAIN) for label, images in number.items()}
-        involved = np.unique(np.concatenate([first, second])).tolist()
-        roots = self.roots()
-        wanted = np.isin(roots, np.unique(roots[involved])) if involved else np.zeros(0, bool)
-        content: dict[int, Counter[int]] = {}
-        for image in np.flatnonzero(wanted).tolist():
-            content.setdefault(int(roots[image]), Counter())[int(classes[image])] += 1
-        apart: set[int] = set()
-        for place in np.lexsort((second, first, -correlation)).tolist():
-            one, other = self.find(int(first[place])), self.find(int(second[place]))
-            if one == other:
-                continue
-            joined = content[one] + content[other]
-            if joined.total() > 2 and any(images > limit[label] for label, images in joined.items()):
-                apart.update((int(first[place]), int(second[place])))
-                continue
-            self.join(one, other)
-            content[min(one, other)] = joined
-        return len(apart)
-
-    def roots(self) -> NDArray[np.int64]:
-        return np.fromiter(map(self.find, range(len(self.parent))), np.int64, len(self.parent))
-
-
-def _leaks(train: Split, split: Split, first: int, copies: _Copies) -> NDArray[np.uint8]:
+def _leaks(train: Split, split: Split, first: int, copies: Copies) -> NDArray[np.uint8]:
     """Return the Leak of each image of a split whose images come from place `first` on."""
     own = copies.content[first : first + len(split)]  # a training image, where there is one with the same bytes
     leaked = np.zeros(len(split), np.uint8)
@@ -220,7 +118,7 @@ def _leaks(train: Split, split: Split, first: int, copies: _Copies) -> NDArray[n
     return leaked
 
 
-def _describe_copies(train: Split, copies: _Copies, images: int, duplicates: Duplicates, ignored: bool) -> str:
+def _describe_copies(train: Split, copies: Copies, images: int, duplicates: Duplicates, ignored: bool) -> str:
     if ignored:
         why = "duplicates = ignore" if duplicates == "ignore" else f"over {MOST_IMAGES:,} images"
         return f"not looked for ({why}): copies of training images may be among the scored ones"
