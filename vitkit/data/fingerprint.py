@@ -175,10 +175,10 @@ def read_fingerprints(
     Under torchrun each rank reads its share, and `gather` gives every rank those of all.
     """
     cache = cache or FingerprintCache()
-    refs = [(split, index) for split in splits for index in range(len(split))]
-    own = refs[rank::world_size]
+    images = sum(map(len, splits))
+    own = range(rank, images, world_size)
     result = Fingerprints.empty(len(own))
-    fingerprints = progress(_read_in_chunks(own, workers, cache), len(own), "fingerprints")
+    fingerprints = progress(_read_in_chunks(splits, own, workers, cache), len(own), "fingerprints")
     for row, (content, small) in enumerate(fingerprints):
         if content:
             result.contents[row] = np.frombuffer(content, np.uint8)
@@ -186,16 +186,20 @@ def read_fingerprints(
             result.thumbnails[row] = np.frombuffer(small, np.uint8).reshape(SIDE, SIDE)
     if world_size == 1:
         return result
-    combined = Fingerprints.empty(len(refs))
+    combined = Fingerprints.empty(images)
     for other, (contents, thumbnails) in enumerate(gather((result.contents, result.thumbnails))):
         combined.contents[other::world_size], combined.thumbnails[other::world_size] = contents, thumbnails
     return combined
 
 
 def _read_in_chunks(
-    refs: Sequence[tuple[Split, int]], workers: int, cache: FingerprintCache
+    splits: Sequence[Split], places: range, workers: int, cache: FingerprintCache
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the hash and thumbnail of each image, b"" where there is none; the cache is saved after each chunk."""
+    """Yield the hash and thumbnail of each image, b"" where there is none; the cache is saved after each chunk.
+
+    `places` count the images of one split after the other.
+    """
+    stops = np.cumsum([len(split) for split in splits])
 
     def examine(ref: tuple[Split, int], identity: bytes | None) -> tuple[bytes, bytes]:
         split, index = ref
@@ -205,8 +209,13 @@ def _read_in_chunks(
             return b"", b""
 
     with ThreadPoolExecutor(max(workers, 1)) as pool:  # reading and decoding release the GIL
-        for first in range(0, len(refs), CHUNK):
-            chunk = refs[first : first + CHUNK]
+        for first in range(0, len(places), CHUNK):
+            some = np.asarray(places[first : first + CHUNK])
+            numbers = np.searchsorted(stops, some, side="right").tolist()
+            chunk = [
+                (splits[number], place - int(stops[number]) + len(splits[number]))
+                for number, place in zip(numbers, some.tolist(), strict=True)
+            ]
             identities = list(pool.map(identity_of, *zip(*chunk, strict=True)))
             contents = cache.contents(identities)
             thumbnails = cache.thumbnails(list(contents.values()))
