@@ -17,7 +17,7 @@ SMALL_CHAIN = 8  # images that a chain may have in a class of any size
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """The copies among all images, by their place in the order of the fingerprints."""
+    """The copies among all images, by their index in the order of the fingerprints."""
 
     content: NDArray[np.int64]  # (n,) the first image with the same bytes
     near: Pairs  # between first images
@@ -98,18 +98,18 @@ class _UnionFind:
         limit = {label: min(max(images // 2, SMALL_CHAIN), LARGEST_CHAIN) for label, images in number.items()}
         involved = np.unique(np.concatenate([first, second])).tolist()
         roots = self.roots()
-        wanted = np.isin(roots, np.unique(roots[involved])) if involved else np.zeros(0, bool)
+        affected = np.isin(roots, np.unique(roots[involved])) if involved else np.zeros(0, bool)
         content: dict[int, Counter[int]] = {}
-        for image in np.flatnonzero(wanted).tolist():
+        for image in np.flatnonzero(affected).tolist():
             content.setdefault(int(roots[image]), Counter())[int(classes[image])] += 1
         apart: set[int] = set()
-        for place in np.lexsort((second, first, -correlation)).tolist():
-            one, other = self.find(int(first[place])), self.find(int(second[place]))
+        for row in np.lexsort((second, first, -correlation)).tolist():
+            one, other = self.find(int(first[row])), self.find(int(second[row]))
             if one == other:
                 continue
             joined = content[one] + content[other]
             if joined.total() > 2 and any(images > limit[label] for label, images in joined.items()):
-                apart.update((int(first[place]), int(second[place])))
+                apart.update((int(first[row]), int(second[row])))
                 continue
             self.join(one, other)
             content[min(one, other)] = joined

@@ -99,7 +99,7 @@ _LEADING = 6  # the function of one change from top to bottom, which mirroring l
 
 @dataclass(frozen=True, eq=False)
 class _Features:
-    """What the search needs of the textured thumbnails, sorted by key and then by the leading coefficient."""
+    """Features of the textured thumbnails for the search, sorted by key and then by the leading coefficient."""
 
     rows: NDArray[np.int64]  # (n,) of the thumbnails
     levels: NDArray[np.uint8]  # (n, 256)

@@ -145,12 +145,12 @@ class FingerprintCache:
     def _lookup(self, name: str, keys: set[bytes]) -> dict[bytes, bytes]:
         if self.table is None:
             return {}
-        wanted = sorted(keys)
+        ordered = sorted(keys)
         result: dict[bytes, bytes] = {}
         try:
             with self.lock:
-                for first in range(0, len(wanted), QUERY):
-                    some = wanted[first : first + QUERY]
+                for first in range(0, len(ordered), QUERY):
+                    some = ordered[first : first + QUERY]
                     marks = ",".join("?" * len(some))
                     result.update(
                         self.table.execute(f"SELECT key, value FROM {name} WHERE key IN ({marks})", some).fetchall()
@@ -193,11 +193,11 @@ def read_fingerprints(
 
 
 def _read_in_chunks(
-    splits: Sequence[Split], places: range, workers: int, cache: FingerprintCache
+    splits: Sequence[Split], indices: range, workers: int, cache: FingerprintCache
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the hash and thumbnail of each image, b"" where there is none; the cache is saved after each chunk.
 
-    `places` count the images of one split after the other.
+    `indices` count the images of one split after the other.
     """
     stops = np.cumsum([len(split) for split in splits])
 
@@ -209,12 +209,12 @@ def _read_in_chunks(
             return b"", b""
 
     with ThreadPoolExecutor(max(workers, 1)) as pool:  # reading and decoding release the GIL
-        for first in range(0, len(places), CHUNK):
-            some = np.asarray(places[first : first + CHUNK])
+        for first in range(0, len(indices), CHUNK):
+            some = np.asarray(indices[first : first + CHUNK])
             numbers = np.searchsorted(stops, some, side="right").tolist()
             chunk = [
-                (splits[number], place - int(stops[number]) + len(splits[number]))
-                for number, place in zip(numbers, some.tolist(), strict=True)
+                (splits[number], index - int(stops[number]) + len(splits[number]))
+                for number, index in zip(numbers, some.tolist(), strict=True)
             ]
             identities = list(pool.map(identity_of, *zip(*chunk, strict=True)))
             contents = cache.contents(identities)

@@ -30,7 +30,7 @@ LINES, GROUPS, LEAKED = "lines", "groups", "leaked"  # keys of the record
 
 
 class Leak(IntEnum):
-    """How an image outside of the training split is related to the training images; a larger one includes others."""
+    """The relation of an image outside of the training split to the training images; the closest one counts."""
 
     NONE = 0
     GROUP = 1  # it is in a group that has training images, too
@@ -50,7 +50,7 @@ def keep_together(data: Data, *, duplicates: Duplicates = "auto", **reading: Any
     `reading` are the options of `read_fingerprints`.
     """
     training = training_split(data)
-    # every image has its place in one order: the training split's, then those that are scored or validated on
+    # all images are counted in one order: the training split's, then those that are scored or validated on
     names = [training, *(name for name in data.splits if name != training and name in _compared(data))]
     splits = [data.splits[name] for name in names]
     images = sum(map(len, splits))
@@ -107,7 +107,7 @@ def describe_leaks(identical: int, nearly_identical: int, grouped: int) -> str:
 
 
 def _leaks(train: Split, split: Split, first: int, copies: Copies) -> NDArray[np.uint8]:
-    """Return the Leak of each image of a split whose images come from place `first` on."""
+    """Return the Leak of each image of a split whose images come from index `first` on."""
     own = copies.content[first : first + len(split)]  # a training image, where there is one with the same bytes
     leaked = np.zeros(len(split), np.uint8)
     if train.groups is not None and split.groups is not None:

@@ -23,9 +23,9 @@ def stratified(
         raise ConfigError(f"a share of {share} cannot be held out", expected="above 0, under 1")
     classes = strata(labels)
     if groups is not None and len(np.unique(groups)) < len(groups):
-        held_out = _whole_groups(classes, share, seed, groups)
+        held_out = _hold_out_groups(classes, share, seed, groups)
     else:
-        held_out = _single_images(classes, share, seed)
+        held_out = _hold_out_images(classes, share, seed)
     rest = np.setdiff1d(np.arange(len(labels)), held_out, assume_unique=True)
     return rest, held_out
 
@@ -35,7 +35,7 @@ def strata(labels: np.ndarray) -> np.ndarray:
     return _rarest(labels) if labels.ndim == 2 else labels
 
 
-def _wanted(share: float, images: int) -> int:
+def _count(share: float, images: int) -> int:
     return min(max(round(share * images), 1), images - 1)
 
 
@@ -44,15 +44,15 @@ def _shuffled(members: np.ndarray, seed: int, stratum: int) -> np.ndarray:
     return generator(seed, SPLITTING, int(stratum) + 1).permutation(members)
 
 
-def _single_images(classes: np.ndarray, share: float, seed: int) -> NDArray[np.int64]:
+def _hold_out_images(classes: np.ndarray, share: float, seed: int) -> NDArray[np.int64]:
     chosen = [np.empty(0, np.int64)]
     for stratum in np.unique(classes):
         members = np.flatnonzero(classes == stratum)
-        chosen.append(_shuffled(members, seed, stratum)[: _wanted(share, len(members))])
+        chosen.append(_shuffled(members, seed, stratum)[: _count(share, len(members))])
     return np.sort(np.concatenate(chosen))
 
 
-def _whole_groups(classes: np.ndarray, share: float, seed: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+def _hold_out_groups(classes: np.ndarray, share: float, seed: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the members of the groups to hold out.
 
     Each group is drawn with its rarest class, by its first image, in the order in which that image alone would be
@@ -61,7 +61,7 @@ def _whole_groups(classes: np.ndarray, share: float, seed: int, groups: NDArray[
     names, class_of = np.unique(classes, return_inverse=True)
     _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
     images = np.bincount(class_of)
-    missing = np.array([_wanted(share, int(count)) for count in images])  # still to be held out
+    missing = np.array([_count(share, int(count)) for count in images])  # still to be held out
     left = images.copy()  # in the rest
     pairs, sizes = np.unique(group_of * len(names) + class_of, return_counts=True)  # a group and a class that it has
     pair_group, pair_class = np.divmod(pairs, len(names))
@@ -94,7 +94,7 @@ def _whole_groups(classes: np.ndarray, share: float, seed: int, groups: NDArray[
             nearer = np.abs(missing[own] - counts).sum() < np.abs(missing[own]).sum()
             if nearer and leaves_some(group):
                 take(group)
-        if missing[stratum] == _wanted(share, int(images[stratum])) > 0:  # every group is too large: the smallest then
+        if missing[stratum] == _count(share, int(images[stratum])) > 0:  # every group is too large: the smallest then
             possible = [group for group in drawn if leaves_some(group)]
             if possible:
                 take(min(possible, key=lambda group: int(classes_and_sizes(group)[1].sum())))

@@ -113,13 +113,13 @@ def _without_leaked(
             scores = score_multilabel(rest, logits, labels, known)
     elif len(others):
         scores = score_single_label(rest, logits, labels)
-    wanted = ("top1", "macro_f1", "balanced_accuracy", "mean_average_precision")
+    kept = ("top1", "macro_f1", "balanced_accuracy", "mean_average_precision")
     return LeakedImages(
         identical=int((leaked == Leak.IDENTICAL).sum()),
         nearly_identical=int((leaked == Leak.NEAR).sum()),
         grouped=int((leaked == Leak.GROUP).sum()),
         others=len(others),
-        **{name: scores[name] for name in wanted if name in scores},
+        **{name: scores[name] for name in kept if name in scores},
     )
 
 

@@ -43,8 +43,8 @@ def group_note(groups: Sequence[str | None], source: str) -> str:
     if not counts:
         return f"{source} names no group"
     sizes = f"{min(counts):,} to {max(counts):,} images" if min(counts) < max(counts) else counted(max(counts), "image")
-    alone = len(groups) - sum(counts)
-    rest = f"; {counted(alone, 'image is', 'images are')} in none" if alone else ""
+    ungrouped = len(groups) - sum(counts)
+    rest = f"; {counted(ungrouped, 'image is', 'images are')} in none" if ungrouped else ""
     return f"{counted(len(counts), 'group')} of {sizes} by {source}, each on one side of every split{rest}"
 
 
