@@ -45,11 +45,11 @@ def probe(
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
 
+    from vitkit.compute.features import FeatureExtractor, write_features
     from vitkit.compute.inference import check_precision
     from vitkit.data.groups import keep_together
     from vitkit.data.sources.open import open_data
     from vitkit.devices import cores, pick_device, pick_workers
-    from vitkit.evaluate.features import FeatureExtractor, write_features
     from vitkit.evaluate.printing import print_probe
     from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method
     from vitkit.evaluate.probe import probe as probe_features

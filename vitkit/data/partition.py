@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import scoring_split, training_split, validation_split
 from vitkit.data.stratified import stratified as stratified
@@ -28,6 +29,14 @@ class Partition:
     description: tuple[str, ...]  # "3,680 trainval", …
     held_out: dict[str, Any] | None  # how `test` was cut from a split, so that an evaluation can repeat it
     notes: tuple[str, ...] = ()  # for people: classes that could not be divided
+
+    @property
+    def to_choose_by(self) -> Split | None:
+        """Return the validation images, unless the test images are the same: what is chosen by them is not scored."""
+        one, other = self.validation, self.test
+        if one is not None and other is not None and one.store is other.store and np.isin(one.rows, other.rows).any():
+            return None
+        return one
 
 
 def partition(
@@ -50,8 +59,8 @@ def partition(
         return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
     train, record = _labelled(train), None
     notes: tuple[str, ...] = ()
-    _check(data, name, train)
     test_name = _test_name(data, name)
+    check_labels(data, name, train, has_test=test_name is not None)
     if test_name is None:
         record = {"source": name, "share": test, "seed": split_seed, "fingerprint": fingerprint(data, name)}
         if train.groups is not None:
@@ -100,24 +109,6 @@ def groups_digest(groups: NDArray[np.int64]) -> str:
     """Return a short hash of which images are together, whatever the numbers of the groups."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     return hashlib.sha256(first[inverse].astype("<i8").tobytes()).hexdigest()[:16]
-
-
-def _check(data: Data, name: str, train: Split) -> None:
-    """Raise an error where there is nothing to learn."""
-    if not data.classes or len(train) == 0:
-        raise DataError(
-            f"{data.name} has no labels to train on.",
-            found=f"{len(data.splits[name]):,} images, {data.kind}",
-            **({"note": data.notes} if data.notes else {}),
-            try_="class folders or a manifest with labels; vitkit pretrain needs none",
-        )
-    present = np.flatnonzero(train.per_class(len(data.classes)))
-    if len(present) < 2 and not data.multilabel:
-        raise DataError(
-            f"{data.name} has training images of one class only, {data.classes[present[0]]}: there is nothing to tell "
-            "apart.",
-            try_="a folder for each of two classes or more; that folder itself, if they are inside it",
-        )
 
 
 def _test_name(data: Data, fitted: str) -> str | None:
