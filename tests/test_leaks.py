@@ -178,8 +178,8 @@ def test_a_probe_keeps_copies_together_and_warns_about_leaks(
 
 
 def test_the_images_by_which_a_linear_probe_chooses_are_no_copies():
+    from vitkit.compute.features import Features
     from vitkit.data.sources.dataset import PackedStrings
-    from vitkit.evaluate.features import Features
     from vitkit.evaluate.linear import hold_out_dev
 
     labels, groups = np.repeat([0, 1], 20), np.arange(40) // 2
