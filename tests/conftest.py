@@ -23,6 +23,12 @@ settings.register_profile("random", deadline=None, max_examples=100, print_blob=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "vitkit"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what tests cache out of the user's folder, and what users cached out of tests."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def fixtures() -> Path:
     return FIXTURES

@@ -20,13 +20,14 @@ from vitkit.compute.split_logits import collect_logits
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
+from vitkit.data.groups import KeptTogether, keep_together, record_of, restore
 from vitkit.data.label_check import label_warnings
 from vitkit.data.loader import TooManyFailures
 from vitkit.data.partition import Partition, fingerprint, partition
-from vitkit.data.sources.dataset import Data
+from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
-from vitkit.devices import describe_machine, pick_device, pick_workers
+from vitkit.devices import cores, describe_machine, pick_device, pick_workers
 from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
@@ -34,7 +35,7 @@ from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.evaluate.thresholds import choose_thresholds
 from vitkit.inspect.inspection import rollout_overlays
 from vitkit.model.build import Model
-from vitkit.progress import PrintLine, show_progress
+from vitkit.progress import PrintLine, no_progress, show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
 from vitkit.report.usage import shell_commands
@@ -93,13 +94,14 @@ def _start(resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: T
         with process_group(pick_device(device)) as processes:
             print_line = _line_printer(processes, output)
             config, data, reason = processes.all_or_raise(resolved)  # data may be missing on one machine of several
+            kept = _keep_together(config, data, processes)
             path = Path(processes.broadcast(config.out or unused_path(_default_folder(config))))
             config = replace(config, out=str(path))
             folder = processes.on_rank_zero(lambda: RunFolder.create(path)) or RunFolder(path)
             held.callback(folder.close)
             try:
-                processes.on_rank_zero(lambda: _write_record(config, data, folder, reason, command))
-                splits = _train(config, data, folder, processes, print_line, reason)
+                processes.on_rank_zero(lambda: _write_record(config, kept, folder, reason, command))
+                splits = _train(config, kept, folder, processes, print_line, reason)
             except BaseException as error:
                 if processes.is_rank_zero:
                     folder.discard()
@@ -107,17 +109,34 @@ def _start(resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: T
                     error.add(or_=_advice_to_skip(error.share, path))
                 raise
         if processes.is_rank_zero:
-            _finish_run(config, data, splits, folder, print_line)
+            _finish_run(config, kept.data, splits, folder, print_line)
     return folder.path
 
 
-def _write_record(config: Fit, data: Data, folder: RunFolder, reason: str, command: str) -> None:
+def _keep_together(config: Fit, data: Data, processes: Processes) -> KeptTogether:
+    """Find the copies among the images, on all ranks together, so that every split has them on one side."""
+    if config.objective != "labels":  # nothing is held out or scored
+        return KeptTogether(data, ())
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
+    return keep_together(
+        data,
+        duplicates=config.duplicates,
+        workers=cores() // here,
+        progress=show_progress if processes.is_rank_zero else no_progress,
+        rank=processes.rank,
+        world_size=processes.world_size,
+        gather=processes.gather,
+    )
+
+
+def _write_record(config: Fit, kept: KeptTogether, folder: RunFolder, reason: str, command: str) -> None:
     folder.write_config(config)
     folder.add_to_record(
         command=command,
         started=_now(),
         recipe_reason=reason,
-        data=_describe_data(data),
+        data=_describe_data(kept.data),
+        together=record_of(kept),
         asked=toml.to_tables(config),
         settings=toml.to_tables(config),
         versions=_versions(),
@@ -144,13 +163,15 @@ def resume(path: Path, output: TextIO, *, device: str | None = None, workers: in
                 )
             data = open_data(config.data, label=config.label)
             _check_data(data, folder)
+            record = folder.record()
+            kept = restore(data, record.get("together"))
             try:
-                splits = _train(config, data, folder, processes, print_line, folder.record().get("recipe_reason", ""))
+                splits = _train(config, kept, folder, processes, print_line, record.get("recipe_reason", ""))
             except TooManyFailures as error:
                 error.add(or_=_advice_to_skip(error.share, path))
                 raise
         if processes.is_rank_zero:
-            _finish_run(config, data, splits, folder, print_line)
+            _finish_run(config, kept.data, splits, folder, print_line)
     return path
 
 
@@ -163,9 +184,9 @@ def _advice_to_skip(share: float, run: Path) -> str:
 
 
 def _train(
-    config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine, reason: str
+    config: Fit, kept: KeptTogether, folder: RunFolder, processes: Processes, print_line: PrintLine, reason: str
 ) -> Partition:
-    began = time.monotonic()
+    began, data = time.monotonic(), kept.data
     decisions: list[tuple[str, str]] = []
 
     def log(label: str, text: str) -> None:
@@ -181,6 +202,8 @@ def _train(
     log("why", reason)
     for text in data.notes:
         log("note", text)
+    for label, text in kept.lines:
+        log(label, text)
     _warn(config, data, log)
     try:
         if config.choose_lr:
@@ -256,8 +279,7 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
             progress=show_progress,
         )
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
-        unseen = "" if _leak_warning(config, data) else " not used in training"
-        print_line("score", _describe_score(evaluation) + unseen)
+        print_line("score", _describe_score(evaluation) + _describe_unseen(config, data, splits.test, evaluation))
         counts = dict(zip(data.classes, splits.train.per_class(len(data.classes)).tolist(), strict=True))
         if warning := recall_warning(evaluation, counts, config.balance):
             print_line("warning", warning)
@@ -313,6 +335,16 @@ def _describe_score(evaluation: Evaluation) -> str:
     return (
         f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}){macro} on {counted(evaluation.images, 'image')}"
     )
+
+
+def _describe_unseen(config: Fit, data: Data, test: Split, evaluation: Evaluation) -> str:
+    """Return the end of the score line: what is known about the images that were scored."""
+    if evaluation.leaked is not None:
+        return f", of which {evaluation.leaked.sentence()}"
+    if _leak_warning(config, data):
+        return ""
+    compared = test.leaked is not None
+    return " not used in training" if compared else "; copies of training images may be among them"
 
 
 def _check_data(data: Data, folder: RunFolder) -> None:

@@ -18,7 +18,6 @@ from tests.data.sample_images import bombs, encode, oriented, scene
 from vitkit.cli.main import main
 from vitkit.data.check import DataReport, check
 from vitkit.data.check_report import print_report
-from vitkit.data.duplicates import near_duplicates
 from vitkit.data.image_info import ImageInfo, ImageInfoCache, read_image_info
 from vitkit.data.sources.open import open_data
 
@@ -166,20 +165,19 @@ def test_a_damaged_or_unwritable_cache_does_not_change_the_result(photos: Path, 
         assert check(open_data(photos), cache=ImageInfoCache(path)).problems == []
 
 
-def test_different_images_are_not_near_duplicates():
-    infos = [read_image_info(encode(view(seed), "PNG"), 3) for seed in range(200)]
-    assert near_duplicates(infos, ["train", "test"] * 100) == []
-
-
-def test_thousands_of_similar_images_are_paired_once_each():
-    rng = np.random.default_rng(0)
-    base = np.asarray(Image.fromarray(view(5)).convert("L").resize((16, 16))).astype(int)
-    frames = [np.clip(base + rng.integers(-1, 2, base.shape), 0, 255).astype(np.uint8) for _ in range(3000)]
-    infos = [ImageInfo(pixels=str(index), thumbnail=frame.tobytes().hex()) for index, frame in enumerate(frames)]
-    pairs = near_duplicates(infos, ["train"] * 1500 + ["test"] * 1500)
-    assert len(pairs) > 1400
-    assert len({one for one, _ in pairs}) == len(pairs)
-    assert near_duplicates(infos, ["train"] * 3000) == []
+def test_copies_within_a_folder_without_splits_are_named(photos: Path, capsys: pytest.CaptureFixture[str]):
+    folder = photos / "train"
+    shutil.copy(folder / "cat" / "0.png", folder / "cat" / "copy.png")
+    smaller = Image.fromarray(view(12)).resize((36, 36), Image.Resampling.BICUBIC)  # of dog/0.png
+    (folder / "dog" / "small.jpg").write_bytes(encode(smaller, "JPEG", quality=85))
+    report = check_folder(folder)
+    assert report.problems == []
+    assert report.duplicates == [("cat/0.png", "cat/copy.png")]
+    assert report.near_duplicates == [("dog/0.png", "dog/small.jpg")]
+    print_report(report)
+    printed = capsys.readouterr().out
+    assert "dog/0.png = dog/small.jpg (nearly identical)" in printed
+    assert "1 images are identical to others in their split; fit keeps copies on one side" in printed
 
 
 def test_an_interrupted_check_keeps_its_cache(photos: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,6 @@
 """The verb `probe`: measure the frozen features of a model."""
 
+import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,8 +47,9 @@ def probe(
 
     from vitkit.compute.features import FeatureExtractor, write_features
     from vitkit.compute.inference import check_precision
+    from vitkit.data.groups import keep_together
     from vitkit.data.sources.open import open_data
-    from vitkit.devices import pick_device, pick_workers
+    from vitkit.devices import cores, pick_device, pick_workers
     from vitkit.evaluate.printing import print_probe
     from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method
     from vitkit.evaluate.probe import probe as probe_features
@@ -56,7 +58,11 @@ def probe(
 
     probe_method = pick_method(method, shots=shots, seeds=seeds, neighbours=neighbours)
     chosen = pick_device(device)
-    opened = held_out_as_test(run, open_data(data, label=label))
+    kept = keep_together(held_out_as_test(run, open_data(data, label=label)), workers=cores(), progress=show_progress)
+    opened = kept.data
+    for name, text in kept.lines:
+        if name == "warning":
+            logging.getLogger("vitkit").warning(text)
     model = load(run, image=size)
     check_precision(model, chosen, precision)
     extract = FeatureExtractor(

@@ -40,12 +40,14 @@ class Features:
     labels: NDArray[np.int64]  # (n,)
     keys: PackedStrings  # (n,)
     failures: Mapping[str, str] = field(default_factory=dict)  # key → why it could not be decoded
+    groups: NDArray[np.int64] | None = None  # (n,) of the split
 
     def __len__(self) -> int:
         return len(self.values)
 
     def select(self, rows: NDArray[np.int64]) -> Features:
-        return Features(self.values[rows], self.labels[rows], self.keys.select(rows))
+        groups = None if self.groups is None else self.groups[rows]
+        return Features(self.values[rows], self.labels[rows], self.keys.select(rows), groups=groups)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class FeatureExtractor:
                 such_as=[f"{key}: {reason}" for key, reason in [*failures.items()][:5]] or "no images",
             )
         chosen = split if known.all() else split.select(known)
-        return Features(values[known], chosen.labels, chosen.keys, failures)
+        return Features(values[known], chosen.labels, chosen.keys, failures, chosen.groups)
 
     def _compute(self, split: Split, max_failed: float) -> Iterator[_BatchFeatures]:
         """Yield the features of one batch after another."""

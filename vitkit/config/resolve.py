@@ -35,7 +35,7 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
     """
     if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
-    data = open_data(settings["data"], label=settings.get("label"))
+    data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"))
     count = len(data.splits[training_split(data)])
     weights = settings.get("weights", "default")
     name, reason = settings.get("recipe", ""), "as asked"
@@ -105,6 +105,9 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
     for name in ("lr_candidates", "lr_dev"):
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")
+    for name in ("group", "duplicates"):
+        if name in explicit and masked:
+            raise _unused(name, "objective = labels, which holds images out")
     if "test" in explicit and not masked and partition(data, **config.partition).held_out is None:
         raise _unused("test", "data without a test or val split, and these have one")
 

@@ -184,6 +184,15 @@ class Fit:
 
     test: float = setting(0.2, "share held out for testing where the data have no test or val", PART)
     dev: float = setting(0.0, "share of the training images held out for validation, without val", SHARE)
+    group: str | None = setting(
+        None,
+        "what stays on one side of every split: a column of a manifest, or a regular expression for paths",
+        unset="a column called group, where there is one",
+    )
+    duplicates: Literal["auto", "together", "ignore"] = setting(
+        "auto",
+        "copies of an image stay on one side of every split; ignore: they are not looked for; auto: up to 5 million",
+    )
     score_every: int | None = setting(None, "steps between validations", POSITIVE, unset="20 in the run")
     patience: int = setting(
         0, "early stopping: validations without improvement after which to stop; 0: never", ZERO_OR_MORE

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitkit.data.duplicates import identical_images, near_duplicates
+from vitkit.data.fingerprint import FingerprintCache, Fingerprints, identity_of, read_fingerprints
 from vitkit.data.image_info import ImageInfo, ImageInfoCache
 from vitkit.data.label_check import label_warnings
 from vitkit.data.partition import partition
@@ -21,6 +22,7 @@ from vitkit.text import counted, few
 CHUNK = 2_000  # images between saves of the cache
 FEW = 10  # images of a class, under which the report has a remark
 LARGE = 4_000_000  # median pixels, from which the report has a remark: 20 ms of a core per image and epoch
+KEPT_TOGETHER = "fit keeps copies on one side of every split that it makes"
 
 # Storage modes that ordinary tools get wrong; vitkit reads them, so the report only counts them.
 ODD_MODES = {
@@ -58,6 +60,7 @@ class DataReport:
     sizes: dict[str, Any] = field(default_factory=dict)
     per_class: dict[str, dict[str, int]] = field(default_factory=dict)  # split → class → images
     duplicates: list[tuple[str, ...]] = field(default_factory=list)  # identical, within a split
+    near_duplicates: list[tuple[str, str]] = field(default_factory=list)  # nearly identical, within a split
     leaks: list[tuple[str, str, str]] = field(default_factory=list)  # key in one split, key in another, similarity
     conflicts: list[tuple[str, str]] = field(default_factory=list)  # identical images with different labels
     fit_refuses: str = ""  # the error of `vitkit fit` with these data
@@ -71,19 +74,24 @@ def check(
     channels: int = 3,
     workers: int = 4,
     cache: ImageInfoCache | None = None,
+    fingerprint_cache: FingerprintCache | None = None,
     progress: Progress = no_progress,
 ) -> DataReport:
-    """Decode every image in parallel and report what is wrong; images in the cache are not decoded again."""
-    cache = cache or ImageInfoCache()
+    """Decode every image in parallel and report what is wrong; images in the caches are not decoded again."""
+    cache, fingerprint_cache = cache or ImageInfoCache(), fingerprint_cache or FingerprintCache()
     refs = [ImageRef(name, index) for name, split in data.splits.items() for index in range(len(split))]
 
     def examine(ref: ImageRef) -> ImageInfo:
+        split = data.splits[ref.split]
         try:
-            return cache.lookup(data.splits[ref.split].read(ref.index), channels)
+            content = split.read(ref.index)
+            fingerprint_cache.compute(identity_of(split, ref.index), content)
+            return cache.lookup(content, channels)
         except DataError as error:
             return ImageInfo(error=str(error).splitlines()[0].removeprefix(f"{_key(data, ref)} "))
 
-    infos = list(progress(_in_parallel(examine, refs, workers, cache), len(refs), "decoding"))
+    infos = list(progress(_in_parallel(examine, refs, workers, (cache, fingerprint_cache)), len(refs), "decoding"))
+    fingerprints = read_fingerprints(list(data.splits.values()), workers=workers, cache=fingerprint_cache)
     report = DataReport(
         name=data.name,
         kind=data.kind,
@@ -94,20 +102,24 @@ def check(
     )
     _check_files(report, data, refs, infos)
     _check_classes(report, data)
-    _check_duplicates(report, data, refs, infos)
+    _check_duplicates(report, data, refs, infos, fingerprints)
     return report
 
 
 def _in_parallel(
-    examine: Callable[[ImageRef], ImageInfo], refs: list[ImageRef], workers: int, cache: ImageInfoCache
+    examine: Callable[[ImageRef], ImageInfo],
+    refs: list[ImageRef],
+    workers: int,
+    caches: tuple[ImageInfoCache, FingerprintCache],
 ) -> Iterator[ImageInfo]:
-    """Examine the images in order, a chunk at a time; the cache is saved after each, also if interrupted."""
+    """Examine the images in order, a chunk at a time; the caches are saved after each, also if interrupted."""
     with ThreadPoolExecutor(max(workers, 1)) as pool:  # decoding releases the GIL, so threads are enough
         for first in range(0, len(refs), CHUNK):
             try:
                 yield from pool.map(examine, refs[first : first + CHUNK])
             finally:
-                cache.save()
+                for cache in caches:
+                    cache.save()
 
 
 def _check_files(report: DataReport, data: Data, refs: list[ImageRef], infos: list[ImageInfo]) -> None:
@@ -184,7 +196,9 @@ def _refusal(data: Data, objective: str) -> str:
     return ""
 
 
-def _check_duplicates(report: DataReport, data: Data, refs: list[ImageRef], infos: list[ImageInfo]) -> None:
+def _check_duplicates(
+    report: DataReport, data: Data, refs: list[ImageRef], infos: list[ImageInfo], fingerprints: Fingerprints
+) -> None:
     for group in identical_images(infos):
         members = [refs[index] for index in group]
         by_split: dict[str, list[ImageRef]] = {}
@@ -196,8 +210,12 @@ def _check_duplicates(report: DataReport, data: Data, refs: list[ImageRef], info
         conflicting = next((ref for ref in members if not _same_label(data, members[0], ref)), None)
         if conflicting:
             report.conflicts.append((_key(data, members[0]), _key(data, conflicting)))
-    for one, other in near_duplicates(infos, [ref.split for ref in refs]):
-        report.leaks.append((_key(data, refs[one]), _key(data, refs[other]), "nearly identical"))
+    for one, other in _near_pairs(refs, infos, fingerprints):
+        keys = (_key(data, refs[one]), _key(data, refs[other]))
+        if refs[one].split == refs[other].split:
+            report.near_duplicates.append(keys)
+        else:
+            report.leaks.append((*keys, "nearly identical"))
     exact = sum(similarity == "identical" for *_, similarity in report.leaks)
     if exact:
         report.problems.append(f"{exact:,} images are in two splits: scores on them mean nothing")
@@ -207,7 +225,34 @@ def _check_duplicates(report: DataReport, data: Data, refs: list[ImageRef], info
         report.problems.append(f"{len(report.conflicts):,} identical images have different labels")
     if report.duplicates:
         extra = sum(len(group) - 1 for group in report.duplicates)
-        report.remarks.append(f"{extra:,} images are duplicates of others in their split")
+        report.remarks.append(f"{extra:,} images are identical to others in their split; {KEPT_TOGETHER}")
+    if report.near_duplicates:
+        number = len(report.near_duplicates)
+        report.remarks.append(f"{number:,} images are nearly identical to others in their split; {KEPT_TOGETHER}")
+
+
+def _near_pairs(refs: list[ImageRef], infos: list[ImageInfo], fingerprints: Fingerprints) -> Iterator[tuple[int, int]]:
+    """Yield pairs of near duplicates, the most similar one for each image, one in another split before one in its own.
+
+    Identical images are not included.
+    """
+    # one image of each set of identical ones per split: a thousand copies are one duplicate
+    chosen = np.array(
+        sorted(
+            {
+                (info.pixels, ref.split): index for index, (info, ref) in enumerate(zip(infos, refs, strict=True))
+            }.values()
+        )
+    )
+    chosen = chosen[fingerprints.decoded[chosen]]
+    pairs = near_duplicates(fingerprints.thumbnails[chosen])
+    rows = zip(chosen[pairs.first].tolist(), chosen[pairs.second].tolist(), pairs.correlation.tolist(), strict=True)
+    best: dict[int, tuple[bool, float, int]] = {}
+    for one, other, correlation in rows:
+        if infos[one].pixels != infos[other].pixels:
+            candidate = (refs[one].split != refs[other].split, correlation, -one)
+            best[other] = max(best.get(other, candidate), candidate)
+    yield from ((-one, other) for other, (_, _, one) in sorted(best.items()))
 
 
 def _same_label(data: Data, one: ImageRef, other: ImageRef) -> bool:

@@ -43,6 +43,7 @@ def _print(report: DataReport) -> None:
     _list("conflicts", [f"{one} = {other}" for one, other in report.conflicts])
     _list("leaks", [f"{one} = {other} ({similarity})" for one, other, similarity in report.leaks])
     _list("duplicates", [" = ".join(group) for group in report.duplicates])
+    _list("similar", [f"{one} = {other} (nearly identical)" for one, other in report.near_duplicates])
     _list("note", report.remarks)
     _list("problem", report.problems)
     if not report.problems:

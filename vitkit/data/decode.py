@@ -123,6 +123,31 @@ def _decode_jpeg(content: bytes, channels: int, limit: int) -> np.ndarray | None
     return apply_orientation(pixels, _jpeg_orientation(content))
 
 
+def decode_reduced_jpeg(content: bytes, side: int) -> tuple[np.ndarray, float, float] | None:
+    """Decode a JPEG to grey (height, width) at one to eight eighths of its size, each side at least `side` if it can.
+
+    Return also the height and width in that array that the image covers: a last row or column may be partial. None
+    means that the complete decoder has to decide: not a JPEG, or one that libjpeg warns about.
+    """
+    if content[:3] != b"\xff\xd8\xff":
+        return None
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(content)
+        if width * height > PIXEL_LIMIT:
+            return None
+        grey = simplejpeg.decode_jpeg(content, "GRAY", min_height=side, min_width=side)[:, :, 0]
+    except ValueError:
+        return None
+    eighths = next(n for n in range(8, 0, -1) if (-(-height * n // 8), -(-width * n // 8)) == grey.shape)
+    orientation = _jpeg_orientation(content)
+    covered = (height * eighths / 8, width * eighths / 8)
+    if orientation not in (0, 1):
+        # turn the partial row or column to where it belongs: the image must begin at the first of them
+        grey = apply_orientation(grey[: max(int(covered[0]), 1), : max(int(covered[1]), 1)], orientation)
+        covered = (float(grey.shape[0]), float(grey.shape[1]))
+    return np.ascontiguousarray(grey), *covered
+
+
 def _jpeg_orientation(content: bytes) -> int:
     # Exif is in the first segments; Pillow parses it, which takes time, so only where there is one
     if b"Exif\0\0" not in content[:65536]:

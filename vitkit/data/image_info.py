@@ -1,4 +1,4 @@
-"""Facts about a single image: format, size, whether it decodes, a hash and a thumbnail; cached by content.
+"""Facts about a single image: format, size, whether it decodes, and a hash; cached by content.
 
 They depend on the image's bytes alone, so the cache is keyed by the bytes' hash: a second check of the same data,
 wherever it was moved, decodes nothing.
@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from vitkit.data.decode import decode
-from vitkit.data.resize import resize
 from vitkit.errors import DecodeError
 
-VERSION = 1  # of the cached records; a new number starts a new cache
-THUMBNAIL = 16
+VERSION = 2  # of the cached records; a new number starts a new cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +34,6 @@ class ImageInfo:
     height: int = 0
     width: int = 0
     pixels: str = ""  # hash of the decoded pixels: equal for identical images in any lossless format
-    thumbnail: str = ""  # 16 x 16 grey levels, as hex
 
 
 def content_hash(content: bytes | np.ndarray) -> str:
@@ -55,13 +51,10 @@ def read_image_info(content: bytes | np.ndarray, channels: int) -> ImageInfo:
         pixels = decode(content, channels=channels)
     except DecodeError as error:
         return ImageInfo(error=str(error).splitlines()[0], **stored)
-    grey = torch.from_numpy(pixels).float().mean(dim=2)[None, None]
-    small = resize(grey, (THUMBNAIL, THUMBNAIL), "bilinear").round().clamp(0, 255).byte()
     return ImageInfo(
         height=pixels.shape[0],
         width=pixels.shape[1],
         pixels=content_hash(pixels),
-        thumbnail=small.numpy().tobytes().hex(),
         **stored,
     )
 

@@ -1,4 +1,7 @@
-"""Partition the images into training, validation and test; missing splits are held out, stratified and seeded."""
+"""Partition the images into training, validation and test; missing splits are held out, stratified and seeded.
+
+Images of one group (`Split.groups`: copies of an image, images of one patient) are never on two sides of a split.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,14 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import scoring_split, training_split, validation_split
-from vitkit.data.stateless_rng import generator
-from vitkit.errors import ConfigError
-
-SPLITTING = 0x5711  # sets these draws apart from the orders of epochs, which have the same seed
+from vitkit.data.stratified import stratified as stratified
+from vitkit.text import few
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Partition:
     test_name: str  # test, val, or held-out where it was cut from another split
     description: tuple[str, ...]  # "3,680 trainval", …
     held_out: dict[str, Any] | None  # how `test` was cut from a split, so that an evaluation can repeat it
+    notes: tuple[str, ...] = ()  # for people: classes that could not be divided
 
     @property
     def to_choose_by(self) -> Split | None:
@@ -55,15 +58,17 @@ def partition(
     if objective == "masked-patch":  # labels are not read, and nothing is held out
         return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
     train, record = _labelled(train), None
+    notes: tuple[str, ...] = ()
     test_name = _test_name(data, name)
     check_labels(data, name, train, has_test=test_name is not None)
     if test_name is None:
         record = {"source": name, "share": test, "seed": split_seed, "fingerprint": fingerprint(data, name)}
+        if train.groups is not None:
+            record["groups"] = groups_digest(train.groups)
         train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
-        description = [
-            f"{len(train):,} train",
-            f"{len(tested):,} test, held out from {name} ({test:.0%} of each class)",
-        ]
+        notes = _undivided_note(data, train, tested)
+        share = f"{test:.0%} of each class" if train.groups is None else f"about {test:.0%} of each class, in groups"
+        description = [f"{len(train):,} train", f"{len(tested):,} test, held out from {name} ({share})"]
     else:
         tested = _labelled(data.splits[test_name])
         description = [f"{len(train):,} {name}", f"{len(tested):,} {test_name}"]
@@ -74,7 +79,7 @@ def partition(
     if validation is None and dev:
         train, validation = _hold_out(train, dev, split_seed + 1, "validation", "more images, or a val/ folder")
         description.insert(1, f"{len(validation):,} of them held out for validation")
-    return Partition(train, validation, tested, test_name or "held-out", tuple(description), record)
+    return Partition(train, validation, tested, test_name or "held-out", tuple(description), record, notes)
 
 
 def fingerprint(data: Data, split: str) -> str:
@@ -93,35 +98,17 @@ def held_out_test(data: Data, record: Mapping[str, Any]) -> Data | None:
     if source not in data.splits or fingerprint(data, source) != record["fingerprint"]:
         return None
     labelled = _labelled(data.splits[source])
-    _, chosen = stratified(labelled.labels, record["share"], record["seed"])
+    groups = labelled.groups if "groups" in record else None  # an older run did not know about them
+    if "groups" in record and (groups is None or groups_digest(groups) != record["groups"]):
+        return None
+    _, chosen = stratified(labelled.labels, record["share"], record["seed"], groups)
     return replace(data, splits={"test": labelled.select(chosen)})
 
 
-def stratified(labels: np.ndarray, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted indices of (the rest, the share held out), each class in proportion.
-
-    labels are (n,) class indices, -1 for unlabelled, or (n, K) of 0 and 1; there, an image counts for the rarest label
-    it has. A class of two or more images is on both sides; one of a single image stays in the rest.
-    """
-    if not 0 < share < 1:
-        raise ConfigError(f"a share of {share} cannot be held out", expected="above 0, under 1")
-    strata = _rarest(labels) if labels.ndim == 2 else labels
-    chosen: list[np.ndarray] = []
-    for stratum in np.unique(strata):
-        members = np.flatnonzero(strata == stratum)
-        count = min(max(round(share * len(members)), 1), len(members) - 1)
-        # a generator for each class: the size of another class does not change which images are chosen here
-        chosen.append(generator(seed, SPLITTING, int(stratum) + 1).permutation(members)[:count])
-    held_out = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
-    rest = np.setdiff1d(np.arange(len(labels)), held_out, assume_unique=True)
-    return rest, held_out
-
-
-def _rarest(labels: np.ndarray) -> np.ndarray:
-    """Return (n,) for (n, K): the label of each image that the fewest images have, -1 without any."""
-    counts = labels.sum(axis=0)
-    by_rarity = np.where(labels.astype(bool), counts, np.iinfo(np.int64).max)
-    return np.where(labels.any(axis=1), by_rarity.argmin(axis=1), -1)
+def groups_digest(groups: NDArray[np.int64]) -> str:
+    """Return a short hash of which images are together, whatever the numbers of the groups."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    return hashlib.sha256(first[inverse].astype("<i8").tobytes()).hexdigest()[:16]
 
 
 def _test_name(data: Data, fitted: str) -> str | None:
@@ -142,12 +129,21 @@ def _validation_name(data: Data, test_name: str | None, *, tunes: bool) -> str |
 
 
 def _hold_out(split: Split, share: float, seed: int, purpose: str, advice: str) -> tuple[Split, Split]:
-    kept, chosen = stratified(split.labels, share, seed)
+    kept, chosen = stratified(split.labels, share, seed, split.groups)
     if len(chosen) == 0 or len(kept) == 0:
-        raise DataError(
-            f"{len(split)} images, no two of a class, are too few to hold some out for {purpose}.", try_=advice
-        )
+        apart = "no two of a class" if split.groups is None else "no two of a class that are neither copies nor a group"
+        raise DataError(f"{len(split)} images, {apart}, are too few to hold some out for {purpose}.", try_=advice)
     return split.select(kept), split.select(chosen)
+
+
+def _undivided_note(data: Data, train: Split, tested: Split) -> tuple[str, ...]:
+    """Return a note on classes of several images none of which is scored: all are copies or in one group."""
+    counts, scored = train.per_class(len(data.classes)), tested.per_class(len(data.classes))
+    undivided = [name for name, kept, held_out in zip(data.classes, counts, scored, strict=True) if kept > 1 > held_out]
+    if not undivided or train.groups is None:
+        return ()
+    many = "its" if len(undivided) == 1 else "their"
+    return (f"no image of {few(undivided)} is scored: all of {many} images are copies of each other or of one group",)
 
 
 def _labelled(split: Split) -> Split:

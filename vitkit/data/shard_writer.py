@@ -206,6 +206,7 @@ class _Writer:
             "labels": split.labels,
             "key_text": np.frombuffer(b"".join(keys), np.uint8),
             "key_stops": np.cumsum([len(key) for key in keys], dtype=np.int64),
+            **({} if split.groups is None else {"groups": split.groups}),
         }
 
     def _partial(self) -> Path:

@@ -3,18 +3,21 @@
 Shapes: n scored images, K classes of the model.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitkit.compute.inference import Precision
 from vitkit.compute.split_logits import SplitLogits, collect_logits
+from vitkit.data.groups import Leak
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import canonical_split, scoring_split
 from vitkit.errors import ConfigError, WeightsError
-from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.evaluation import Evaluation, LeakedImages
 from vitkit.evaluate.imagenet_real import read_real, real_accuracy
 from vitkit.evaluate.matching import match_classes
 from vitkit.evaluate.scores import ScoredImages, score_multilabel, score_single_label
@@ -75,6 +78,7 @@ def evaluate(
         if multilabel
         else score_single_label(scored, result.logits, result.labels)
     )
+    scores["leaked"] = _without_leaked(chosen, scored, result, multilabel, known)
     if real_labels is not None:
         scores["real"] = real_accuracy(
             real_labels, map(chosen.keys.__getitem__, scored.indices), result.logits.argmax(1).tolist()
@@ -90,6 +94,32 @@ def evaluate(
         missing=matched.missing,
         extra=matched.extra,
         **scores,
+    )
+
+
+def _without_leaked(
+    split: Split, scored: ScoredImages, result: SplitLogits, multilabel: bool, known: NDArray[np.bool_]
+) -> LeakedImages | None:
+    """Count the scored images that have leaked from training, and score the others alone; None without any."""
+    if split.leaked is None or not split.leaked[scored.indices].any():
+        return None
+    leaked = split.leaked[scored.indices]
+    others = np.flatnonzero(leaked == Leak.NONE)
+    rest = ScoredImages(scored.classes, scored.keys, scored.indices[others])
+    logits, labels = result.logits[others], result.labels[others]
+    scores: dict[str, Any] = {}
+    if len(others) and multilabel:
+        with contextlib.suppress(DataError):  # none of the others has a label
+            scores = score_multilabel(rest, logits, labels, known)
+    elif len(others):
+        scores = score_single_label(rest, logits, labels)
+    kept = ("top1", "macro_f1", "balanced_accuracy", "mean_average_precision")
+    return LeakedImages(
+        identical=int((leaked == Leak.IDENTICAL).sum()),
+        nearly_identical=int((leaked == Leak.NEAR).sum()),
+        grouped=int((leaked == Leak.GROUP).sum()),
+        others=len(others),
+        **{name: scores[name] for name in kept if name in scores},
     )
 
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vitkit.data.groups import describe_leaks
+from vitkit.text import interval, percent
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -50,6 +53,35 @@ class Mistake:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeakedImages:
+    """Scored images that are copies of training images, or of their groups, and the scores without them."""
+
+    identical: int
+    nearly_identical: int
+    grouped: int  # of a group that training images are of, and no copies
+    others: int  # images that were scored and are none of these
+    top1: Estimate | None = None  # of the others; None without any
+    macro_f1: Estimate | None = None
+    balanced_accuracy: Estimate | None = None
+    mean_average_precision: Estimate | None = None  # multi-label
+
+    @property
+    def images(self) -> int:
+        return self.identical + self.nearly_identical + self.grouped
+
+    @property
+    def headline(self) -> Estimate | None:
+        return self.top1 or self.mean_average_precision
+
+    def sentence(self) -> str:
+        """Return what follows "of the scored images,": how many have leaked, and the score on the others."""
+        leaks, score = describe_leaks(self.identical, self.nearly_identical, self.grouped), self.headline
+        if score is None:
+            return f"{leaks}; no other image could be scored"
+        return f"{leaks}; {percent(score.value)} ({interval(score.low, score.high)}) on the {self.others:,} others"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     data: str
     split: str
@@ -72,6 +104,7 @@ class Evaluation:
     per_class: tuple[ClassScore, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()  # rows: truth, columns: prediction
     mistakes: tuple[Mistake, ...] = ()  # the most confident first
+    leaked: LeakedImages | None = None  # None: no copies of training images, or none were looked for
 
     @property
     def headline(self) -> Estimate:
@@ -81,7 +114,10 @@ class Evaluation:
         return chosen
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))  # ASCII: file names need not be text
+        record = asdict(self)
+        if self.leaked is None:
+            del record["leaked"]
+        return json.dumps(record)  # ASCII: file names need not be text
 
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
@@ -89,9 +125,12 @@ class Evaluation:
         for row in (record, *record["reliability"], *record["per_class"]):
             if "pictures" in row:  # as vitkit 0.1.0 wrote it
                 row["images"] = row.pop("pictures")
-        for name in ("top1", "top5", "macro_f1", "balanced_accuracy", "mean_average_precision", "real"):
-            if record[name] is not None:
-                record[name] = Estimate(**record[name])
+        leaked = record.get("leaked")
+        for row in (record, *([leaked] if leaked else ())):
+            for name in ("top1", "top5", "macro_f1", "balanced_accuracy", "mean_average_precision", "real"):
+                if row.get(name) is not None:
+                    row[name] = Estimate(**row[name])
+        record["leaked"] = LeakedImages(**leaked) if leaked else None
         for name, kind in (("reliability", ReliabilityBin), ("per_class", ClassScore), ("mistakes", Mistake)):
             record[name] = tuple(kind(**row) for row in record[name])
         record["confusion"] = tuple(tuple(row) for row in record["confusion"])

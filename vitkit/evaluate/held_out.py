@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from vitkit.data.groups import restore
 from vitkit.data.partition import fingerprint, held_out_test, partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
@@ -17,7 +18,11 @@ log = logging.getLogger("vitkit")
 
 
 def data_to_score(run: str, data: Data, split: str | None) -> Data:
-    """Return the data, or only the images that the run held out where the run was trained on the others."""
+    """Return the data, or only the images that the run held out where the run was trained on the others.
+
+    Images that the run knows as copies of its training images are marked as such (`Split.leaked`).
+    """
+    data = restore(data, _record(run).get("together")).data
     if overlap := _overlap_with_training(run, data, split):
         log.warning(overlap)
         return data
@@ -37,6 +42,11 @@ def data_to_score(run: str, data: Data, split: str | None) -> Data:
     if _default_split(data) not in (source, None):
         return data
     held_out = held_out_test(data, record)
+    if held_out is None and "groups" in record and fingerprint(data, source) == record["fingerprint"]:
+        raise ConfigError(
+            f"the record of {run} does not say which images were kept together, so those it held out are unknown.",
+            try_="--split to score a split as it is",
+        )
     if held_out is None:
         log.warning(
             "%s has changed since %s was trained on it: all of its images are scored; if the run was trained on some "
@@ -71,7 +81,8 @@ def _overlap_with_training(run: str, data: Data, split: str | None) -> str:
         related = trained.is_relative_to(scored) or scored.is_relative_to(trained)
         if trained == scored or not related or not trained.is_dir() or not scored.is_dir():
             return ""
-        training_images = partition(open_data(trained, label=config.label), **config.partition).train
+        kept = restore(open_data(trained, label=config.label), folder.record().get("together"))
+        training_images = partition(kept.data, **config.partition).train
     except VitkitError:  # settings of another version, or data that have changed: the overlap is unknown
         return ""
     # names below the parent of the two folders; a million of them are compared in a second
@@ -95,6 +106,11 @@ def _warn_if_trained_on(run: str, data: Data, split: str | None) -> None:
     name = _split_name(data, split)
     if trained_on and name in data.splits and fingerprint(data, name) == trained_on:
         log.warning("%s was trained on these images: the scores say nothing about new images", run)
+
+
+def _record(run: str) -> dict[str, Any]:
+    folder = RunFolder.from_weights(run)
+    return folder.record() if folder else {}
 
 
 def _held_out_record(run: str) -> dict[str, Any] | None:

@@ -40,6 +40,6 @@ def fit_linear_probe(
 
 
 def hold_out_dev(fit: Features) -> tuple[Features, Features]:
-    """Return the images to fit and the dev images, a stratified sample."""
-    rest, dev = stratified(fit.labels, DEV)
+    """Return the images to fit and the dev images, a stratified sample; groups stay on one side."""
+    rest, dev = stratified(fit.labels, DEV, groups=fit.groups)
     return fit.select(rest), fit.select(dev)

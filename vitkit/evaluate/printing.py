@@ -29,6 +29,8 @@ def print_evaluation(evaluation: Evaluation) -> None:
         if estimate is not None:
             note = ", the mean recall of classes" if name == "balanced" else ""
             _print_row(name, f"{percent(estimate.value):>7}   {_interval(estimate)}{note}")
+    if evaluation.leaked is not None:
+        _print_row("leaked", f"of these images, {evaluation.leaked.sentence()}")
     if evaluation.calibration_error is not None:
         _print_row(
             "calibration", f"{percent(evaluation.calibration_error):>7}   mean gap between confidence and accuracy"

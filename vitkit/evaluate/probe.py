@@ -154,7 +154,7 @@ def extract_features(extract: FeatureExtractor, data: Data, method: Method) -> P
 def held_out_as_test(run: str, data: Data) -> Data:
     """Return the data, with the images that a run held out of them as the test split and the others to fit."""
     held_out = data_to_score(run, data, None)
-    if held_out is data:
+    if held_out.splits.keys() == data.splits.keys():
         return data
     source, test = data.splits[training_split(data)], held_out.splits["test"]
     return replace(data, splits={"train": source.select(~np.isin(source.rows, test.rows)), "test": test})

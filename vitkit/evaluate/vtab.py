@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from vitkit.compute.features import Features
+from vitkit.data.groups import keep_together
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.stateless_rng import generator
@@ -61,12 +62,16 @@ def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> VtabTa
         raise DataError(
             f"images of {data.name} have several labels; a VTAB task has one label per image.", found=few(data.classes)
         )
-    splits = partition(data)
+    splits = partition(keep_together(data).data)
     if splits.test is None:
         raise DataError(f"{data.name} has no images to score.")
     train, test = extract(draw_examples(splits.train, seed)), extract(splits.test)
-    order, cut = np.arange(len(train)), round(FIT * len(train))
-    classifier, l2, _ = linear.fit_linear_probe(train.select(order[:cut]), train.select(order[cut:]))
+    fitted = np.arange(len(train)) < round(FIT * len(train))
+    if train.groups is not None:  # no image to choose by is a copy of one that is fitted
+        fitted = np.isin(train.groups, train.groups[fitted])
+    classifier, l2, _ = linear.fit_linear_probe(
+        train.select(np.flatnonzero(fitted)), train.select(np.flatnonzero(~fitted))
+    )
     correct = int((classifier.classify(test.values) == test.labels).sum())
     return VtabTask(
         data=data.name,

@@ -74,8 +74,23 @@ def _results(run: RunData, evaluation: Evaluation, hub: str | None) -> list[Eval
             metric_name=name,
             metric_value=round(estimate.value, 6),
         )
-        for kind, name, estimate in _metrics(evaluation)
+        for kind, name, estimate in [*_metrics(evaluation), *_metrics_without_leaked(evaluation)]
     ]
+
+
+def _metrics_without_leaked(evaluation: Evaluation) -> list[tuple[str, str, Estimate]]:
+    """Return the metrics on the images that have no copy among the training images, where some have one."""
+    leaked = evaluation.leaked
+    if leaked is None:
+        return []
+    metrics = [
+        ("accuracy", "top-1 accuracy", leaked.top1),
+        ("map", "mean average precision", leaked.mean_average_precision),
+        ("f1", "macro-F1", leaked.macro_f1),
+        ("balanced_accuracy", "balanced accuracy", leaked.balanced_accuracy),
+    ]
+    suffix = f"without leaked images ({leaked.others:,} others)"
+    return [(kind, f"{name} {suffix}", estimate) for kind, name, estimate in metrics if estimate is not None]
 
 
 def _metrics(evaluation: Evaluation) -> list[tuple[str, str, Estimate]]:
@@ -119,6 +134,10 @@ def _scores(run: RunData) -> str | None:
     rows = [
         (name, percent(estimate.value), interval(estimate.low, estimate.high))
         for _, name, estimate in _metrics(evaluation)
+    ]
+    rows += [
+        (name, percent(estimate.value), interval(estimate.low, estimate.high))
+        for _, name, estimate in _metrics_without_leaked(evaluation)
     ]
     if evaluation.calibration_error is not None:
         rows.append(("calibration error", percent(evaluation.calibration_error), ""))

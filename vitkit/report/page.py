@@ -102,6 +102,9 @@ def _key_figures(run: RunData) -> list[KeyFigure]:
             for name, estimate in estimates.items()
             if estimate is not None
         ]
+        if evaluation.leaked is not None and (clean := evaluation.leaked.headline) is not None:
+            number = f"{evaluation.leaked.others:,} images; {interval(clean.low, clean.high)}"
+            key_figures.insert(1, KeyFigure("Without leaked images", percent(clean.value), number))
         if evaluation.calibration_error is not None:
             key_figures.append(KeyFigure("Calibration error", percent(evaluation.calibration_error), "0 is perfect"))
     elif losses := [row["loss"] for row in run.steps if row.get("loss") is not None]:

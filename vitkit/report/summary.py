@@ -38,7 +38,7 @@ def headline(run: RunData) -> str:
         return (
             f"{percent(score.value)} {score_name(evaluation)} ({interval(score.low, score.high)}), "
             f"{counted(evaluation.images, f'{evaluation.split} image')}, {counted(len(evaluation.classes), 'class')}"
-            f"{trained}"
+            f"{trained}{_without_leaked(evaluation)}"
         )
     if run.lookup("head"):
         return f"{run.trained_weights}; not evaluated"
@@ -46,6 +46,17 @@ def headline(run: RunData) -> str:
     if run.pretrained:
         return f"pre-trained by masked patch prediction for {length}"
     return f"trained for {length}, not evaluated"
+
+
+def _without_leaked(evaluation: Evaluation) -> str:
+    """Return the score on the images that have no copy among the training images, where some have one."""
+    if evaluation.leaked is None:
+        return ""
+    score = evaluation.leaked.headline
+    if score is None:
+        return "; all of them are copies of training images or of their groups"
+    others = f"the {evaluation.leaked.others:,} that training has not seen"
+    return f"; {percent(score.value)} ({interval(score.low, score.high)}) on {others}"
 
 
 def score_name(evaluation: Evaluation) -> str:
@@ -136,6 +147,11 @@ def problems(run: RunData) -> list[str]:
 
 def _evaluation_problems(evaluation: Evaluation) -> list[str]:
     sentences = []
+    if evaluation.leaked is not None:
+        sentences.append(
+            f"Of the {counted(evaluation.images, 'scored image')}, {evaluation.leaked.sentence()}. Trust the score on "
+            "the others, and remove the copies from one of the splits."
+        )
     if evaluation.left_out:
         sentences.append(
             f"Scoring skipped {counted(len(evaluation.left_out), 'image')}: {_with_reasons(evaluation.left_out)}."

@@ -58,7 +58,9 @@ def provenance_table(run: RunData) -> Rows:
 def _held_out(split: Any) -> str:
     """Describe which images were held out, where the data have no test split of their own."""
     if isinstance(split, dict) and {"source", "share", "seed"} <= split.keys():
-        return f"{split['share']:.0%} of each class of {split['source']} held out for scoring, seed {split['seed']}"
+        share = f"{split['share']:.0%} of each class of {split['source']}"
+        grouped = ", copies and groups as a whole" if "groups" in split else ""
+        return f"{share} held out for scoring{grouped}, seed {split['seed']}"
     return str(split)
 
 

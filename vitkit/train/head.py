@@ -161,7 +161,7 @@ def fit_head(extract: FeatureExtractor, split: Split, config: Fit) -> FittedHead
             gradient=GRADIENT,
         )
 
-    rest, dev = stratified(labels, DEV, seed)
+    rest, dev = stratified(labels, DEV, seed, features.groups)  # copies of an image stay on one side
     if not len(rest) or not len(dev):
         raise DataError(
             f"{len(values)} images, no two of a class, are too few to hold some out for fitting a head.",

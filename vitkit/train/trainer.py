@@ -55,6 +55,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
         + (f", {len(data.classes)} classes, {_class_sizes(splits.train, data)}" if labelled else ""),
     )
+    for note in splits.notes:
+        print_line("note", note)
     config = decide_start(config, processes.device)
     if config.start == "head":
         train_head(config, data, splits, folder, processes, print_line)

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,7 @@ class RawSplit:
     keys: Sequence[str]
     store: ImageStore
     labels: Sequence[str | None] | Sequence[Sequence[str]]  # one class, None where unlabelled; or any number of them
+    groups: Sequence[str | None] | None = None  # the group of each image, None for an image alone
 
 
 def build_data(
@@ -40,9 +41,33 @@ def build_data(
         raw = raw_splits[split]
         labels = _table(raw.labels, label_index) if multilabel else _indices(raw.labels, label_index)
         splits[split] = Split(_printable_keys(raw.keys), labels, raw.store, np.arange(len(raw.keys)))
+    groups = {split: raw_splits[split].groups or [None] * len(splits[split]) for split in splits}
+    if any(raw.groups is not None for raw in raw_splits.values()):
+        splits = with_groups(splits, groups)
     shown = tuple(map(printable, classes))
     skipped = (f"{split} is empty, skipped" for split in empty)
     return Data(name, kind, shown, splits, (*notes, *skipped, *label_notes(shown, splits, multilabel)), multilabel)
+
+
+def with_groups(splits: Mapping[str, Split], names: Mapping[str, Sequence[str | None]]) -> dict[str, Split]:
+    """Return the splits with the named groups, which may reach over several splits; None is an image alone.
+
+    The number of a group is that of its first image, counted over all splits.
+    """
+    first_image: dict[str, int] = {}
+    grouped, start = {}, 0
+    for split in splits:
+        numbers = np.fromiter(
+            (
+                row if name is None else first_image.setdefault(name, row)
+                for row, name in enumerate(names[split], start)
+            ),
+            np.int64,
+            len(splits[split]),
+        )
+        grouped[split] = replace(splits[split], groups=numbers)
+        start += len(numbers)
+    return grouped
 
 
 def _printable_keys(keys: Sequence[str]) -> PackedStrings:

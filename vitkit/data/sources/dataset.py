@@ -20,7 +20,10 @@ class DataError(VitkitError):
 
 
 class ImageStore(Protocol):
-    """A store that reads one image by its row; it is pickled to other processes and opens its files there."""
+    """A store that reads one image by its row; it is pickled to other processes and opens its files there.
+
+    A store of files may have a method `identity(row)`: where the image is stored, its size and time of modification.
+    """
 
     def read(self, row: int) -> StoredImage: ...
 
@@ -73,6 +76,8 @@ class Split:
     labels: NDArray[Any]  # (n,) int64 class indices, -1 where unlabelled; (n, classes) bool when multi-label
     store: ImageStore
     rows: NDArray[np.int64]  # the row of each image in `store`
+    groups: NDArray[np.int64] | None = None  # (n,) equal for images that stay on one side of any split; None: none do
+    leaked: NDArray[np.uint8] | None = None  # (n,) vitkit.data.groups.Leak of each image; None: not compared
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -89,7 +94,14 @@ class Split:
         """Select images by indices, in their order, or by a mask."""
         chosen = np.asarray(indices)
         chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
-        return Split(self.keys.select(chosen), self.labels[chosen], self.store, self.rows[chosen])
+        return Split(
+            self.keys.select(chosen),
+            self.labels[chosen],
+            self.store,
+            self.rows[chosen],
+            None if self.groups is None else self.groups[chosen],
+            None if self.leaked is None else self.leaked[chosen],
+        )
 
     def per_class(self, classes: int) -> NDArray[np.int64]:
         """Count the images of each class: (classes,)."""

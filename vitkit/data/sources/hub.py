@@ -7,6 +7,7 @@ from typing import Any
 
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.group_pattern import group_note
 from vitkit.data.sources.image_files import no_label_column_note
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
 from vitkit.text import few
@@ -30,7 +31,7 @@ class HubImages:
             return file.read()
 
 
-def open_hub(name: str, *, label: str | None = None) -> Data:
+def open_hub(name: str, *, label: str | None = None, group: str | None = None) -> Data:
     """Open `hf:OWNER/NAME`, `hf:OWNER/NAME:CONFIG`, `hf:OWNER/NAME@REVISION` or `hf:FOLDER`."""
     try:
         import datasets
@@ -65,7 +66,10 @@ def open_hub(name: str, *, label: str | None = None) -> Data:
                 [f"{split}[{row}]" for row in range(len(rows))],
                 HubImages(rows.select_columns([image]), image),
                 _labels(datasets, name, rows, chosen, multilabel),
+                _groups(rows, group) if group in features else None,
             )
+    named = [text for raw in raw_splits.values() for text in raw.groups or ()]
+    notes += [group_note(named, f"the column {group}")] if named else []
     return build_data(name, "Hugging Face dataset", raw_splits, notes=notes, multilabel=multilabel)
 
 
@@ -149,6 +153,11 @@ def _labels(
     if multilabel:
         return [[text for value in row or () if (text := named(value)) is not None] for row in values]
     return [named(value) for value in values]
+
+
+def _groups(rows: Any, column: str | None) -> list[str | None]:
+    values = rows.select_columns([column]).with_format("arrow")[:][column].to_pylist()
+    return [None if value is None or value == "" else str(value) for value in values]
 
 
 def _described(features: Any) -> list[str]:

@@ -27,6 +27,16 @@ class FileImages:
         with open(os.path.join(self.root, self.paths[row]), "rb") as file:
             return file.read()
 
+    def identity(self, row: int) -> tuple[object, ...]:
+        path = os.path.join(self.root, self.paths[row])
+        return path, *file_version(path)
+
+
+def file_version(path: str) -> tuple[int, int]:
+    """Return what changes when a file does: its size and time of modification."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
 
 def extension(name: str) -> str:
     return os.path.splitext(name)[1].lower()

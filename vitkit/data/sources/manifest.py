@@ -12,6 +12,7 @@ from typing import Any
 
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
+from vitkit.data.sources.group_pattern import group_note
 from vitkit.data.sources.image_files import FileImages, no_label_column_note
 from vitkit.data.sources.manifest_paths import complete_paths
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
@@ -22,6 +23,7 @@ from vitkit.text import counted, few, printable
 PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
 LABEL_COLUMNS = ("label", "class", "target", "category")
 MULTILABEL_COLUMNS = ("labels", "tags")
+GROUP_COLUMN = "group"  # recognised by itself
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 MAX_LABEL = 60  # characters of a label, maybe a caption, that a note shows
 
@@ -36,7 +38,7 @@ class ManifestColumns:
     multilabel: bool
 
 
-def open_manifest(name: str, file: Path, *, label: str | None = None) -> Data:
+def open_manifest(name: str, file: Path, *, label: str | None = None, group: str | None = None) -> Data:
     text = _text(name, file)
     is_jsonl = file.suffix.lower() in (".jsonl", ".ndjson")
     rows = list(_json_rows(name, text) if is_jsonl else _csv_rows(name, text))
@@ -47,8 +49,12 @@ def open_manifest(name: str, file: Path, *, label: str | None = None) -> Data:
         )
     names = _all_columns(rows)
     columns, notes = _columns(name, names, label), list[str]()
+    group_column = _group_column(names, columns, group)
+    groups = {line: _group(name, line, cells.get(group_column)) for line, cells in rows} if group_column else {}
+    if group_column:
+        notes.append(group_note(list(groups.values()), f"the column {group_column}"))
     if columns.label is None:
-        others = [column for column in names if column not in (columns.path, columns.split)]
+        others = [column for column in names if column not in (columns.path, columns.split, group_column)]
         if classes := one_hot_classes(name, rows, others):
             rows, multilabel, note = with_labels(rows, classes, others)
             columns = replace(columns, label="labels" if multilabel else "label", multilabel=multilabel)
@@ -66,9 +72,14 @@ def open_manifest(name: str, file: Path, *, label: str | None = None) -> Data:
         notes.append(f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} an earlier path")
     splits = {}
     for split in dict.fromkeys(split for *_, split in entries):
-        chosen = [(path, labels) for _, path, labels, own in entries if own == split]
-        paths = PackedStrings(path for path, _ in chosen)
-        splits[split] = RawSplit(paths, FileImages(str(file.parent), paths), [labels for _, labels in chosen])
+        chosen = [(path, labels, groups.get(line)) for line, path, labels, own in entries if own == split]
+        paths = PackedStrings(path for path, _, _ in chosen)
+        splits[split] = RawSplit(
+            paths,
+            FileImages(str(file.parent), paths),
+            [labels for _, labels, _ in chosen],
+            [group for *_, group in chosen] if group_column else None,
+        )
     return build_data(name, "manifest", splits, notes=notes, multilabel=columns.multilabel)
 
 
@@ -156,6 +167,20 @@ def _columns(name: str, names: list[str], label: str | None) -> ManifestColumns:
             try_="keep one of them, or name the one to use: --label COLUMN",
         )
     return ManifestColumns(path, next(iter(single + multi), None), known.get("split"), bool(multi))
+
+
+def _group_column(names: list[str], columns: ManifestColumns, group: str | None) -> str | None:
+    """Return the column of groups: the one that the user named, else one called group; a pattern names no column."""
+    if group is not None:
+        return group if group in names else None
+    used = (columns.path, columns.label, columns.split)
+    return next((column for column in names if column.lower() == GROUP_COLUMN and column not in used), None)
+
+
+def _group(name: str, line: int, value: Any) -> str | None:
+    if value is None or isinstance(value, str | int):
+        return None if value is None else str(value).strip() or None
+    raise DataError(f"{name}, line {line}: {value!r} is not the name of a group; expected text or an integer.")
 
 
 def _entry(name: str, line: int, cells: dict[str, Any], columns: ManifestColumns) -> tuple[str, Any, str]:

@@ -8,6 +8,7 @@ from vitkit.data.sources import fashion
 from vitkit.data.sources.arrays import open_arrays
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.folders import open_folder
+from vitkit.data.sources.group_pattern import group_by_pattern
 from vitkit.data.sources.hub import PREFIX, open_hub
 from vitkit.data.sources.image_files import is_image, is_system_file
 from vitkit.data.sources.manifest import ENDINGS, open_manifest
@@ -26,8 +27,18 @@ KINDS = (
 )
 
 
-def open_data(source: str | os.PathLike[str], *, label: str | None = None) -> Data:
-    """Open the data; `label` names the label column of a manifest or Hugging Face dataset, if it is ambiguous."""
+def open_data(source: str | os.PathLike[str], *, label: str | None = None, group: str | None = None) -> Data:
+    """Open the data; `label` names the label column of a manifest or Hugging Face dataset, if it is ambiguous.
+
+    `group` names the column of a manifest whose images belong together, or is a regular expression for their paths.
+    """
+    data = _open(source, label, group)
+    if group is None or any(split.groups is not None for split in data.splits.values()):
+        return data
+    return group_by_pattern(data, group)
+
+
+def _open(source: str | os.PathLike[str], label: str | None, group: str | None) -> Data:
     name = os.fspath(source)
     if label is not None and not name.startswith(PREFIX) and not name.lower().endswith(ENDINGS):
         raise DataError(f"{name} has no columns, so --label {label} does not apply.")
@@ -36,7 +47,7 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None) -> Da
         note = f"the dataset inside the package; write ./{name} for the local file or folder of that name"
         return replace(data, notes=(*data.notes, note)) if os.path.exists(name) else data
     if name.startswith(PREFIX):
-        return open_hub(name, label=label)
+        return open_hub(name, label=label, group=group)
     path = Path(name).expanduser()
     if path.is_dir():
         return _open_folder(name, path)
@@ -44,7 +55,7 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None) -> Da
         raise _missing(name, path)
     ending = path.suffix.lower()
     if ending in ENDINGS:
-        return open_manifest(name, path, label=label)
+        return open_manifest(name, path, label=label, group=group)
     if ending == ".npz":
         return open_arrays(name, path)
     if ending == ".tar" or path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")):

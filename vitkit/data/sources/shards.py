@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
+from vitkit.data.sources.image_files import file_version
 from vitkit.data.sources.splits import SPLITS
+from vitkit.text import counted
 
 VERSION = 1
 INDEX, INDEX_ARRAYS = "index.json", "index.npz"
@@ -60,6 +62,10 @@ class TarImages:
         if len(content) < size:
             raise DataError(f"{name} ends before the image does: {len(content):,} of {size:,} bytes")
         return np.load(io.BytesIO(content), allow_pickle=False) if self.pixels[row] else content
+
+    def identity(self, row: int) -> tuple[object, ...]:
+        path = os.path.join(self.folder, self.shards[self.shard[row]])
+        return path, *file_version(path), int(self.offset[row]), int(self.size[row])
 
     def _file(self, name: str) -> BinaryIO:
         if getattr(self.local, "process", None) != os.getpid():
@@ -111,6 +117,10 @@ def open_shards(name: str, folder: Path) -> Data:
     if names != classes:  # written before names were normalised
         data, _, _ = data.with_classes(sort_classes(names))
     notes = list(label_notes(data.classes, data.splits, multilabel))
+    groups = [split.groups for split in data.splits.values() if split.groups is not None]
+    if groups:
+        number = len(np.unique(np.concatenate(groups)))
+        notes.append(f"{counted(number, 'group')} of images, each on one side of every split")
     if "side" in index:
         notes.append(f"large images were downscaled when written: shorter sides of {index['side']} pixels")
     return replace(data, notes=tuple(notes))
@@ -143,7 +153,11 @@ def _split(
         shard.min() >= 0 and offset.min() >= 0 and size.min() >= 0 and (offset + size <= ends[shard]).all()
     ):
         raise ValueError("offsets outside the shards")
+    groups = arrays.get(f"{split}.groups")  # only where the source of the shards had any
+    if groups is not None and len(groups) != count:
+        raise ValueError("arrays of different lengths")
     keys = PackedStrings()
     keys.text, keys.stops = text.tobytes(), stops
     keys.starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)[:count]
-    return Split(keys, labels, TarImages(str(folder), shards, shard, offset, size, pixels), np.arange(count))
+    store = TarImages(str(folder), shards, shard, offset, size, pixels)
+    return Split(keys, labels, store, np.arange(count), groups)

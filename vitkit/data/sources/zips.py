@@ -13,7 +13,7 @@ import numpy as np
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, StoredImage
 from vitkit.data.sources.folder_layout import infer_layout
-from vitkit.data.sources.image_files import count_by_extension, is_image, is_system_file
+from vitkit.data.sources.image_files import count_by_extension, file_version, is_image, is_system_file
 
 _ENCRYPTED, _UNICODE = 0x1, 0x800  # bits of a member's flags
 _START, _HEADER = b"PK\3\4", struct.Struct("<26xHH")  # a member's local header: the lengths of its name and extra field
@@ -45,6 +45,9 @@ class ZipImages:
         if zlib.crc32(content) != self.crc[row]:
             raise self._damaged()
         return content
+
+    def identity(self, row: int) -> tuple[object, ...]:
+        return self.file, *file_version(self.file), int(self.start[row]), int(self.crc[row])
 
     def _damaged(self) -> DataError:
         return DataError(f"{os.path.basename(self.file)} is damaged at this image, or has changed")
