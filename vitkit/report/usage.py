@@ -1,4 +1,4 @@
-"""How to use a trained model: commands and Python lines that are ready to run, for the report and the end of a run."""
+"""Commands and Python lines that use a trained model, ready to run: for the report and the end of a run."""
 
 import shlex
 from pathlib import Path

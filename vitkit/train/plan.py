@@ -36,9 +36,9 @@ class Plan:
         factors += [str(self.accumulate)] if self.accumulate > 1 else []
         division = f" = {' x '.join([*factors, str(self.micro)])}" if factors else ""
         division += " accumulated" * (self.accumulate > 1)
-        whole, more = divmod(self.steps * self.batch, self.images)
-        completes = whole > 0 and more < self.batch  # the last step completes an epoch, and may begin the next
-        epochs = f"{whole:,}" if completes else f"{self.epochs:.3g}"
+        epochs_done, more = divmod(self.steps * self.batch, self.images)
+        completes = epochs_done > 0 and more < self.batch  # the last step completes an epoch, and may begin the next
+        epochs = f"{epochs_done:,}" if completes else f"{self.epochs:.3g}"
         length = f"{epochs} epoch{'s' * (epochs != '1')} of {self.images:,} images"
         return f"{self.steps:,} step{'s' * (self.steps != 1)}, batch {self.batch}{division}, {length}" + (
             f" and {more:,} more" if completes and more else ""
