@@ -21,8 +21,8 @@ from vitkit.weights.public import DEFAULTS
 DEFAULT_MODEL = "Ti/16"
 # what a head fitted on frozen features depends on; who sets anything else asks for training
 SETTINGS_OF_A_HEAD = frozenset(
-    "data label out objective recipe seed split_seed model weights image channels resize start balance priors test dev"
-    " max_failed device precision workers".split()
+    "data label group duplicates out objective recipe seed split_seed model weights image channels resize start balance"
+    " priors test dev max_failed device precision workers".split()
 )
 THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds by, where there are no others
 THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
