@@ -76,8 +76,22 @@ def test_errors_are_json_with_their_exit_code_and_a_traceback_if_verbose():
     assert (line["level"], line["label"], line["exit_code"], failed.returncode) == ("error", "vitkit cost", 2, 2)
     assert "there is no model 'B/17x'; did you mean B/16" in line["text"]
     verbose = vitkit_process("cost", "B/17x", "--verbose")
-    assert "Traceback" in verbose.stderr
+    assert verbose.stderr.startswith("Traceback")
     assert verbose.returncode == 2
+
+
+def test_a_bug_is_a_traceback_or_one_line_of_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def fail(*arguments: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("vitkit.cost.cost", fail)
+    with pytest.raises(KeyError, match="a bug"):
+        main(["cost", "B/16"])
+    with pytest.raises(SystemExit, match="1"):
+        main(["cost", "B/16", "--log-format", "json"])
+    (line,) = lines_of(capsys.readouterr().err)
+    assert (line["text"], line["exit_code"]) == ("KeyError: 'a bug'", 1)
+    assert "raise KeyError" in line["traceback"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ process. Whatever is printed besides a verb's results goes through here or throu
 import json
 import logging
 import sys
-import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from traceback import format_exception
 from typing import Any, Literal, TextIO, get_args
 
 Verbosity = Literal["quiet", "normal", "verbose"]
@@ -75,12 +75,13 @@ def progress_line(what: str, text: str, **fields: Any) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def error(source: str, text: str, **fields: Any) -> None:
+def error(source: str, text: str, *, exit_code: int, traceback: str = "") -> None:
     """Print an error of a command on stderr, however quiet it is."""
     if in_json():
-        write_json("error", source, text, file=sys.stderr, **fields)
+        more = {"traceback": traceback} if traceback else {}
+        write_json("error", source, text, file=sys.stderr, exit_code=exit_code, **more)
     else:
-        print(f"{source}: {text}", file=sys.stderr, flush=True)
+        print(f"{traceback}{source}: {text}", file=sys.stderr, flush=True)
 
 
 def write_json(level: str, label: str, text: str, *, file: TextIO | None = None, **fields: Any) -> None:
@@ -97,7 +98,7 @@ class MessageHandler(logging.Handler):
         try:
             if record.levelno < logging.ERROR and is_quiet():
                 return
-            trace = "".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else ""
+            trace = "".join(format_exception(record.exc_info[1])) if record.exc_info else ""
             label = "detail" if record.levelno < logging.WARNING else "note"
             if in_json():
                 fields = {"traceback": trace} if trace else {}

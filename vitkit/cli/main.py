@@ -30,8 +30,8 @@ VERBS = "demo check fit pretrain resume evaluate probe inspect predict export se
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 MORE_HELP = (
     "Every verb, before it or after it:",
-    "  --quiet                   print results and errors only",
-    "  --verbose                 more decisions, the time, and tracebacks of errors",
+    "  -q, --quiet               print results and errors only",
+    "  -v, --verbose             more decisions, the time, and tracebacks of errors",
     "  --log-format plain|json   form of decisions, notes, warnings and progress",
     "",
     "Exit codes:",
@@ -97,17 +97,26 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the consumer has closed the pipe: vitkit check … | head
         _discard_output()
         sys.exit(141)
-    except RuntimeError as error:
+    except Exception as error:
+        if (message := _explain(error)) is not None:
+            _fail(command, message)
+        if not messages.in_json():
+            raise
+        text = f"{type(error).__name__}: {error}"
+        messages.error(command, text, exit_code=1, traceback="".join(traceback.format_exception(error)))
+        sys.exit(1)
+
+
+def _explain(error: Exception) -> str | None:
+    """Return what has happened where the machine is to blame: a killed data worker or a full disk; else None."""
+    if isinstance(error, RuntimeError):
         from vitkit.data.workers import lost_worker
 
-        if (message := lost_worker(error)) is None:
-            raise
-        _fail(command, message)
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
+        return lost_worker(error)
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         _discard_output()
-        _fail(command, f"{error.filename or 'the output'} cannot be written: {error.strerror}.")
+        return f"{error.filename or 'the output'} cannot be written: {error.strerror}."
+    return None
 
 
 def _discard_output() -> None:
@@ -137,10 +146,11 @@ def _first_sentence(text: str) -> str:
 def _fail(command: str, error: VitkitError | str) -> NoReturn:
     """Print an error and exit with its code, 2 as a rule; under torchrun, only rank zero prints all of it."""
     rank, code = os.environ.get("RANK", "0"), error.exit_code if isinstance(error, VitkitError) else 2
+    fields = {}
     if isinstance(error, VitkitError) and messages.is_verbose():
-        traceback.print_exception(error)
+        fields = {"traceback": "".join(traceback.format_exception(error))}
     if rank == "0":
-        messages.error(command, str(error), exit_code=code)
+        messages.error(command, str(error), exit_code=code, **fields)
     else:
-        messages.error(f"process {rank}: {command}", str(error).splitlines()[0], exit_code=code)
+        messages.error(f"process {rank}: {command}", str(error).splitlines()[0], exit_code=code, **fields)
     sys.exit(code)

@@ -64,8 +64,8 @@ def predict(
 
     vitkit predict runs/pets cat.jpg dog.jpg        vitkit predict runs/pets photos/ --out answers.csv
 
-    Every image has its row, whatever happens to others. The exit code is 0, or 3 if more than --max-failed of the
-    images (but more than one) have no prediction, or all of them.
+    Every image has its row, whatever happens to others. The exit code is 0, or 3 if more images failed than
+    --max-failed allows: by default 1 % of them, or one of a few.
     """
     options.at_least(1, top=top)
     options.at_least(0, workers=workers)
