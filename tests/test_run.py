@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,8 @@ def test_decisions_are_printed_before_training(photos: Path, tmp_path: Path, cap
         "plan      3 steps, batch 6",
         "score     ",
         "report    ",
-        "next      vitkit evaluate",
+        f"next      vitkit predict {tmp_path / 'run'} IMAGES ",
+        f"\n          vitkit serve {tmp_path / 'run'} ",
     ):
         assert text in printed
 
@@ -456,6 +458,32 @@ def test_a_run_that_is_stopped_during_scoring_can_be_resumed(
     assert "vitkit resume" in str(kept.value)
     main(["resume", str(run)])
     assert {path.name for path in run.iterdir()} >= COMPLETE
+
+
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_a_resumed_run_says_which_weights_it_began_with(
+    pretrained: bool,
+    photos: Path,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    run, start = tmp_path / "run", tmp_path / "start"
+    shutil.copytree(finished, start)
+    options = ("--weights", start, "--steps", "3", "--batch", "6", "--workers", "0") if pretrained else TINY
+    with monkeypatch.context() as stopped:
+        stopped.setattr("vitkit.run._score_and_report", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(SystemExit):
+            fit(photos, *options, "--out", run)
+    shutil.rmtree(start)  # resuming does not need them
+    capsys.readouterr()
+    main(["resume", str(run)])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("model ")]
+    assert line.endswith(
+        f"; resumed, began with weights {start}" if pretrained else "; resumed, began randomly initialised"
+    )
+    assert line.removeprefix("model").strip() in dict(read(run / "run.json")["decisions"])["model"]
 
 
 def test_a_run_that_cannot_write_its_record_leaves_no_folder(

@@ -1,7 +1,7 @@
 """Errors that a user can fix: what is wrong, where, and what to do; the command line prints them and exits with 2."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 TOO_MANY_FAILED = 3  # the exit code where more images failed than `max_failed` allows
 
@@ -51,8 +51,12 @@ class Interrupted(Exception):
         self.code = code
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean B/16 or B/32?", the known names nearest to a mistyped word, or ""; case is ignored."""
-    by_lower = {name.lower(): name for name in known}
+def did_you_mean(word: str, known: Iterable[str], written: Mapping[str, str] | None = None) -> str:
+    """Return "; did you mean B/16 or B/32?", the known names nearest to a mistyped word, or ""; case is ignored.
+
+    `written` has other spellings to compare with, and the name that each stands for.
+    """
+    by_lower = {spelling.lower(): name for spelling, name in (written or {}).items()}
+    by_lower |= {name.lower(): name for name in known}
     close = [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)]
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""

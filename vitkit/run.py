@@ -15,9 +15,11 @@ from typing import Any, TextIO
 
 import vitkit
 from vitkit.atomic import write_text
+from vitkit.compute.split_logits import collect_logits
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
+from vitkit.data.label_check import label_warnings
 from vitkit.data.loader import TooManyFailures, advised_max_failed
 from vitkit.data.partition import Partition, fingerprint, partition
 from vitkit.data.sources.dataset import Data
@@ -27,20 +29,31 @@ from vitkit.devices import describe_machine, pick_device, pick_workers
 from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.rare_classes import recall_warning
+from vitkit.evaluate.thresholds import choose_thresholds
 from vitkit.inspect.inspection import rollout_overlays
 from vitkit.messages import say
-from vitkit.progress import show_progress
+from vitkit.model.build import Model
+from vitkit.progress import PrintLine, show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
+from vitkit.report.usage import shell_commands
 from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
 from vitkit.text import counted, duration
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
-from vitkit.train.trainer import PrintLine, train
+from vitkit.train.trainer import train
 from vitkit.weights.load import load
+from vitkit.weights.save import save
 
 MIN_IMAGES_FROM_SCRATCH = 100_000  # fewer are worth a warning
+PRIORS = {
+    "balanced": "probabilities assume the weighted classes of balance, not the data's shares: those of rare classes "
+    "may be too high. --set priors=data corrects that, and finds fewer of the rare ones",
+    "data": "probabilities are corrected to the data's own shares when training ends; --set priors=balanced finds more "
+    "of the rare classes",
+}
 
 
 def fit(data: str | os.PathLike[str], **settings: Any) -> Path:
@@ -195,6 +208,10 @@ def _warn(config: Fit, data: Data, log: PrintLine) -> None:
             f"{images:,} images are few to train from scratch. On the 3,680 of Pets, Ti/16 reached 11.8 % from scratch "
             "and 91.4 % from pre-trained weights: --weights hf:… or PATH",
         )
+    for warning in label_warnings(data, balance=config.balance) if config.objective == "labels" else ():
+        log("warning", warning)
+    if config.objective == "labels" and config.balance:
+        log("priors", PRIORS[config.priors])
     if config.objective == "labels" and (warning := _leak_warning(config, data)):
         log("warning", warning)
 
@@ -224,6 +241,8 @@ def _finish_run(config: Fit, data: Data, splits: Partition, folder: RunFolder, p
 def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
     began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
+    if data.multilabel and config.objective == "labels":
+        _choose_thresholds(model, config, splits, folder, print_line)
     if splits.test is not None:
         scored = replace(data, splits={splits.test_name: splits.test})
         # the report lists images that failed to decode: hours of training are not lost over them
@@ -239,6 +258,9 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
         unseen = "" if _leak_warning(config, data) else " not used in training"
         print_line("score", _describe_score(evaluation) + unseen)
+        counts = dict(zip(data.classes, splits.train.per_class(len(data.classes)).tolist(), strict=True))
+        if warning := recall_warning(evaluation, counts, config.balance):
+            print_line("warning", warning)
     folder.add_to_record(finished=_now())
     split = splits.train if splits.test is None else splits.test
     report = write_report(folder.path, split, rollout_overlays(model, split))
@@ -248,9 +270,40 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    run = shlex.quote(str(folder.path))
-    command = f"vitkit evaluate {run} DATA" if splits.test is not None else f"vitkit fit DATA --weights {run}"
-    print_line("next", command)
+    commands = shell_commands(folder.path, classifies=config.objective == "labels")[:4]  # the report has all of them
+    if "head" in folder.record():
+        purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
+        commands.insert(0, (purpose, f"vitkit fit {shlex.quote(config.data)} --set start=full"))
+    column = max(len(command) for _, command in commands)
+    for number, (purpose, command) in enumerate(commands):
+        print_line("" if number else "next", f"{command:<{column}}  # {purpose}")
+
+
+def _choose_thresholds(model: Model, config: Fit, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
+    """Choose the thresholds of a multi-label model on validation images, and save them with its weights."""
+    split = splits.to_choose_by
+    if split is None or not len(split):
+        text = "0.5 for each class: there are no validation images to choose by; --set dev=0.1 holds some out"
+    else:
+        device = pick_device(config.device)
+        result = collect_logits(
+            model,
+            split,
+            device=device,
+            max_failed=1.0,
+            workers=pick_workers(config.workers, device, 1),
+            progress=show_progress,
+        )
+        labels = result.labels.numpy().reshape(result.logits.shape) > 0  # also where no image could be decoded
+        chosen = choose_thresholds(result.logits.sigmoid().double().numpy(), labels)
+        provenance = {**model.metadata.provenance, "thresholds": [round(value, 6) for value in chosen.values]}
+        model.metadata = replace(model.metadata, provenance=provenance)
+        saved = load(folder.path)  # on the CPU
+        saved.metadata = model.metadata
+        save(saved, folder.path)
+        text = str(chosen)
+    folder.add_to_record(thresholds=text)
+    print_line("threshold", text)
 
 
 def _describe_score(evaluation: Evaluation) -> str:

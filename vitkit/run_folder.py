@@ -19,6 +19,7 @@ from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.text import binary_size
+from vitkit.weights.bundled import local_path
 from vitkit.weights.run_checkpoints import CHECKPOINTS
 
 LOCK = ".lock"
@@ -80,10 +81,10 @@ class RunFolder:
     @classmethod
     def from_weights(cls, weights: str) -> RunFolder | None:
         """Return the run folder that weights come from (a folder or its model.safetensors), None if of no run."""
-        path = Path(weights).expanduser()
-        if path.name == "model.safetensors" and path.is_file():
+        path = local_path(weights)
+        if path and path.name == "model.safetensors" and path.is_file():
             path = path.parent
-        return cls(path) if (path / RECORD).is_file() else None
+        return cls(path) if path and (path / RECORD).is_file() else None
 
     def lock(self) -> None:
         try:

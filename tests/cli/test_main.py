@@ -29,6 +29,7 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json",
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",
     "shard": "DATA DIR --megabytes --side --label --workers --json",
+    "list": "models|recipes|settings [PATTERN] --json",
     "cost": "MODEL… --image --classes --batch --precision --images --epochs --json",
     "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
     "bench": "MODEL --image --batch --what --device --precision --compile --json",
@@ -96,6 +97,10 @@ def test_help_shows_no_python_values(verb: str, capsys: pytest.CaptureFixture[st
     ("words", "message"),
     [
         (["cots"], "there is no verb 'cots'; did you mean cost"),
+        (["train", "photos"], "there is no verb 'train'; did you mean fit?"),
+        (["fine_tune"], "did you mean fit?"),
+        (["val"], "did you mean evaluate?"),
+        (["classify"], "did you mean predict?"),
         (["cost", "B/17x"], "there is no model 'B/17x'; did you mean B/16"),
         (["cost", "B/16", "--imag", "384"], "--image"),
         (["cost", "B/16", "--image", "250"], "250 x 250 image cannot be cut into 16-pixel patches; use 240 x 240"),

@@ -25,6 +25,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--set", "priors=data"], "priors would change nothing here: it is for balance above 0"),
         (["--set", "lr_candidates=[0.1, 0.2]"], "lr_candidates would change nothing here: it is for --lr auto"),
         (["--set", "options.class_token=yes"], "class_token='yes' must be true or false"),
         (["--set", "options.eps=abc"], "eps='abc' must be a number above 0"),

@@ -14,14 +14,15 @@ from PIL import Image
 
 import vitkit
 from tests.evaluate.small_model import as_input, small_model, some_fashion
+from tests.report.run_folders import make_evaluation, make_split
 from vitkit.cli.main import main
 from vitkit.config.schema import Fit
 from vitkit.data.partition import fingerprint, partition, stratified
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
-from vitkit.evaluate.evaluation import Evaluation
-from vitkit.evaluate.printing import print_evaluation
+from vitkit.evaluate.evaluation import ClassScore, Evaluation
+from vitkit.evaluate.printing import print_evaluation, weakest_classes
 from vitkit.run_folder import RunFolder
 
 
@@ -100,6 +101,35 @@ def test_multilabel_scores_and_skipped_images_are_printed(capsys: pytest.Capture
     assert "average precision" in text
     assert "0.jpg: is empty" in text
     assert "2 more" in text
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("weak", [0, 2, 9])
+def test_the_weakest_classes_are_below_100_percent(weak: int, multilabel: bool):
+    shares = [0.5 + index / 100 if index < weak else 1.0 for index in range(12)]
+    scores = tuple(
+        ClassScore(
+            name=f"c{index}",
+            images=100,
+            recall=1.0 if multilabel else share,
+            precision=0.9,
+            f1=0.9,
+            average_precision=share if multilabel else None,
+        )
+        for index, share in enumerate(shares)
+    )
+    evaluation = make_evaluation(
+        tuple(score.name for score in scores),
+        make_split(tuple(f"c{index}" for index in range(12))),
+        per_class=scores,
+        multilabel=multilabel,
+    )
+    rows, metric = weakest_classes(evaluation), "average precision" if multilabel else "recall"
+    if weak:
+        assert [row.split()[0] for row in rows] == [f"c{index}" for index in range(min(weak, 5))]
+        assert rows[0] == f"c0  {metric}  50.0 %, 100 images"
+    else:
+        assert rows == [f"none; the {metric} of every class is 100 %"]
 
 
 @pytest.mark.parametrize("form", ["google", "timm", "hf"])

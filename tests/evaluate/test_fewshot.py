@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
+from vitkit.compute.features import Features
 from vitkit.data.sources.dataset import PackedStrings
-from vitkit.evaluate.features import Features
 from vitkit.evaluate.fewshot import draw_shots, dual, few_shot, fit_ridge, pad, primal
 
 

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from vitkit.evaluate import intervals, multilabel
-from vitkit.evaluate.intervals import bootstrap_deviations, interval_from_deviation, proportion, wilson_interval
-from vitkit.evaluate.metrics import balanced_accuracy, count_classes, macro_f1
+from vitkit.evaluate.intervals import (
+    balanced_accuracy_interval,
+    bootstrap_deviations,
+    interval_from_deviation,
+    proportion,
+    wilson_interval,
+)
+from vitkit.evaluate.metrics import ClassCounts, balanced_accuracy, count_classes, macro_f1
 
 
 @given(st.integers(1, 100_000), st.floats(0, 1))
@@ -70,18 +76,73 @@ def test_the_deviation_of_mean_average_precision_equals_scipys_bootstrap():
 
 
 @pytest.mark.parametrize("rare", [False, True])
-def test_nineteen_of_twenty_intervals_contain_the_true_score(rare: bool):
+def test_nineteen_of_twenty_intervals_contain_the_true_macro_f1(rare: bool):
     random, probabilities, trials = np.random.default_rng(0), population(8, rare=rare), 120
     correct, rows, columns = np.diag(probabilities), probabilities.sum(1), probabilities.sum(0)
-    true = {macro_f1: (2 * correct / (rows + columns)).mean(), balanced_accuracy: (correct / rows).mean()}
-    held = dict.fromkeys(true, 0)
+    true, held = (2 * correct / (rows + columns)).mean(), 0
     for _ in range(trials):
         labels, predictions = draw(random, 250, probabilities)
         counts = count_classes(labels, predictions, 8)
-        for score, deviation in zip(true, bootstrap_deviations(labels, predictions, 8, tuple(true)), strict=True):
-            estimate = interval_from_deviation(score(counts), deviation, counts.images)
-            held[score] += estimate.low <= true[score] <= estimate.high
-    assert all(0.89 * trials <= times <= trials for times in held.values())
+        (deviation,) = bootstrap_deviations(labels, predictions, 8, (macro_f1,))
+        estimate = interval_from_deviation(macro_f1(counts), deviation, counts.images)
+        held += estimate.low <= true <= estimate.high
+    assert 0.89 * trials <= held <= trials
+
+
+def recalled(images: np.ndarray, correct: np.ndarray) -> ClassCounts:
+    return ClassCounts(images, images, correct)
+
+
+@given(st.integers(1, 300), st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_where_classes_are_equal_balanced_accuracy_has_the_interval_of_top_1(images: int, shares: list[float]):
+    correct = np.round(np.array(shares) * images).astype(int)
+    balanced = balanced_accuracy_interval(recalled(np.full(len(shares), images), correct))
+    top1 = stats.binomtest(int(correct.sum()), images * len(shares)).proportion_ci(method="wilson")
+    assert balanced.value == pytest.approx(correct.sum() / (images * len(shares)), abs=1e-12)
+    assert (balanced.low, balanced.high) == pytest.approx((top1.low, top1.high), abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0, 1)), min_size=1, max_size=30), st.integers(0, 3))
+def test_the_interval_of_balanced_accuracy_contains_it_and_ignores_empty_classes(rows, empty: int):
+    images = np.array([number for number, _ in rows] + [0] * empty)
+    correct = np.array([round(number * share) for number, share in rows] + [0] * empty)
+    estimate = balanced_accuracy_interval(recalled(images, correct))
+    assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+    assert estimate.value == pytest.approx(balanced_accuracy(recalled(images, correct)))
+    assert estimate == balanced_accuracy_interval(recalled(images[: len(rows)], correct[: len(rows)]))
+    assert estimate.low < estimate.high
+
+
+SHAPES = {  # the true recall of the first, most frequent class and of the last, rarest one
+    "equal": (0.9, 0.9),
+    "rare and weak": (0.98, 0.5),
+    "rare and strong": (0.5, 0.98),
+}
+
+
+@pytest.mark.parametrize("recalls", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(("classes", "each", "ratio"), [(2, 100, 1), (10, 10, 1), (10, 10, 10), (37, 30, 10)])
+def test_nineteen_of_twenty_intervals_contain_the_true_balanced_accuracy(
+    recalls: tuple[float, float], classes: int, each: int, ratio: int
+):
+    shares = np.geomspace(ratio, 1, classes)
+    true, random, trials, held = np.linspace(*recalls, classes), np.random.default_rng(0), 1000, 0
+    for _ in range(trials):
+        images = random.multinomial(classes * each, shares / shares.sum())
+        estimate = balanced_accuracy_interval(recalled(images, random.binomial(images, true)))
+        held += estimate.low <= true.mean() <= estimate.high
+    # 0.95, less three deviations of a share of 1,000 trials; more is conservative
+    assert held / trials >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / trials)
+
+
+def test_the_interval_of_balanced_accuracy_is_the_percentiles_of_many_resamples_of_equal_recalls():
+    """Many images and equal recalls: neither the classes of the images nor the bound widen it over the bootstrap's."""
+    images = np.array([4000, 2000, 1000, 500])
+    correct = images * 9 // 10
+    estimate = balanced_accuracy_interval(recalled(images, correct))
+    draws = np.random.default_rng(0).binomial(images, 0.9, (20_000, 4)) / images
+    low, high = np.percentile(draws.mean(1), [2.5, 97.5])
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.1 * (high - low))
 
 
 def test_a_perfect_score_on_few_images_has_an_interval():

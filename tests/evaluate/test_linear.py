@@ -10,7 +10,8 @@ from sklearn.preprocessing import StandardScaler
 from tests.evaluate.test_fewshot import features
 from vitkit.data.sources.dataset import DataError
 from vitkit.evaluate import linear
-from vitkit.evaluate.linear import GRID, fit_logistic_regression
+from vitkit.evaluate.linear import GRID
+from vitkit.train.logistic_regression import fit_logistic_regression
 
 
 def blobs(n: int, seed: int, classes: int = 4, width: int = 10, noise: float = 1.5) -> tuple[np.ndarray, np.ndarray]:

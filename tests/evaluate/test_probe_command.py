@@ -14,10 +14,10 @@ from sklearn.neighbors import KNeighborsClassifier
 import vitkit
 from tests.evaluate.small_model import as_input, small_model
 from vitkit.cli.main import main
+from vitkit.compute.features import FeatureExtractor
 from vitkit.data.partition import fingerprint, stratified
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.open import open_data
-from vitkit.evaluate.features import FeatureExtractor
 from vitkit.evaluate.printing import print_probe
 from vitkit.evaluate.probe import Knn, Linear, extract_features, pick_method
 from vitkit.evaluate.probe import probe as probe_features

@@ -12,11 +12,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from tests.evaluate.small_model import small_model
+from vitkit.compute.features import FeatureExtractor, Features
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.open import open_data
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
-from vitkit.evaluate.features import FeatureExtractor, Features
 from vitkit.evaluate.vtab import draw_examples, vtab
 
 

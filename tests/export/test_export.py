@@ -359,7 +359,8 @@ def test_the_most_likely_class_may_differ_only_in_a_tie():
 def test_with_several_labels_a_lost_one_is_a_different_prediction():
     exact, exported = np.array([[0.9, 0.6]], np.float32), np.array([[0.9, 0.4]], np.float32)
     assert compare_probabilities(exact, exported, np.array([-1]), "", 1).drop == 0
-    assert compare_probabilities(exact, exported, np.array([-1]), "", 1, multilabel=True).drop == 100
+    assert compare_probabilities(exact, exported, np.array([-1]), "", 1, thresholds=(0.5, 0.5)).drop == 100
+    assert compare_probabilities(exact, exported, np.array([-1]), "", 1, thresholds=(0.5, 0.3)).drop == 0
 
 
 def test_a_loss_equal_to_the_limit_is_allowed():

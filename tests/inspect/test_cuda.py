@@ -13,14 +13,14 @@ from tests.evaluate.small_model import small_model, some_fashion
 from tests.inspect import reference
 from tests.inspect.test_attention import TRANSFORMERS
 from tests.model.kinds import images_for, make
-from vitkit.evaluate.features import FeatureExtractor
-from vitkit.evaluate.linear import fit_logistic_regression
+from vitkit.compute.features import FeatureExtractor
 from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.dense import dense_features
 from vitkit.inspect.distance import attention_distance
 from vitkit.inspect.embeddings import filter_components, position_similarity
 from vitkit.inspect.relevance import relevance
 from vitkit.inspect.rollout import rollout
+from vitkit.train.logistic_regression import fit_logistic_regression
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"

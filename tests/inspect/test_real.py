@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import vitkit
+from tests.weights.make_ti16 import fashion_inputs
 from vitkit.data.decode import decode
 from vitkit.data.transforms import EvalTransform
 from vitkit.inspect.distance import attention_distance
@@ -24,13 +25,13 @@ IMAGES = 16
 def shared_folder() -> Path:
     folder = Path(__file__).parents[3] / "shared"
     if not folder.is_dir():
-        pytest.skip("needs ../shared: real weights and data that are not part of the repository")
+        pytest.skip("needs ../shared: real photos that are not part of the repository")
     return folder
 
 
 @pytest.fixture(scope="module")
-def model(shared_folder: Path) -> VisionTransformer:
-    return vitkit.load(shared_folder / "weights" / "vit_ti16_in1k_timm.safetensors")
+def model() -> VisionTransformer:
+    return vitkit.load("ti16")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,15 @@ def test_similarity_falls_with_distance_and_rows_and_columns_show(model: VisionT
     assert (down[5:] > steps[5:14]).all()
 
 
-def test_attention_distance_grows_with_depth(model: VisionTransformer, photos: torch.Tensor):
+def test_attention_distance_grows_with_depth_on_images_inside_the_package(model: VisionTransformer):
+    distance = attention_distance(model, fashion_inputs())
+    assert distance.per_layer[:4].mean() < distance.per_layer[-4:].mean() / 1.8
+    assert np.corrcoef(np.arange(12), distance.per_layer)[0, 1] > 0.9
+    assert distance.per_head[:3].min() < 30  # some heads of the lowest layers attend locally
+    assert distance.per_head[:3].max() > 70  # while others attend globally
+
+
+def test_attention_distance_grows_with_depth_on_real_photos(model: VisionTransformer, photos: torch.Tensor):
     distance = attention_distance(model, photos)
     assert distance.per_layer[:4].mean() < 60
     assert distance.per_layer[-4:].mean() > 120

@@ -111,7 +111,7 @@ def interfaces(
     photos.mkdir()
     if request.param == "pets":
         shared = request.getfixturevalue("shared")
-        vitkit.save(vitkit.load(shared / "weights" / "vit_ti16_in1k_timm.safetensors"), run)
+        vitkit.save(vitkit.load("ti16"), run)
         images = pets(photos, shared)
     else:
         vitkit.save(small_model(crop=0.9), run)

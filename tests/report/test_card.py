@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -35,7 +36,7 @@ def test_the_front_matter_carries_the_score(tmp_path: Path) -> None:
 
 
 def test_data_and_weights_of_the_hub_are_linked_and_a_given_licence_is_kept(tmp_path: Path) -> None:
-    config = Fit(data="hf:OWNER/pets", model="Ti/16", image=(SIDE, SIDE), weights="default")
+    config = Fit(data="hf:OWNER/pets", model="B/16", image=(SIDE, SIDE), weights="default")
     write_run(
         tmp_path,
         evaluation=make_evaluation(PLAIN, make_split(PLAIN)),
@@ -46,8 +47,20 @@ def test_data_and_weights_of_the_hub_are_linked_and_a_given_licence_is_kept(tmp_
     card = ModelCard.load(write_card(tmp_path))
     assert card.data.license == "apache-2.0"
     assert card.data.datasets == ["OWNER/pets"]
-    assert card.data.base_model.startswith("timm/vit_tiny")
+    assert card.data.base_model.startswith("timm/vit_base")
     assert card.data.eval_results[0].dataset_type == "OWNER/pets"
+
+
+def test_weights_inside_the_package_are_named_with_their_licence(tmp_path: Path) -> None:
+    config = Fit(data="photos", model="Ti/16", image=(SIDE, SIDE), weights="ti16")
+    folder = write_run(tmp_path, evaluation=make_evaluation(PLAIN, make_split(PLAIN)), config=config)
+    record = json.loads((folder / "model.json").read_text())
+    record["provenance"] = {"weights": "ti16", "before": dict(vitkit.load("ti16").metadata.provenance)}
+    (folder / "model.json").write_text(json.dumps(record))
+    card = ModelCard.load(write_card(folder))
+    assert card.data.base_model is None  # they are not on the Hub under this name
+    assert "| started from | ti16 (Ti/16 of AugReg, ImageNet-1k) |" in card.text
+    assert "the licences of the data and of the initial weights (Apache-2.0) may apply" in card.text
 
 
 def test_a_card_that_may_be_published_tells_nothing_of_the_disk(tmp_path: Path) -> None:

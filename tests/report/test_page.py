@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import vitkit
 from tests.pages.test_inline_images import decode_data_url
 from tests.report.run_folders import (
     HOSTILE,
@@ -19,10 +24,12 @@ from tests.report.run_folders import (
     make_split,
     write_run,
 )
+from vitkit.cli.main import main
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError
 from vitkit.evaluate.evaluation import ClassScore, Estimate
 from vitkit.pages.inline_images import SAMPLES
+from vitkit.report.card import write_card
 from vitkit.report.page import hide_paths, write_report
 from vitkit.report.run_data import read_run_data
 
@@ -56,7 +63,7 @@ def test_ids_are_unique_and_references_have_targets(page: ParsedPage) -> None:
 
 
 def test_numbers_are_those_of_the_evaluation(page: ParsedPage) -> None:
-    title = "mu/4 on photos: 90.0 % top-1 (84.9 – 95.0), 40 test images, 3 classes"
+    title = "mu/4 on photos: 90.0 % top-1 (84.9 – 95.0), 40 test images, 3 classes; all weights were trained"
     assert page.texts["title"] == [title]
     assert " ".join(page.texts["h1"][0].split()) == title
     for text in (
@@ -104,6 +111,24 @@ def test_classes_are_sorted_with_the_weakest_first_and_long_tables_folded(tmp_pa
     assert names[0] == "class 49"
     assert names[-1] == "class 07"  # without images, so without recall
     assert "The other 38 classes" in page.texts["summary"]
+
+
+@pytest.mark.parametrize(("weak", "opened"), [(3, 3), (0, 12), (30, 12)])
+def test_the_weakest_classes_are_below_100_percent(weak: int, opened: int, tmp_path: Path) -> None:
+    classes = tuple(f"class {index:02}" for index in range(50))
+    scores = tuple(
+        ClassScore(name=name, images=8, recall=0.5 if index < weak else 1.0, precision=None, f1=0.5)
+        for index, name in enumerate(classes)
+    )
+    write_run(tmp_path, classes, evaluation=make_evaluation(classes, make_split(classes, 400), per_class=scores))
+    page = ParsedPage.read(write_report(tmp_path, None))
+    assert f"The other {50 - opened} classes" in page.texts["summary"]
+    assert ("No class is below 100 %" in page.text) == (weak == 0)
+    assert ("The weakest come first" in page.text) == (weak > 0)
+    write_card(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert card.count("(recall 50.0 %)") == min(weak, 5)
+    assert "(recall 100 %)" not in card
 
 
 def test_hostile_names_are_shown_and_never_run(tmp_path: Path) -> None:
@@ -174,6 +199,50 @@ def test_a_run_without_evaluation_shows_its_curves(tmp_path: Path) -> None:
     assert not {"Class by class", "The worst mistakes", "Confusions"} & set(page.texts["h2"])
     assert "Preprocessing: what the model gets" in page.texts["h2"]
     assert "vitkit evaluate" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("default", "sentence"),
+    [
+        (0.003, "The best was 4.0 points ahead of the recipe's own rate, 0.003, on these images."),
+        (0.01, "No rate was ahead of the recipe's own, 0.01."),
+    ],
+)
+def test_the_recipes_rate_is_compared_with_the_best(default: float, sentence: str, tmp_path: Path):
+    write_run(tmp_path, asked={"lr": default})
+    assert sentence in html.unescape(write_report(tmp_path, None).read_text())
+
+
+def test_the_last_section_holds_commands_and_code_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path of the run needs quotes; IMAGES is a photo that the Python lines name."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_run(Path("it's a run"), evaluation=make_evaluation(PLAIN, make_split(PLAIN)))
+    model = vitkit.create("mu/4", classes=len(PLAIN), image=SIDE)
+    model.metadata = replace(model.metadata, labels=PLAIN)
+    vitkit.save(model, folder)
+    Image.new("RGB", (SIDE, SIDE), "red").save("photo.jpg")
+    *_, shell, python = ParsedPage.read(write_report(folder, None)).texts["pre"]
+    exec(python, {})
+    assert capsys.readouterr().out.split()[0] in PLAIN
+    commands = [shlex.split(line)[1:] for line in shell.splitlines() if line and not line.startswith("#")]
+    assert [words[0] for words in commands] == ["predict", "serve", "export", "evaluate", "fit", "inspect"]
+    assert all(str(folder) in words for words in commands)
+    for verb in ("predict", "inspect"):
+        (words,) = [words for words in commands if words[0] == verb]
+        main(["photo.jpg" if word == "IMAGES" else word for word in words])
+    assert "photo.jpg" in capsys.readouterr().out
+
+
+def test_pre_training_offers_no_prediction(tmp_path: Path) -> None:
+    write_run(tmp_path, (), objective="masked-patch")
+    text = ParsedPage.read(write_report(tmp_path, None)).texts
+    *_, shell, python = text["pre"]
+    assert "vitkit fit DATA --weights" in shell
+    assert not [word for word in ("predict", "serve", "export", "evaluate") if f"vitkit {word} " in shell]
+    assert "vitkit.load(" in python
+    assert "Classifier" not in python
 
 
 def test_a_multilabel_run_is_headed_by_its_average_precision(tmp_path: Path) -> None:

@@ -132,12 +132,13 @@ def write_models(folder: Path) -> dict[str, Path]:
     multilabel_vit = vitkit.create("mu/8", image=32, classes=3)
     resnet = build(ResNetConfig(body=ConvConfig.bit((1, 1, 1, 1), 32), image=(32, 32), classes=3))
     paths = {}
+    provenance = {"multilabel": True, "thresholds": [0.99, 0.01, 0.3]}
     for name, model, labels, multilabel in (
         ("vit", vit, names, False),
         ("resnet", resnet, ("a", "b", "c"), False),
         ("multilabel", multilabel_vit, ("sun", "sea", "sand"), True),
     ):
-        randomise(model).metadata = replace(model.metadata, labels=labels, provenance={"multilabel": multilabel})
+        randomise(model).metadata = replace(model.metadata, labels=labels, provenance=provenance if multilabel else {})
         paths[name] = folder / name
         vitkit.save(model, paths[name])
     return paths

@@ -197,7 +197,6 @@ def test_the_provenance_of_weights_is_recorded(labelled: dict[str, Path]):
     [
         ({"model": "mu/8"}, "is mu/4, not mu/8"),
         ({"options": {"pool": "gap"}}, "are for a randomly initialised model"),
-        ({"channels": 1}, "takes images of 3 channels, not 1"),
     ],
 )
 def test_settings_that_contradict_the_weights_are_an_error(settings: dict[str, Any], message: str, tmp_path: Path):
@@ -206,6 +205,23 @@ def test_settings_that_contradict_the_weights_are_an_error(settings: dict[str, A
     with pytest.raises(ConfigError) as raised:
         start(weights=str(tmp_path / "a"), **settings)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_weights_for_rgb_start_a_run_on_other_channels(channels: int, tmp_path: Path):
+    model = randomise(vitkit.create("mu/4", image=16, classes=2))
+    model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3)))
+    vitkit.save(model, tmp_path / "a")
+    begun, description = start(weights=str(tmp_path / "a"), channels=channels, dropout=0.1)
+    noun = "channel" if channels == 1 else "channels"
+    assert f", {channels} {noun}, " in description
+    assert f"; 3 → {channels} {noun}, the first weights " in description
+    assert begun.config.channels == len(begun.metadata.preprocessing.mean) == channels
+    assert begun.config.dropout == 0.1
+    assert begun(torch.zeros(1, channels, 16, 16)).shape == (1, 2)
+    unchanged, description = start(weights=str(tmp_path / "a"))
+    assert unchanged.config.channels == 3
+    assert "→ 3" not in description
 
 
 def test_weights_of_an_unnamed_model_are_described_by_their_sizes(fixtures: Path):

@@ -11,15 +11,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
 from tests.model.kinds import make
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
+from vitkit.model.heads import Head
 from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.objectives.base import Objective
-from vitkit.train.objectives.labels import Labels, class_weights, sigmoid_loss, softmax_loss
+from vitkit.train.objectives.labels import Labels, class_weights, restore_priors, sigmoid_loss, softmax_loss
 
 K = 10
 shares = st.floats(0, 0.9)
@@ -223,3 +225,59 @@ def test_without_balance_there_are_no_weights():
 
 def test_unlabelled_images_only_give_equal_weights():
     assert class_weights(np.array([-1, -1]), 3, 1.0).tolist() == [1, 1, 1]
+
+
+# Priors: two Gaussians of variance 1 at -1 and 1 have the posterior sigmoid(2 x + log(share of the right one / other))
+
+COUNTS = (1900, 100)
+
+
+def gaussians() -> tuple[Tensor, Tensor]:
+    """Return points (n, 1) at the quantiles of the two, as if drawn without noise, and their classes (n,)."""
+    points = [
+        norm.ppf((np.arange(count) + 0.5) / count, loc=centre) for count, centre in zip(COUNTS, (-1, 1), strict=True)
+    ]
+    return torch.tensor(np.concatenate(points))[:, None].float(), torch.arange(2).repeat_interleave(
+        torch.tensor(COUNTS)
+    )
+
+
+def fitted_head(loss, balance: float, *, classes: int) -> tuple[Head, Tensor]:
+    """Minimise the loss over a linear head on the points; one class is the right Gaussian against the rest."""
+    points, labels = gaussians()
+    targets = F.one_hot(labels, 2).float()[:, -classes:]
+    weights = class_weights(targets.numpy() > 0 if classes == 1 else labels.numpy(), classes, balance)
+    if classes == 1:
+        weights = torch.tensor([COUNTS[0] / COUNTS[1]]) ** balance  # a single label has no others to balance with
+    head = Head(width=1, classes=classes)
+    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=200, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(head(points), targets, 0.0, weights)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    assert weights is not None
+    return head, weights
+
+
+@pytest.mark.parametrize(("loss", "classes"), [(softmax_loss, 2), (sigmoid_loss, 1)])
+@pytest.mark.parametrize("balance", [0.5, 1.0])
+def test_restored_priors_give_the_posterior_of_the_datas_own_shares(loss, classes: int, balance: float):
+    head, weights = fitted_head(loss, balance, classes=classes)
+    x = torch.linspace(-2.5, 2.5, 21)[:, None]
+
+    def posterior(offset: float) -> Tensor:
+        return torch.sigmoid(2 * x[:, 0] + offset)
+
+    def predicted() -> Tensor:
+        logits = head(x).detach()
+        return logits.softmax(1)[:, 1] if classes == 2 else logits.sigmoid()[:, 0]
+
+    shares = math.log(COUNTS[1] / COUNTS[0])
+    # 100 quantiles approximate a Gaussian to about 1 %, in the tails less
+    torch.testing.assert_close(predicted(), posterior((1 - balance) * shares), atol=0.02, rtol=0)
+    restore_priors(head, weights)
+    torch.testing.assert_close(predicted(), posterior(shares), atol=0.02, rtol=0)

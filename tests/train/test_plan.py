@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from vitkit.config.schema import Fit, Schedule
+from vitkit.data.loader import EpochSampler
 from vitkit.errors import ConfigError
 from vitkit.train.plan import Plan, batch_per_process, count_steps, divisors, largest_divisor
 
@@ -25,8 +26,37 @@ def test_500_steps_of_table_4_are_70_epochs_of_pets():
     assert plan.describe() == "500 steps, batch 512 = 2 x 256 accumulated, 69.6 epochs of 3,680 images"
 
 
-def test_imagenets_300_epochs_at_batch_4096_are_93_835_steps():
-    assert planned(1_281_167, epochs=300, batch=4096).steps == 93_835
+def test_imagenets_300_epochs_at_batch_4096_are_93_836_steps():
+    assert planned(1_281_167, epochs=300, batch=4096).steps == 93_836  # 93,835.4 rounded up
+
+
+@given(images=st.integers(1, 2000), batch=st.integers(1, 300), epochs=st.integers(1, 9))
+def test_whole_epochs_show_every_image_that_often_and_none_an_epoch_more(images: int, batch: int, epochs: int):
+    assume(images * epochs >= batch)
+    steps = planned(images, epochs=epochs, batch=batch).steps
+    assert steps is not None
+    sampler = EpochSampler(images)
+    shown = [sampler.batch_indices(step, batch) for step in range(steps)]
+    for epoch in range(epochs):
+        assert sorted(index for rows in shown for number, index in rows if number == epoch) == [*range(images)]
+    assert any(number < epochs for number, _ in shown[-1])  # the last step is needed
+    description = Plan(steps=steps, images=images, batch=batch, micro=batch, processes=1).describe()
+    more = sum(number >= epochs for number, _ in shown[-1])
+    if batch <= images:
+        noun = "epoch" if epochs == 1 else "epochs"
+        assert description.endswith(f", {epochs} {noun} of {images:,} images" + f" and {more} more" * (more > 0))
+
+
+def test_epochs_count_as_the_decimal_number_that_was_written():
+    assert 1.1 * 100 > 110  # in binary
+    assert planned(100, epochs=1.1, batch=1).steps == 110
+    assert planned(1000, epochs=0.3, batch=100).steps == 3
+
+
+def test_a_run_that_was_started_with_fewer_steps_keeps_them():
+    """A run folder of an earlier version holds 23 steps, for which 3 epochs of 1,020 images were rounded down."""
+    assert planned(1020, epochs=3, batch=128).steps == 24
+    assert planned(1020, steps=23, batch=128).steps == 23
 
 
 @pytest.mark.parametrize(
@@ -61,8 +91,8 @@ def test_epochs_become_whole_steps_or_an_error_whose_advice_works(images: int, b
     else:
         assert config.epochs is None
         assert config.steps is not None
-        assert config.steps * batch <= epochs * images * (1 + 1e-9)
-        assert (config.steps + 1) * batch > epochs * images * (1 - 1e-9)
+        assert config.steps * batch >= epochs * images * (1 - 1e-9)
+        assert (config.steps - 1) * batch < epochs * images * (1 + 1e-9)
 
 
 def test_one_step_and_one_epoch_are_singular():

@@ -3,7 +3,8 @@
 python -m tests.weights.make_ti16 WEIGHTS.safetensors TIMM/data/_info vitkit/weights/ti16
 
 Two files: model.safetensors holds the tensors and no record, model.json the record, so that the record can change
-without another copy of the tensors. `--record-only` writes model.json alone.
+without another copy of the tensors. `--record-only` writes model.json alone. A third file, for the tests, holds logits
+of the float32 weights: tests/fixtures/ti16_float32_logits.npz.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 import vitkit
 from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.sources.fashion import open_fashion
 from vitkit.model.base import Metadata
 from vitkit.weights import native
 
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "ti16_float32_logits.npz"
 DTYPE = torch.float16  # bfloat16 changes the logits seven times as much; no weight exceeds float16's range
 
 # Classes whose first word in WordNet is also that of another class, or differs from it only in a capital letter.
@@ -42,6 +47,14 @@ def class_names(info: Path) -> tuple[str, ...]:
     names = tuple(AMBIGUOUS.get(synset) or words[synset].split(", ")[0] for synset in synsets)
     assert len({name.lower() for name in names}) == len(names) == 1000
     return names
+
+
+def fashion_inputs() -> Tensor:
+    """Return four images inside the package as model inputs (4, 3, 224, 224), every pixel repeated 8 x 8 times."""
+    split = open_fashion().splits["test"]
+    grey = torch.stack([torch.from_numpy(np.asarray(split.read(row))) for row in range(0, len(split), 250)])
+    enlarged = grey[..., 0].repeat_interleave(8, 1).repeat_interleave(8, 2)
+    return (enlarged / 127.5 - 1)[:, None].repeat(1, 3, 1, 1)
 
 
 def main(source: Path, info: Path, target: Path, *, record_only: bool = False) -> None:
@@ -70,6 +83,8 @@ def main(source: Path, info: Path, target: Path, *, record_only: bool = False) -
         assert all(tensor.isfinite().all() for tensor in tensors.values())
         save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
         (target / "model.safetensors").chmod(0o644)  # safetensors creates files that only their owner can read
+        with torch.inference_mode():
+            np.savez_compressed(FIXTURE, logits=model(fashion_inputs()).numpy())
 
 
 if __name__ == "__main__":

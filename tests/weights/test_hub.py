@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -85,10 +86,8 @@ def test_a_repository_is_downloaded_once_and_serves_offline(served: tuple[Fetch,
         ("hf:gated/vit", {}, "is gated: its users have to accept its conditions first"),
         ("hf:not a name", {}, "is not a repository name"),
         ("hf:google/tiny-vit", {"HF_HUB_OFFLINE": "1"}, "cannot be downloaded, and is not in the local cache"),
-        # huggingface_hub retries a refused connection for 25 seconds
-        pytest.param(
-            "hf:google/tiny-vit", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot be downloaded", marks=pytest.mark.slow
-        ),
+        ("hf:google/tiny-vit", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "Connection refused"),
+        ("hf:google/tiny-vit@v2", {"HF_ENDPOINT": "http://hub.invalid"}, "cannot be downloaded"),
     ],
 )
 def test_a_failed_download_is_a_clear_error(
@@ -99,8 +98,37 @@ def test_a_failed_download_is_a_clear_error(
     assert result.returncode == 1
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-    if "cannot be downloaded" in message:
-        assert "--weights PATH" in result.stderr  # the message names local alternatives
+    if "cannot be downloaded" in result.stderr:
+        endpoint = environment.get("HF_ENDPOINT", fetch.address)  # type: ignore[attr-defined]
+        revision = "v2" if "@" in source else "main"
+        for name in ("model.safetensors", "config.json"):  # to download by hand
+            assert f"{endpoint}/google/tiny-vit/resolve/{revision}/{name}\n" in result.stderr
+        assert "--weights PATH" in result.stderr
+        assert "ti16" in result.stderr
+
+
+def test_a_hub_that_never_answers_is_given_up_and_cached_weights_are_used(served: tuple[Fetch, list[str], Path]):
+    fetch, _, folder = served
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections and sends nothing
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        result = fetch("hf:google/tiny-vit", HF_ENDPOINT=endpoint, HF_HUB_ETAG_TIMEOUT="1")
+        assert result.returncode == 1
+        assert "cannot be downloaded" in result.stderr
+        assert fetch("hf:google/tiny-vit").returncode == 0
+        (folder / "logits.npy").unlink()
+        result = fetch("hf:google/tiny-vit", HF_ENDPOINT=endpoint, HF_HUB_ETAG_TIMEOUT="1")
+        assert result.returncode == 0, result.stderr
+        assert (folder / "logits.npy").is_file()
+
+
+def test_a_name_server_that_never_answers_is_given_up(served: tuple[Fetch, list[str], Path]):
+    fetch, _, folder = served
+    lookup = "import socket, time\nsocket.getaddrinfo = lambda *arguments, **options: time.sleep(3600)\n"
+    (folder / "sitecustomize.py").write_text(lookup)
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = fetch("hf:google/tiny-vit", HF_ENDPOINT="http://hub.invalid", HF_HUB_ETAG_TIMEOUT="1", PYTHONPATH=path)
+    assert result.returncode == 1
+    assert "no answer within 1 s" in result.stderr
 
 
 def test_a_repository_without_weights_is_an_error_that_lists_the_expected_files(served: tuple[Fetch, list[str], Path]):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Device, Json, at_least, image_size, option, print_json
+from vitkit.weights.bundled import local_path
 
 if TYPE_CHECKING:
     from vitkit.model.build import Model
@@ -81,9 +81,9 @@ def bench(
 def _build_or_load(model: str, size: tuple[int, int] | None) -> Model:
     from vitkit.bench.work import untrained_model
 
-    path = Path(model)
-    is_path = model.startswith(("hf:", "/", ".", "~")) or path.suffix  # no variant is named like this
-    if not is_path and not path.exists():
+    path = local_path(model)
+    is_variant = path and not path.suffix and not model.startswith(("/", ".", "~"))  # no variant is named like a path
+    if path and is_variant and not path.exists():
         return untrained_model(model, image=size or 224)
 
     from vitkit.weights.load import load

@@ -44,7 +44,7 @@ def check(
     """
     from vitkit.data.check import check as check_data
     from vitkit.data.check_report import print_report, report_as_json
-    from vitkit.data.contact_sheet import check_sheet_path, contact_sheet, save_sheet
+    from vitkit.data.contact_sheet import check_sheet_path, contact_sheet, names_without_font, save_sheet
     from vitkit.data.sources.open import open_data
     from vitkit.progress import show_progress
 
@@ -67,5 +67,7 @@ def check(
     else:
         print_report(report)
         print(f"sheet      {drawn}")
+        if note := names_without_font(opened):
+            print(f"           {note}")
     if report.problems:
         sys.exit(1)

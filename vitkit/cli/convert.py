@@ -11,7 +11,9 @@ from vitkit.errors import ConfigError
 
 
 def convert(
-    source: Annotated[Positional[str], arg(metavar="IN", help="a weights file, a folder, a run, or hf:OWNER/NAME")],
+    source: Annotated[
+        Positional[str], arg(metavar="IN", help="a weights file, a folder, a run, hf:OWNER/NAME or ti16")
+    ],
     out: Annotated[Positional[Path], arg(metavar="OUT", help="the file (.npz, .safetensors) or folder to write")],
     to: Annotated[Literal["vitkit", "google", "timm", "hf"], arg(help="the format to write")],
     grid: Annotated[

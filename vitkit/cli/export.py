@@ -10,6 +10,7 @@ from tyro.conf import arg
 from vitkit.cli.options import ImageSize, Json, Run, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
 from vitkit.errors import ConfigError
 from vitkit.messages import say
+from vitkit.weights.bundled import local_path
 
 
 def export(
@@ -102,7 +103,7 @@ def export(
 
 def _run_folder(run: str) -> Path:
     """Return the folder of a run or of its model.safetensors; the current directory for anything else."""
-    path = Path(run).expanduser()
-    if path.is_dir():
+    path = local_path(run)
+    if path and path.is_dir():
         return path
-    return path.parent if path.name == "model.safetensors" else Path()
+    return path.parent if path and path.name == "model.safetensors" else Path()

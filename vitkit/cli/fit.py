@@ -13,7 +13,8 @@ def fit(
     weights: Annotated[
         str,
         option(
-            "where to start; default: the model's public weights; none: train from scratch", "hf:OWNER/NAME|PATH|none"
+            "where to start; default: the model's public weights (of Ti/16, ti16 inside vitkit); none: from scratch",
+            "ti16|hf:OWNER/NAME|PATH|none",
         ),
     ] = "",
     options: SharedOptions,

@@ -18,6 +18,7 @@ from vitkit.cli.options import (
 )
 from vitkit.errors import ConfigError
 from vitkit.messages import progress_line
+from vitkit.weights.bundled import local_path
 
 
 def inspect(
@@ -62,9 +63,10 @@ def inspect(
     from vitkit.weights.load import load
 
     refuse_urls(images)
-    folder = out or Path(run) / "inspect"
-    if out is None and not Path(run).is_dir():
-        folder = Path("inspect")
+    path = local_path(run)
+    in_run_folder = path is not None and path.is_dir()
+    folder = out or (path / "inspect" if path and in_run_folder else Path("inspect"))
+    if out is None and not in_run_folder:
         for source in images:
             folder = outside_data(Path(source), folder)
     refuse_output_among_images(folder, images)

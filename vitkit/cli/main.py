@@ -26,7 +26,9 @@ from vitkit.errors import Interrupted, VitkitError, did_you_mean
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-VERBS = "demo check fit pretrain resume evaluate probe inspect predict export serve shard cost convert bench".split()
+VERBS = (
+    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench".split()
+)
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 MORE_HELP = (
     "Every verb, before it or after it:",
@@ -43,6 +45,19 @@ MORE_HELP = (
     "",
     "docs/command-line.md describes exit codes, --json and environment variables.",
 )
+SYNONYMS = {  # the words that other tools use
+    "fit": "train finetune fine-tune tune",
+    "resume": "continue restart",
+    "evaluate": "eval val validate test score",
+    "probe": "knn linear fewshot few-shot",
+    "predict": "classify infer inference",
+    "inspect": "attention visualize visualise",
+    "export": "onnx",
+    "serve": "deploy",
+    "check": "verify",
+    "cost": "info summary flops params",
+    "bench": "benchmark",
+}
 RENAMED = {"export": {"--pictures": "--images"}}  # old options, accepted for one release
 
 
@@ -63,7 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"vitkit {__version__}")
         return
     if verb not in VERBS:
-        _fail("vitkit", f"there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
+        meant = [ours for ours, theirs in SYNONYMS.items() if verb.lower().replace("_", "-") in theirs.split()]
+        suggestion = f"; did you mean {meant[0]}?" if meant else did_you_mean(verb, VERBS)
+        _fail("vitkit", f"there is no verb {verb!r}{suggestion}\n  verbs  {', '.join(VERBS)}")
     command = f"vitkit {verb}"
     if verb not in DISTRIBUTED and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         _fail(

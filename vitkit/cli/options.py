@@ -24,7 +24,7 @@ def option(help: str, metavar: str) -> Any:
     return arg(help=help, metavar=metavar, help_behavior_hint="")
 
 
-Run = Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file or hf:OWNER/NAME")]
+Run = Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file, hf:OWNER/NAME or ti16")]
 Data = Annotated[
     Positional[str], arg(metavar="DATA", help="a folder, .zip, manifest, shards, arrays, hf:NAME, fashion")
 ]

@@ -17,7 +17,7 @@ def pretrain(
         ),
     ] = None,
     model: Model = None,
-    weights: Annotated[str, option("where to start; default: from scratch", "hf:OWNER/NAME|PATH")] = "",
+    weights: Annotated[str, option("where to start; default: from scratch", "ti16|hf:OWNER/NAME|PATH")] = "",
     options: SharedOptions,
 ) -> None:
     """Train a model to fine-tune later: from labels, or from images by masked patches.

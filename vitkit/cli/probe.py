@@ -48,10 +48,10 @@ def probe(
 
     from dataclasses import asdict
 
+    from vitkit.compute.features import FeatureExtractor, write_features
     from vitkit.compute.inference import check_precision
     from vitkit.data.sources.open import open_data
     from vitkit.devices import pick_device, pick_workers
-    from vitkit.evaluate.features import FeatureExtractor, write_features
     from vitkit.evaluate.printing import print_probe
     from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method
     from vitkit.evaluate.probe import probe as probe_features

@@ -27,7 +27,8 @@ def serve(
     runs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "run folders, weights files or hf:OWNER/NAME, each optionally with a name for clients", "RUN…|NAME=RUN…"
+            "run folders, weights files, hf:OWNER/NAME or ti16, each optionally with a name for clients",
+            "RUN…|NAME=RUN…",
         ),
     ],
     host: Annotated[str, arg(help="address to listen on; 0.0.0.0 is open to other machines")] = "127.0.0.1",

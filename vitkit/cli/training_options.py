@@ -41,7 +41,7 @@ class TrainingOptions:
         tyro.conf.UseAppendAction,
         arg(
             name="set",
-            help="any other setting, such as schedule.warmup=100",
+            help="any other setting, such as schedule.warmup=100; `vitkit list settings` has all of them",
             metavar="KEY=VALUE…",
             help_behavior_hint="",
         ),

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from vitkit.compute.inference import Precision, for_inference
+from vitkit.data.batch import Batch
 from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import EvalTransform
@@ -62,7 +63,7 @@ def collect_logits(
     try:
         with torch.no_grad():
             forward = forward_function(model, precision)
-            for loaded in progress(batches, -(-images_of_rank // batch), "evaluating"):
+            for loaded in progress(batches, images_of_rank, "evaluating", Batch.images_read):
                 failures.update(loaded.failures)
                 if len(loaded.images):
                     logits.append(forward(loaded.images.to(device, non_blocking=True)).float().cpu())

@@ -203,7 +203,7 @@ def small_transfer(model: str = "Ti/16") -> Fit:
 
     vitkit fit photos/      ours: 89.7 on Pets from 20 images of each breed (Ti/16, one seed; docs/pets.md)
     """
-    return _sized_transfer(model, batch=32, epochs=30, lr=0.001)
+    return _sized_transfer(model, batch=32, epochs=30, lr=0.003)
 
 
 def medium_transfer(model: str = "Ti/16") -> Fit:
@@ -211,7 +211,7 @@ def medium_transfer(model: str = "Ti/16") -> Fit:
 
     vitkit fit photos/      ours: 91.4 on Pets, 3,680 images (Ti/16, one seed; docs/pets.md), 17 s on an H200
     """
-    return _sized_transfer(model, batch=128, epochs=12, lr=0.003)
+    return _sized_transfer(model, batch=128, epochs=12, lr=0.01)
 
 
 def large_transfer(model: str = "Ti/16") -> Fit:
@@ -219,13 +219,14 @@ def large_transfer(model: str = "Ti/16") -> Fit:
 
     vitkit fit photos/
     """
-    config = _sized_transfer(model, batch=512, epochs=8, lr=0.01)
+    config = _sized_transfer(model, batch=512, epochs=8, lr=0.03)
     return replace(config, augment=replace(config.augment, mixup=0.1))
 
 
 def _sized_transfer(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
     return Fit(
         model=model,
+        start="auto",
         batch=batch,
         epochs=epochs,
         lr=lr,

@@ -15,10 +15,17 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
 from vitkit.errors import ConfigError
 from vitkit.model.variants import configure
-from vitkit.weights.bundled import BUNDLED
+from vitkit.weights.bundled import local_path
 from vitkit.weights.public import DEFAULTS
 
 DEFAULT_MODEL = "Ti/16"
+# what a head fitted on frozen features depends on; who sets anything else asks for training
+SETTINGS_OF_A_HEAD = frozenset(
+    "data label out objective recipe seed split_seed model weights image channels resize start balance priors test dev"
+    " max_failed device precision workers".split()
+)
+THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds by, where there are no others
+THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
 
 
 def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
@@ -42,21 +49,35 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
         if not settings.get("model"):
             tables["model"] = ""
     config = toml.from_tables(toml.merge(tables, settings))
-    _refuse_unused(settings if explicit is None else explicit, config, data)
+    explicit = settings if explicit is None else explicit
+    if config.start == "auto" and explicit.keys() - SETTINGS_OF_A_HEAD:
+        config = replace(config, start="full")
+    _refuse_unused(explicit, config, data)
     if Path(config.data).exists() and config.data != fashion.NAME:  # a run can be resumed from any directory
         config = replace(config, data=str(Path(config.data).absolute()))
+    if "dev" not in settings and _needs_thresholds(config, data):
+        config = replace(config, dev=THRESHOLD_DEV)
     return resolve_weights(config), data, f"{name}: {reason}"
+
+
+def _needs_thresholds(config: Fit, data: Data) -> bool:
+    """Return whether images should be held out to choose the thresholds of a multi-label model, as there are no others.
+
+    Images that are scored cannot serve: thresholds that are chosen on them would raise the score.
+    """
+    if not data.multilabel or config.objective != "labels":
+        return False
+    splits = partition(data, **config.partition)
+    return splits.to_choose_by is None and len(splits.train) >= THRESHOLD_IMAGES
 
 
 def resolve_weights(config: Fit) -> Fit:
     """Replace the weights "default" by the name of the variant's public checkpoint, and a path by an absolute one."""
     if config.weights == "none":
         return replace(config, model=config.model or DEFAULT_MODEL)
-    if config.weights in BUNDLED:
-        return config
     if config.weights != "default":
-        path = Path(config.weights)  # a run can be resumed from any directory
-        return replace(config, weights=str(path.absolute())) if path.exists() else config
+        path = local_path(config.weights)  # a run can be resumed from any directory
+        return replace(config, weights=str(path.absolute())) if path and path.exists() else config
     model = config.model or DEFAULT_MODEL
     public = DEFAULTS.get(model)
     if public is None:
@@ -76,6 +97,11 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         raise _unused("masked", "objective = masked-patch")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    if config.start == "head":
+        for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
+            raise _unused(name, "start = full")
+    if "priors" in explicit and not config.balance:
+        raise _unused("priors", "balance above 0")
     for name in ("lr_candidates", "lr_dev"):
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")

@@ -8,6 +8,7 @@ from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, c
 from vitkit.errors import ConfigError
 
 Objective = Literal["labels", "masked-patch"]
+Start = Literal["auto", "head", "full"]
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
 
@@ -120,7 +121,9 @@ class Fit:
     options: Mapping[str, Any] = setting(
         dict, "options of the architecture, as of vitkit.create, for training from scratch"
     )
-    weights: str = setting("default", "where to start: default (the model's public weights), hf:OWNER/NAME, PATH, none")
+    weights: str = setting(
+        "default", "where to start: default (the model's public weights), ti16, hf:OWNER/NAME, PATH, none"
+    )
     image: tuple[int, int] | None = setting(
         None, "height and width of the model's input in pixels", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 224 without any"
     )
@@ -135,6 +138,9 @@ class Fit:
     dropout: float | None = setting(None, "share of activations set to zero", SHARE, unset=OF_THE_WEIGHTS)
     stochastic_depth: float | None = setting(
         None, "chance of skipping the last block for an image; earlier blocks less", SHARE, unset=OF_THE_WEIGHTS
+    )
+    start: Start = setting(
+        "full", "what to train: the head alone, on frozen features; or the full model; auto: the head on a CPU"
     )
     freeze: int = setting(0, "first blocks to freeze, with all below them; -1: all but the head", Bounds(at_least=-1))
 
@@ -167,6 +173,11 @@ class Fit:
         0.0,
         "weight of rare classes in the loss: (mean count / count) ** balance; 0: as they come, 1: all classes the same",
         ZERO_OR_MORE,
+    )
+    priors: Literal["balanced", "data"] = setting(
+        "balanced",
+        "with balance, the class shares that probabilities assume: balanced, as in training, finds more rare classes; "
+        "data, the data's own shares, is calibrated",
     )
     augment: Augmentation = setting(Augmentation, "the augmentation of training images")
     masked: Masked = setting(Masked, "masked patch prediction")

@@ -17,7 +17,8 @@ import tomli_w
 from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
 
-DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "recompute", "compile")  # at the start of a run
+# by the run itself, when it starts
+DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "start", "recompute", "compile")
 OPTIMIZERS: dict[str, type[SGD | Adam | AdamW]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
@@ -108,7 +109,7 @@ def check(tables: Mapping[str, Any]) -> None:
 def to_tables(config: Fit) -> dict[str, Any]:
     """Return settings as nested tables for TOML; None, which TOML lacks, is left out or false."""
     tables = _tables(config)
-    tables["optimizer"] = {"kind": _kind(config.optimizer), **tables["optimizer"]}
+    tables["optimizer"] = {"kind": optimizer_kind(config.optimizer), **tables["optimizer"]}
     return tables
 
 
@@ -143,7 +144,8 @@ def _value(text: str) -> Any:
         return {"True": True, "False": False}.get(text.strip(), text)  # as Python writes them
 
 
-def _kind(optimizer: SGD | Adam | AdamW) -> str:
+def optimizer_kind(optimizer: SGD | Adam | AdamW) -> str:
+    """Return the name of the optimizer in settings: sgd, adam or adamw."""
     return next(name for name, kind in OPTIMIZERS.items() if type(optimizer) is kind)
 
 
@@ -184,8 +186,12 @@ def _dataclass(kind: type, tables: Any, where: str) -> Any:
 
 def _nearest(name: str, known: Iterable[str], where: str) -> str:
     """Suggest the names nearest to a wrong one; people write `warmup` for schedule.warmup."""
-    inside = [] if where else [f"{table}.{name}" for table, names in _INSIDE.items() if name in names]
-    return f"; did you mean {' or '.join(inside)}?" if inside else did_you_mean(name, known)
+    if where:
+        return did_you_mean(name, known)
+    inside = [f"{table}.{name}" for table, names in _INSIDE.items() if name in names]
+    if inside:
+        return f"; did you mean {' or '.join(inside)}?"
+    return did_you_mean(name, known, {last: f"{table}.{last}" for table, names in _INSIDE.items() for last in names})
 
 
 _INSIDE = {

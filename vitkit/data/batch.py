@@ -21,6 +21,10 @@ class Batch:
     epochs: Tensor  # (B,) the epoch of each image
     failures: tuple[tuple[int, str], ...] = ()  # images that could not be decoded: index, reason
 
+    def images_read(self) -> int:
+        """Return how many images were read for this batch, those that could not be decoded included."""
+        return len(self.indices) + len(self.failures)
+
     def to(self, device: torch.device | str) -> Batch:
         """Copy images and labels to the device; from pinned memory the copy is asynchronous.
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from vitkit.data.duplicates import identical_images, near_duplicates
 from vitkit.data.image_info import ImageInfo, ImageInfoCache
+from vitkit.data.label_check import label_warnings
+from vitkit.data.partition import partition
 from vitkit.data.sources.class_labels import missing_class_note
 from vitkit.data.sources.dataset import Data, DataError
-from vitkit.data.sources.splits import training_split
+from vitkit.data.sources.splits import TRAINING_SPLITS
 from vitkit.progress import Progress, no_progress
 from vitkit.text import counted, few
 
-IMBALANCE = 10.0  # largest class over smallest, from which the report has a remark
 CHUNK = 2_000  # images between saves of the cache
 FEW = 10  # images of a class, under which the report has a remark
 LARGE = 4_000_000  # median pixels, from which the report has a remark: 20 ms of a core per image and epoch
@@ -59,6 +60,7 @@ class DataReport:
     duplicates: list[tuple[str, ...]] = field(default_factory=list)  # identical, within a split
     leaks: list[tuple[str, str, str]] = field(default_factory=list)  # key in one split, key in another, similarity
     conflicts: list[tuple[str, str]] = field(default_factory=list)  # identical images with different labels
+    fit_refuses: str = ""  # the error of `vitkit fit` with these data
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -142,18 +144,15 @@ def _check_files(report: DataReport, data: Data, refs: list[ImageRef], infos: li
 
 
 def _check_classes(report: DataReport, data: Data) -> None:
+    _check_trainable(report, data)
     if not data.classes:
         report.remarks.append("unlabelled: good for pre-training, not for fitting a classifier")
         return
     for name, split in data.splits.items():
         per_class = split.per_class(len(data.classes)).tolist()
         report.per_class[name] = dict(zip(data.classes, per_class, strict=True))
-    if len(data.classes) == 1:
-        report.problems.append("there is only one class: nothing to tell apart")
-    try:
-        training = training_split(data)
-    except DataError as error:
-        report.problems.append(str(error).splitlines()[0])
+    training = next((name for name in TRAINING_SPLITS if name in data.splits), None)
+    if training is None:  # which is a problem by now
         return
     counts = report.per_class[training]
     missing = [label for label, count in counts.items() if not count]
@@ -166,11 +165,23 @@ def _check_classes(report: DataReport, data: Data) -> None:
         report.remarks.append(
             f"{counted(len(scarce), 'class has', 'classes have')} fewer than {FEW} images in {training}: {few(scarce)}"
         )
-    present = [count for count in counts.values() if count]
-    if present and max(present) >= IMBALANCE * min(present):
-        report.remarks.append(
-            f"the largest class of {training} has {max(present) / min(present):.0f} times the images of the smallest"
-        )
+    report.remarks += label_warnings(data)
+
+
+def _check_trainable(report: DataReport, data: Data) -> None:
+    """Name what `vitkit fit` would refuse; for unlabelled data, what `vitkit pretrain` would refuse is a problem."""
+    report.fit_refuses = _refusal(data, "labels")
+    refused = report.fit_refuses if data.classes else _refusal(data, "masked-patch")
+    if refused:
+        report.problems.append(f"vitkit {'fit' if data.classes else 'pretrain'} refuses these data: {refused}")
+
+
+def _refusal(data: Data, objective: str) -> str:
+    try:
+        partition(data, objective=objective)
+    except DataError as error:
+        return error.what
+    return ""
 
 
 def _check_duplicates(report: DataReport, data: Data, refs: list[ImageRef], infos: list[ImageInfo]) -> None:

@@ -1,28 +1,24 @@
 """A contact sheet: the model's input, class by class, as one image."""
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from vitkit.data.decode import decode
+from vitkit.data.fonts import Fonts, package_with
 from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
+from vitkit.text import printable
 
 ROWS, COLUMNS = 12, 8
 ENDINGS = (".png", ".jpg", ".jpeg")
 MARK = "vitkit check"  # in the metadata of every sheet, so that no other file is ever overwritten
 TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
-# fonts of many scripts, by their names on Linux, macOS and Windows
-WIDE_FONTS = (
-    "NotoSansCJK-Regular.ttc; NotoSansCJKkr-Regular.otf; NanumGothic.ttf; AppleSDGothicNeo.ttc; "
-    "Arial Unicode.ttf; malgun.ttf; msyh.ttc; DejaVuSans.ttf"
-).split("; ")
 INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
 
 
@@ -30,16 +26,31 @@ def contact_sheet(data: Data, image: tuple[int, int], resize: Resize, channels: 
     """Draw images of each class as the model will see them, after the evaluation transform's crop or squash."""
     transform = EvalTransform(image=image, preprocessing=Preprocessing(resize=resize))
     split = data.splits[next(iter(data.splits))]
-    rows = []
-    for name, members in _classes(data, split):
+    rows, fonts = [], Fonts([data.name, *data.classes[:ROWS]])
+    for name, members in _classes(data, split, fonts):
         chosen = members[np.linspace(0, len(members) - 1, min(COLUMNS, len(members))).astype(int)]
         views = [_view(split, int(index), transform, channels) for index in chosen]
         rows.append((f"{name}  ({len(members):,})", [view for view in views if view is not None]))
     shown = f"the first {ROWS} of {len(data.classes)} classes, " if len(data.classes) > ROWS else ""
-    return _draw(f"{data.name}: the model's input", f"{shown}{transform.describe()[0]}", rows)
+    return _draw(f"{data.name}: the model's input", f"{shown}{transform.describe()[0]}", rows, fonts)
 
 
-def _classes(data: Data, split: Split) -> list[tuple[str, np.ndarray]]:
+def names_without_font(data: Data) -> str:
+    """Say which class names on the sheet no font of this system can draw, and what to do; "" if there are none."""
+    shown = data.classes[:ROWS]
+    fonts = Fonts(shown)
+    if not fonts.absent:
+        return ""
+    names = [
+        f"class {index + 1} is {printable(name)}" for index, name in enumerate(shown) if set(name) & set(fonts.absent)
+    ]
+    return (
+        f"No font on this machine has every letter of some names, so the sheet numbers them: {', '.join(names)}. "
+        f"On Debian and Ubuntu, `apt install {package_with(fonts.absent)}` adds one."
+    )
+
+
+def _classes(data: Data, split: Split, fonts: Fonts) -> list[tuple[str, np.ndarray]]:
     if not data.classes:
         everything = np.arange(len(split))
         return [("unlabelled", members) for members in np.array_split(everything, ROWS) if len(members)]
@@ -47,7 +58,11 @@ def _classes(data: Data, split: Split) -> list[tuple[str, np.ndarray]]:
         np.flatnonzero(split.labels[:, index] if split.labels.ndim == 2 else split.labels == index)
         for index in range(min(len(data.classes), ROWS))
     ]
-    return [(name, members) for name, members in zip(data.classes, rows, strict=False) if len(members)]
+    # a name that no font can draw has its place in the list of classes instead
+    names = [
+        name if fonts.can_draw(name) else f"class {index + 1}: {name}" for index, name in enumerate(data.classes[:ROWS])
+    ]
+    return [(name, members) for name, members in zip(names, rows, strict=True) if len(members)]
 
 
 def _view(split: Split, index: int, transform: EvalTransform, channels: int) -> np.ndarray | None:
@@ -84,18 +99,18 @@ def _is_sheet(path: Path) -> bool:
         return False
 
 
-def _draw(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> Image.Image:
+def _draw(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[np.ndarray]]], fonts: Fonts) -> Image.Image:
     """Draw rows of (class name, images (height, width, C) uint8)."""
     columns = max((len(views) for _, views in rows), default=1)
     width = max(2 * MARGIN + columns * (TILE + GAP), 520)
     height = 2 * MARGIN + 48 + len(rows) * (TILE + LINE + GAP)
     sheet = Image.new("RGB", (width, height), PAPER)
     pen = ImageDraw.Draw(sheet)
-    pen.text((MARGIN, MARGIN), title, INK, _font(18, title))
-    pen.text((MARGIN, MARGIN + 26), _shorten(pen, subtitle, width - 2 * MARGIN), FAINT, _font(12, subtitle))
+    fonts.draw(pen, (MARGIN, MARGIN), fonts.shorten(title, width - 2 * MARGIN, 18), INK, 18)
+    fonts.draw(pen, (MARGIN, MARGIN + 26), fonts.shorten(subtitle, width - 2 * MARGIN, 12), FAINT, 12)
     top = MARGIN + 52
     for name, views in rows:
-        pen.text((MARGIN, top), _shorten(pen, name, width - 2 * MARGIN), INK, _font(12, name))
+        fonts.draw(pen, (MARGIN, top), fonts.shorten(name, width - 2 * MARGIN, 12), INK, 12)
         for column, pixels in enumerate(views):
             sheet.paste(_tile(pixels), (MARGIN + column * (TILE + GAP), top + LINE))
         top += TILE + LINE + GAP
@@ -115,21 +130,3 @@ def _tile(pixels: np.ndarray) -> Image.Image:
         ((TILE - size[0]) // 2, (TILE - size[1]) // 2),
     )
     return tile
-
-
-def _font(size: int, text: str) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    """Return Pillow's own font, or for text in another script one of the system's fonts that has it."""
-    if any(ord(letter) > 0x2FF and not letter.isspace() and letter not in "…–—" for letter in text):
-        for name in WIDE_FONTS:
-            with contextlib.suppress(OSError):
-                return ImageFont.truetype(name, size)
-    return ImageFont.load_default(size)
-
-
-def _shorten(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
-    font = _font(12, text)
-    if pen.textlength(text, font) <= width:
-        return text
-    while text and pen.textlength(text + "…", font) > width:
-        text = text[:-1]
-    return text + "…"

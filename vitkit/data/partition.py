@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import scoring_split, training_split, validation_split
 from vitkit.data.stateless_rng import generator
@@ -25,6 +26,14 @@ class Partition:
     test_name: str  # test, val, or held-out where it was cut from another split
     description: tuple[str, ...]  # "3,680 trainval", …
     held_out: dict[str, Any] | None  # how `test` was cut from a split, so that an evaluation can repeat it
+
+    @property
+    def to_choose_by(self) -> Split | None:
+        """Return the validation images, unless the test images are the same: what is chosen by them is not scored."""
+        one, other = self.validation, self.test
+        if one is not None and other is not None and one.store is other.store and np.isin(one.rows, other.rows).any():
+            return None
+        return one
 
 
 def partition(
@@ -46,8 +55,8 @@ def partition(
     if objective == "masked-patch":  # labels are not read, and nothing is held out
         return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
     train, record = _labelled(train), None
-    _check(data, name, train)
     test_name = _test_name(data, name)
+    check_labels(data, name, train, has_test=test_name is not None)
     if test_name is None:
         record = {"source": name, "share": test, "seed": split_seed, "fingerprint": fingerprint(data, name)}
         train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
@@ -113,24 +122,6 @@ def _rarest(labels: np.ndarray) -> np.ndarray:
     counts = labels.sum(axis=0)
     by_rarity = np.where(labels.astype(bool), counts, np.iinfo(np.int64).max)
     return np.where(labels.any(axis=1), by_rarity.argmin(axis=1), -1)
-
-
-def _check(data: Data, name: str, train: Split) -> None:
-    """Raise an error where there is nothing to learn."""
-    if not data.classes or len(train) == 0:
-        raise DataError(
-            f"{data.name} has no labels to train on.",
-            found=f"{len(data.splits[name]):,} images, {data.kind}",
-            **({"note": data.notes} if data.notes else {}),
-            try_="class folders or a manifest with labels; vitkit pretrain needs none",
-        )
-    present = np.flatnonzero(train.per_class(len(data.classes)))
-    if len(present) < 2 and not data.multilabel:
-        raise DataError(
-            f"{data.name} has training images of one class only, {data.classes[present[0]]}: there is nothing to tell "
-            "apart.",
-            try_="a folder for each of two classes or more; that folder itself, if they are inside it",
-        )
 
 
 def _test_name(data: Data, fitted: str) -> str | None:

@@ -45,7 +45,7 @@ def evaluate(
     name = scoring_split(data) if split is None else _labelled_split(data, split)
     chosen = matched.data.splits[name]
     # the labels of the data decide how to score; a model that was trained on several labels stays multi-label
-    multilabel = chosen.labels.ndim == 2 or bool(model.metadata.provenance.get("multilabel"))
+    multilabel = chosen.labels.ndim == 2 or model.metadata.multilabel
     if real is not None and multilabel:
         raise ConfigError("ImageNet-ReaL scores one prediction per image; this evaluation is multi-label.")
     real_labels = read_real(real, model) if real is not None else None
@@ -72,7 +72,7 @@ def evaluate(
     missing = set(matched.missing)
     known = np.array([label not in missing for label in scored.classes])
     scores: dict[str, Any] = (
-        score_multilabel(scored, result.logits, result.labels, known)
+        score_multilabel(scored, result.logits, result.labels, known, model.metadata.thresholds)
         if multilabel
         else score_single_label(scored, result.logits, result.labels)
     )

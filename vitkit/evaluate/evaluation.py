@@ -25,6 +25,7 @@ class ClassScore:
     precision: float | None  # None: the class was never predicted
     f1: float | None
     average_precision: float | None = None  # multi-label only
+    threshold: float | None = None  # multi-label only: the probability from which it is predicted; None: one half
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.compute.features import Features
 from vitkit.data.stateless_rng import generator
-from vitkit.evaluate.features import Features
 from vitkit.evaluate.metrics import Floats, Ints
 
 L2 = 2.0**10

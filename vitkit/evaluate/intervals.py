@@ -1,10 +1,15 @@
 """95 % confidence intervals of scores, over the choice of the images.
 
-Proportions (top-1, top-5, ReaL) have Wilson's interval. An average over classes is not a proportion of images: its
-standard deviation comes from resampling the images, and its interval is Wilson's for as many images as would give a
-proportion that deviation. Against the bootstrap's percentiles, in simulations with 10 to 100 classes of which some were
-rare, this covered the true macro-F1 in 75 to 97 % of the cases instead of 56 to 95 %, balanced accuracy in 91 to 97
-instead of 91 to 96; it always contains the score itself, and is not a single point when every image is correct.
+Proportions (top-1, top-5, ReaL) have Wilson's interval. Balanced accuracy is a proportion of images with weights: its
+interval is Wilson's for the effective number of images, which is their number where all classes have equally many, so
+that the interval is then that of top-1. In simulations with 2 to 100 classes and 10 to 100 images a class, also ten
+times fewer for some, it covered the true score in 94 to 99.9 % of the cases, and in 84 % where a class had two images.
+
+Other averages over classes have a standard deviation from resampling the images, and Wilson's interval for as many
+images as would give a proportion that deviation. Against the bootstrap's percentiles, in simulations with 10 to 100
+classes of which some were rare, this covered the true macro-F1 in 75 to 97 % of the cases instead of 56 to 95 %.
+
+Both always contain the score itself, and are not a single point when every image is correct.
 
 Shapes: n images, K classes.
 """
@@ -38,6 +43,29 @@ def wilson_interval(value: float, images: float) -> Estimate:
     )
 
 
+def balanced_accuracy_interval(counts: ClassCounts) -> Estimate:
+    """Return the balanced accuracy: a mean over images with weights w that are equal in total for every class.
+
+    The linearised variance of a weighted mean x̄ is Σ w² (x - x̄)², where Σ w = 1 and x is 1 for a correct image, 0 for
+    another. As in top-1's interval, the classes of the images count as drawn, not as fixed. Where a rare class happens
+    to be all correct, that is too small: the number of images that the weights alone are worth, 1 / Σ w² (Kish), is
+    an upper bound of the effective number.
+    """
+    present = counts.images > 0
+    images, recall = counts.images[present], counts.recall[present]
+    value = float(recall.mean())
+    variance = ((recall * (1 - recall) + (recall - value) ** 2) / images).sum() / len(images) ** 2
+    effective = _worth(images)
+    if variance > 0:
+        effective = min(effective, value * (1 - value) / variance)
+    return wilson_interval(value, effective)
+
+
+def _worth(images: NDArray[Any]) -> float:
+    """Return the number of images that are worth as much for a proportion as these, which weigh the classes equally."""
+    return float(len(images) ** 2 / (1 / images).sum())
+
+
 def interval_from_deviation(value: float, deviation: float, images: NDArray[Any]) -> Estimate:
     """Return the interval of an average over classes from its deviation over resamples.
 
@@ -45,8 +73,8 @@ def interval_from_deviation(value: float, deviation: float, images: NDArray[Any]
     as many images as proportions of the same size in every class would be worth together.
     """
     present = images[images > 0]
-    effective = value * (1 - value) / deviation**2 if deviation > 1e-9 else len(present) ** 2 / (1 / present).sum()
-    return wilson_interval(value, float(effective))
+    effective = value * (1 - value) / deviation**2 if deviation > 1e-9 else _worth(present)
+    return wilson_interval(value, effective)
 
 
 def bootstrap_deviations(

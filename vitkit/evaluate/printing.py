@@ -6,6 +6,7 @@ import numpy as np
 
 from vitkit.evaluate.evaluation import ClassScore, Estimate, Evaluation
 from vitkit.evaluate.probe import ProbeResult
+from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.text import counted, few, percent
 
 SHOWN = 5  # weak classes, confusions and skipped images; --json has all of them
@@ -30,11 +31,13 @@ def print_evaluation(evaluation: Evaluation) -> None:
             _print_row(name, f"{percent(estimate.value):>7}   {_interval(estimate)}{note}")
     if evaluation.calibration_error is not None:
         _print_row(
-            "calibration", f"{percent(evaluation.calibration_error):>7}   between confidence and accuracy, on average"
+            "calibration", f"{percent(evaluation.calibration_error):>7}   mean gap between confidence and accuracy"
         )
     _print_row("loss", f"{evaluation.loss:>7.3f}")
     _print_list("weakest", weakest_classes(evaluation))
     _print_list("confused", confusions(evaluation))
+    if warning := recall_warning(evaluation, {}, None):
+        _print_row("warning", warning)
     if evaluation.missing:
         _print_row(
             "missing", f"{counted(len(evaluation.missing), 'class')} only in the model: {few(evaluation.missing)}"
@@ -47,14 +50,17 @@ def print_evaluation(evaluation: Evaluation) -> None:
 
 
 def weakest_classes(evaluation: Evaluation) -> list[str]:
-    """Describe the classes with the lowest recall, or average precision in multi-label evaluations."""
+    """Describe the classes with the lowest recall, or average precision in multi-label evaluations, below 100 %."""
 
     def strength(score: ClassScore) -> float:
         value = score.average_precision if evaluation.multilabel else score.recall
         return float("inf") if value is None else value
 
-    worst = sorted((score for score in evaluation.per_class if score.images), key=strength)[:SHOWN]
     metric = "average precision" if evaluation.multilabel else "recall"
+    worst = sorted((score for score in evaluation.per_class if score.images and strength(score) < 1), key=strength)
+    if not worst:
+        return [f"none; the {metric} of every class is 100 %"]
+    worst = worst[:SHOWN]
     column = max((len(score.name) for score in worst), default=0)
     return [
         f"{score.name:<{column}}  {metric} {percent(strength(score)):>7}, {counted(score.images, 'image')}"

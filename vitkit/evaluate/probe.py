@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitkit.compute.features import FeatureExtractor, Features
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.splits import scoring_split, training_split, validation_split
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate
-from vitkit.evaluate.features import FeatureExtractor, Features
 from vitkit.evaluate.fewshot import SEEDS, SHOTS, FewShotScore, few_shot
 from vitkit.evaluate.held_out import data_to_score
 from vitkit.evaluate.intervals import proportion

@@ -15,7 +15,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 from vitkit.data.sources.dataset import DataError, PackedStrings
 from vitkit.evaluate import metrics, multilabel
 from vitkit.evaluate.evaluation import ClassScore, Mistake
-from vitkit.evaluate.intervals import bootstrap_deviations, interval_from_deviation, proportion
+from vitkit.evaluate.intervals import (
+    balanced_accuracy_interval,
+    bootstrap_deviations,
+    interval_from_deviation,
+    proportion,
+)
 
 MISTAKES = 24
 LARGEST_CONFUSION = 1000  # classes; ImageNet-21k's would have half a billion cells
@@ -36,9 +41,7 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
     scores = metrics.score_images(logits, labels)
     n, classes = logits.shape
     counts = metrics.count_classes(scores.labels, scores.predictions, classes)
-    f1_deviation, accuracy_deviation = bootstrap_deviations(
-        scores.labels, scores.predictions, classes, (metrics.macro_f1, metrics.balanced_accuracy)
-    )
+    (f1_deviation,) = bootstrap_deviations(scores.labels, scores.predictions, classes, (metrics.macro_f1,))
     bins = metrics.reliability_bins(scores.confidence, scores.rank == 0)
     confusion: list[list[int]] = []
     if classes <= LARGEST_CONFUSION:
@@ -48,9 +51,7 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
         "top1": proportion(scores.correct(1), n),
         "top5": proportion(scores.correct(5), n) if classes > 5 else None,
         "macro_f1": interval_from_deviation(metrics.macro_f1(counts), f1_deviation, counts.images),
-        "balanced_accuracy": interval_from_deviation(
-            metrics.balanced_accuracy(counts), accuracy_deviation, counts.images
-        ),
+        "balanced_accuracy": balanced_accuracy_interval(counts),
         "calibration_error": metrics.calibration_error(bins),
         "reliability": bins,
         "per_class": _per_class(images.classes, counts),
@@ -59,14 +60,22 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
     }
 
 
-def score_multilabel(images: ScoredImages, logits: Tensor, labels: Tensor, known: NDArray[np.bool_]) -> dict[str, Any]:
+def score_multilabel(
+    images: ScoredImages,
+    logits: Tensor,
+    labels: Tensor,
+    known: NDArray[np.bool_],
+    thresholds: tuple[float, ...] | None = None,
+) -> dict[str, Any]:
     """Score logits (n, K) against labels (n, K) of 0 and 1, or (n,) where a multi-label model meets single labels.
 
-    Only `known` (K,) classes are scored: the data say nothing about classes that they do not have.
+    Only `known` (K,) classes are scored: the data say nothing about classes that they do not have. A class is predicted
+    from its threshold on, or above one half.
     """
     if labels.ndim == 1:
         labels = one_hot(labels, logits.shape[1])
-    present, predicted = (labels > 0).numpy(), (logits > 0).numpy() & known  # > 0: a probability above one half
+    above = logits > 0 if thresholds is None else logits.sigmoid() >= torch.tensor(thresholds)
+    present, predicted = (labels > 0).numpy(), above.numpy() & known
     if not present.any():
         raise DataError("none of these images has a label that the model knows; there is nothing to score.")
     loss, loss_of_predicted = (_set_loss(logits[:, known], chosen[:, known]) for chosen in (present, predicted))
@@ -84,7 +93,7 @@ def score_multilabel(images: ScoredImages, logits: Tensor, labels: Tensor, known
         "mean_average_precision": interval_from_deviation(
             multilabel.mean_average_precision(precisions), deviation, counts.images
         ),
-        "per_class": _per_class(images.classes, counts, precisions),
+        "per_class": _per_class(images.classes, counts, precisions, thresholds),
         "mistakes": tuple(
             _mistake(
                 images,
@@ -111,13 +120,26 @@ def _set_loss(logits: Tensor, present: NDArray[np.bool_]) -> metrics.Floats:
 
 
 def _per_class(
-    names: tuple[str, ...], counts: metrics.ClassCounts, precisions: metrics.Floats | None = None
+    names: tuple[str, ...],
+    counts: metrics.ClassCounts,
+    precisions: metrics.Floats | None = None,
+    thresholds: tuple[float, ...] | None = None,
 ) -> tuple[ClassScore, ...]:
     columns = [_or_none(column) for column in (counts.recall, counts.precision, counts.f1)]
     areas = [None] * len(names) if precisions is None else _or_none(precisions)
     return tuple(
-        ClassScore(name=name, images=int(images), recall=recall, precision=precision, f1=f1, average_precision=area)
-        for name, images, recall, precision, f1, area in zip(names, counts.images, *columns, areas, strict=True)
+        ClassScore(
+            name=name,
+            images=int(images),
+            recall=recall,
+            precision=precision,
+            f1=f1,
+            average_precision=area,
+            threshold=threshold,
+        )
+        for name, images, recall, precision, f1, area, threshold in zip(
+            names, counts.images, *columns, areas, thresholds or [None] * len(names), strict=True
+        )
     )
 
 

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from vitkit.compute.features import Features
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.stateless_rng import generator
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate
-from vitkit.evaluate.features import Features
 from vitkit.evaluate.intervals import proportion
 from vitkit.text import few
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitkit.data.sources.dataset import Split
 from vitkit.export.exported import ExportedModel
 from vitkit.predict.agreement import Agreement, measure_agreement
 from vitkit.predict.classifier import Classifier
@@ -21,7 +22,6 @@ from vitkit.predict.samples import Pixels, Samples, check_not_empty, other_shape
 from vitkit.progress import Progress, no_progress
 
 TOLERANCE = 1e-4  # of a probability
-THRESHOLD = 0.5  # from which one of several labels is predicted
 BATCH = 16
 
 Item = TypeVar("Item")
@@ -70,7 +70,8 @@ def compare(
     exported: list[NDArray[np.float32]] = []
     labels: list[int] = []
     sizes: set[tuple[int, ...]] = set()
-    for batch in progress(_batches(_with_labels(samples), BATCH), -(-len(samples) // BATCH), "comparing"):
+    decoded = progress(samples, len(samples), "comparing")
+    for batch in _batches(_with_labels(samples.split, decoded), BATCH):
         images = [pixels for _, pixels in batch]
         preprocessed = torch.stack([classifier.transform(pixels) for pixels in images])
         exact.append(to_probabilities(engine.logits(preprocessed), classifier.multilabel))
@@ -84,7 +85,7 @@ def compare(
         np.array(labels),
         samples.description,
         len(sizes),
-        classifier.multilabel,
+        classifier.thresholds,
     )
 
 
@@ -94,10 +95,10 @@ def compare_probabilities(
     labels: NDArray[np.int64],
     data: str,
     sizes: int,
-    multilabel: bool = False,
+    thresholds: Sequence[float] | None = None,
 ) -> Comparison:
     """Compare two (n, K) tables; labels are (n,) class indices, -1 if not known."""
-    agreement = measure_agreement(exact, exported, tie=TOLERANCE, threshold=THRESHOLD if multilabel else None)
+    agreement = measure_agreement(exact, exported, tie=TOLERANCE, thresholds=thresholds)
     known = labels >= 0
     accuracy, file_accuracy = (
         float((probabilities.argmax(axis=1) == labels)[known].mean()) if known.any() else None
@@ -113,11 +114,11 @@ def compare_probabilities(
     )
 
 
-def _with_labels(samples: Samples) -> Iterator[tuple[int, Pixels]]:
+def _with_labels(split: Split, decoded: Iterable[tuple[int, Pixels]]) -> Iterator[tuple[int, Pixels]]:
     """Yield label and pixels; the label is -1 for crops and for data with several labels an image."""
-    one_label = samples.split.labels.ndim == 1
-    for number, (index, pixels) in enumerate(samples):
-        yield int(samples.split.labels[index]) if one_label else -1, pixels
+    one_label = split.labels.ndim == 1
+    for number, (index, pixels) in enumerate(decoded):
+        yield int(split.labels[index]) if one_label else -1, pixels
         if number == 0:
             yield from ((-1, crop) for crop in other_shapes(pixels))
 

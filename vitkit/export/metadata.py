@@ -23,6 +23,7 @@ def build_metadata(classifier: Classifier, input: ExportInput, precision: str) -
         **record_of(classifier.model),
         "labels": list(classifier.labels),
         "multilabel": classifier.multilabel,
+        **({"thresholds": list(classifier.thresholds)} if classifier.thresholds is not None else {}),
         "image": list(classifier.transform.image),
         "channels": classifier.model.config.channels,
         "input": input,

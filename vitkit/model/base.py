@@ -26,6 +26,17 @@ class Metadata:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     provenance: Mapping[str, Any] = field(default_factory=dict)  # where the weights come from
 
+    @property
+    def multilabel(self) -> bool:
+        """Return whether each class is predicted on its own: cat yes, dog yes."""
+        return bool(self.provenance.get("multilabel"))
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """Return the probability from which each class of a multi-label model is predicted; None: from 0.5 on."""
+        values = self.provenance.get("thresholds") if self.multilabel else None
+        return tuple(map(float, values)) if values and self.labels and len(values) == len(self.labels) else None
+
 
 Config = TypeVar("Config", bound=ModelConfig)
 

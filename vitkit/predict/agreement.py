@@ -4,6 +4,7 @@ Shapes: n images, K classes.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,21 +16,22 @@ class Agreement:
     """`same` and `agree` differ in ties: two classes that the exact model itself can hardly tell apart."""
 
     images: int
-    same: int  # images with the same most likely class and, with a threshold, the same classes above it
+    same: int  # images with the same most likely class and, with thresholds, the same classes above them
     agree: int  # images with that class, or with another that the exact model finds as likely within the tie
     largest: float  # the largest difference of any probability
 
 
 def measure_agreement(
-    exact: NDArray[np.float32], other: NDArray[np.float32], *, tie: float, threshold: float | None = None
+    exact: NDArray[np.float32], other: NDArray[np.float32], *, tie: float, thresholds: Sequence[float] | None = None
 ) -> Agreement:
     """Compare two (n, K) tables of probabilities; nan agrees with nothing."""
     rows = np.arange(len(exact))
     first, answer = exact.argmax(axis=1), other.argmax(axis=1)
     finite = np.isfinite(exact).all(axis=1) & np.isfinite(other).all(axis=1)
     same = (first == answer) & finite
-    if threshold is not None:
-        same &= ((exact >= threshold) == (other >= threshold)).all(axis=1)
+    if thresholds is not None:
+        limits = np.array(thresholds, np.float32)
+        same &= ((exact >= limits) == (other >= limits)).all(axis=1)
     return Agreement(
         images=len(exact),
         same=int(same.sum()),

@@ -26,7 +26,7 @@ from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model, shared_copy
 from vitkit.predict.engines import Engine, exact_engine
 from vitkit.predict.inputs import SINGLE_IMAGE, ImageInput, file_name, not_an_image, preprocess
-from vitkit.predict.prediction import Prediction, to_probabilities
+from vitkit.predict.prediction import THRESHOLD, Prediction, to_probabilities
 from vitkit.weights.load import load
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Classifier:
     """A trained model that classifies images, with the same results as `vitkit evaluate`.
 
-    source   a run folder, a weights file, hf:OWNER/NAME or a model
+    source   a run folder, a weights file, hf:OWNER/NAME, "ti16" (inside vitkit) or a model
     device   "auto", "cpu", "cuda", "cuda:1" …; default: cpu, or the device of the given model
     image    another size than the model's own; positions are resized
     labels   class names, in the order of the logits, for weights that carry none
@@ -73,7 +73,10 @@ class Classifier:
             metadata = self.model.metadata = replace(metadata, labels=tuple(labels))
         # other people's weights may carry no names; an index is still an answer
         self.labels = metadata.labels or tuple(map(str, range(config.classes)))
-        self.multilabel = bool(metadata.provenance.get("multilabel"))  # each class on its own: cat yes, dog yes
+        self.multilabel = metadata.multilabel  # each class on its own: cat yes, dog yes
+        self.thresholds: tuple[float, ...] | None = None  # the probability from which each class is predicted
+        if self.multilabel:
+            self.thresholds = metadata.thresholds or (THRESHOLD,) * config.classes
         self.preprocess = preprocess(self.model)  # image in any form → (C, height, width); DecodeError if unreadable
         self.transform = self.preprocess.transform
         self.engine: Engine = exact_engine(self.model, self.device)
@@ -109,9 +112,9 @@ class Classifier:
         for index, image in enumerate(images):
             try:
                 batch.append((index, self.preprocess(image)))
-                predictions.append(Prediction(self.labels, name=file_name(image)))
+                predictions.append(self.prediction(name=file_name(image)))
             except DecodeError as error:
-                predictions.append(Prediction(self.labels, name=file_name(image), error=str(error)))
+                predictions.append(self.prediction(name=file_name(image), error=str(error)))
             if len(batch) == self.engine.batch:
                 self._predict(batch, predictions)
         self._predict(batch, predictions)
@@ -124,6 +127,13 @@ class Classifier:
             for (index, _), row in zip(batch, rows, strict=True):
                 predictions[index] = replace(predictions[index], probabilities=row)
             batch.clear()
+
+    def prediction(
+        self, probabilities: NDArray[np.float32] | None = None, *, name: str | None = None, error: str | None = None
+    ) -> Prediction:
+        """Return a prediction of this classifier's classes from (K,) probabilities, or with an error instead."""
+        row = np.empty(0, np.float32) if probabilities is None else probabilities
+        return Prediction(self.labels, row, name=name, error=error, thresholds=self.thresholds)
 
     def probabilities(self, images: Tensor) -> NDArray[np.float32]:
         """(B, C, height, width), preprocessed → (B, K)."""

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from vitkit.errors import DecodeError
 
+THRESHOLD = 0.5  # from which a class of a multi-label model is predicted, where none was chosen
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -20,12 +22,13 @@ class Answer:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """A prediction has a `label`, a `probability` and `top(5)`, or an `error` instead."""
+    """A prediction has a `label`, a `probability`, `top(5)` and what is `predicted`, or an `error` instead."""
 
     labels: tuple[str, ...]
     probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))  # (K,)
     name: str | None = None  # of the file, if it was one
     error: str | None = None  # why the image could not be read or predicted
+    thresholds: tuple[float, ...] | None = None  # of a multi-label model: the probability from which a class applies
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.probabilities).all():  # nan would come first in every order, and JSON has none
@@ -46,10 +49,27 @@ class Prediction:
         order = np.argsort(-self.probabilities, kind="stable")[:count]
         return [Answer(self.labels[index], float(self.probabilities[index]), int(index)) for index in order]
 
+    @property
+    def predicted(self) -> list[Answer]:
+        """Return the classes from their thresholds on, maybe none; without thresholds, the most likely class."""
+        if self.thresholds is None:
+            return self.top(1)
+        return [answer for answer in self.top(len(self.labels)) if self.applies(answer)]
+
+    def applies(self, answer: Answer) -> bool:
+        """Return whether a class is among those predicted."""
+        if self.thresholds is None:
+            return answer.index == int(np.argmax(self.probabilities))
+        return bool(self.probabilities[answer.index] >= np.float32(self.thresholds[answer.index]))
+
     def record(self, count: int = 5) -> Mapping[str, Any]:
         """Return a row for JSON; an image that could not be read has a reason and no answers."""
         answers = [] if self.error is not None else [dict(vars(answer)) for answer in self.top(count)]
-        return with_first_answer({"image": self.name, "error": self.error, "answers": answers})
+        row = with_first_answer({"image": self.name, "error": self.error, "answers": answers})
+        if self.thresholds is None:
+            return row
+        labels = [] if self.error is not None else [answer.label for answer in self.predicted]
+        return {**row, "predicted": labels}  # of a multi-label model: none or several
 
     def __repr__(self) -> str:
         if self.error is not None:
@@ -61,13 +81,8 @@ class Prediction:
 def with_first_answer(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with the most likely class as `label` and `probability` as well: the form of files and HTTP."""
     first = row["answers"][0] if row["answers"] else {"label": None, "probability": None}
-    return {
-        "image": row["image"],
-        "error": row["error"],
-        "label": first["label"],
-        "probability": first["probability"],
-        "answers": row["answers"],
-    }
+    best = {"label": first["label"], "probability": first["probability"]}
+    return {"image": row["image"], "error": row["error"], **best, **row}
 
 
 def to_probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:

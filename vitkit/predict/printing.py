@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from vitkit.predict.prediction import Prediction
+from vitkit.predict.prediction import Answer, Prediction
 
 FEW = 6  # images that get bars
 BAR = 24  # characters of a probability of 1
@@ -34,8 +34,16 @@ def _bars(prediction: Prediction, top: int) -> list[str]:
         return [name, f"  no prediction: {prediction.error}"]
     return [
         name,
-        *(f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}" for answer in prediction.top(top)),
+        *(
+            f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}{_mark(prediction, answer)}"
+            for answer in prediction.top(top)
+        ),
     ]
+
+
+def _mark(prediction: Prediction, answer: Answer) -> str:
+    """Return a mark for the classes that a multi-label model predicts, those from their thresholds on."""
+    return " ✓" if prediction.thresholds is not None and prediction.applies(answer) else ""
 
 
 def _bar(share: float) -> str:
@@ -49,7 +57,7 @@ def _line(prediction: Prediction, name: str, top: int, room: int | None) -> str:
         return f"{name}  no prediction: {prediction.error}"
     line = name
     for index, answer in enumerate(prediction.top(top)):
-        more = f"  {answer.label} {answer.probability:.1%}"
+        more = f"  {answer.label} {answer.probability:.1%}{_mark(prediction, answer)}"
         if index and room is not None and len(line) + len(more) > room:
             break
         line += more

@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,20 @@ def check_output_path(path: Path) -> None:
 
 
 def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
-    """Yield a header, image, error, label_1, probability_1, label_2, …, and a line for each row."""
+    """Yield a header, image, error, label_1, probability_1, label_2, …, and a line for each row.
+
+    Rows of a multi-label model have the column `predicted`: the classes from their thresholds on, separated by |.
+    """
+    rows, multilabel = _are_multilabel(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["image", "error", *(f"{name}_{rank}" for rank in range(1, top + 1) for name in ("label", "probability"))]
+        [
+            "image",
+            "error",
+            *["predicted"] * multilabel,
+            *(f"{name}_{rank}" for rank in range(1, top + 1) for name in ("label", "probability")),
+        ]
     )
     yield text.getvalue()
     for row in rows:
@@ -49,8 +58,16 @@ def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
         text.truncate()
         values = [value for answer in row["answers"] for value in (answer["label"], answer["probability"])]
         # as many fields in each row: strict parsers, Arrow's among them, refuse the whole file otherwise
-        writer.writerow([row["image"], row["error"] or "", *values, *[""] * (2 * top - len(values))])
+        labels = ["|".join(row.get("predicted", ()))] if multilabel else []
+        writer.writerow([row["image"], row["error"] or "", *labels, *values, *[""] * (2 * top - len(values))])
         yield text.getvalue()
+
+
+def _are_multilabel(rows: Iterable[Row]) -> tuple[Iterator[Row], bool]:
+    """Return the rows, and whether the first of them is of a multi-label model."""
+    remaining = iter(rows)
+    first = list(islice(remaining, 1))
+    return chain(first, remaining), any("predicted" in row for row in first)
 
 
 def _write_csv(path: Path, rows: Iterable[Row], top: int) -> None:
@@ -64,8 +81,12 @@ def _write_jsonl(path: Path, rows: Iterable[Row], top: int) -> None:
 
 
 def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
-    """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls."""
+    """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls.
+
+    Rows of a multi-label model have the list `predicted` as well.
+    """
     arrow, parquet = _pyarrow()
+    remaining, multilabel = _are_multilabel(rows)
     schema = arrow.schema(
         [
             ("image", arrow.string()),
@@ -74,9 +95,9 @@ def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
             ("probability", arrow.float32()),
             ("labels", arrow.list_(arrow.string())),
             ("probabilities", arrow.list_(arrow.float32())),
+            *([("predicted", arrow.list_(arrow.string()))] if multilabel else []),
         ]
     )
-    remaining = iter(rows)
     with parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(remaining, GROUP)):
             writer.write_table(arrow.Table.from_pylist([_flat(row) for row in group], schema=schema))
@@ -91,6 +112,7 @@ def _flat(row: Row) -> dict[str, Any]:
         "probability": answers[0]["probability"] if answers else None,
         "labels": [answer["label"] for answer in answers] or None,
         "probabilities": [answer["probability"] for answer in answers] or None,
+        "predicted": None if row["error"] else row.get("predicted"),
     }
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from vitkit.compute.features import weights_hash
 from vitkit.data.loader import Batch, SplitDataset, sequential_batches
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.errors import ConfigError
-from vitkit.evaluate.features import weights_hash
 from vitkit.model.variants import name_of
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.failures import Failures
@@ -42,12 +42,12 @@ def predict_files(
 
 def _predict_batch(classifier: Classifier, split: Split, batch: Batch) -> list[Prediction]:
     predictions = {
-        index: Prediction(classifier.labels, name=split.keys[index], error=reason) for index, reason in batch.failures
+        index: classifier.prediction(name=split.keys[index], error=reason) for index, reason in batch.failures
     }
     if len(batch.images):
         rows = classifier.probabilities(batch.images)
         for index, row in zip(batch.indices.tolist(), rows, strict=True):
-            predictions[index] = Prediction(classifier.labels, row, name=split.keys[index])
+            predictions[index] = classifier.prediction(row, name=split.keys[index])
     return [predictions[index] for index in sorted(predictions)]
 
 

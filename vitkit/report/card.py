@@ -4,8 +4,9 @@ It may be published, so it describes the model and its scores and names no path 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -140,7 +141,12 @@ def _use(run: RunData) -> str:
             "",
             f'model = vitkit.load("{source}")   # the torch module itself',
         ]
-        shell = [f"vitkit predict {source} photos/ --out predictions.csv", f"vitkit evaluate {source} DATA"]
+        shell = [
+            f"vitkit predict {source} photos/ --out predictions.csv",
+            f"vitkit serve {source}",
+            f"vitkit export {source} --to onnx",
+            f"vitkit evaluate {source} DATA",
+        ]
     shell.append(f"vitkit fit DATA --weights {source}")
     return "\n".join(
         ["## How to use it", "", "```python", "import vitkit", "", *python, "```", "", "```", *shell, "```"]
@@ -164,6 +170,7 @@ def _training(run: RunData) -> str:
         ("data", escape(run.data_title)),
         ("images", images),
         ("started from", escape(_start(run))),
+        ("trained weights", escape(run.trained_weights or NOT_RECORDED)),
         ("recipe", escape((run.config.recipe if run.config else "") or NOT_RECORDED)),
         ("steps", f"{run.lookup('kept_step') or run.steps_done:,}" if run.steps_done else NOT_RECORDED),
         *tables.cost_table(run),
@@ -179,7 +186,14 @@ def _start(run: RunData) -> str:
         return NOT_RECORDED
     if run.config.weights == "none":
         return "random weights"
-    return _base_model(run) or Path(run.config.weights).name
+    name, title = _base_model(run) or Path(run.config.weights).name, _initial_weights(run).get("title")
+    return f"{name} ({title})" if title else name
+
+
+def _initial_weights(run: RunData) -> Mapping[str, Any]:
+    """Return the provenance of the weights that the run started from, as far as they carried one."""
+    before = (run.model_json.get("provenance") or {}).get("before")
+    return before if isinstance(before, Mapping) else {}
 
 
 def _limits(run: RunData) -> str | None:
@@ -191,7 +205,7 @@ def _limits(run: RunData) -> str | None:
 
 def _weaknesses(run: RunData, evaluation: Evaluation) -> list[str]:
     sentences = [f"The scores hold for images like those of {escape(run.data_title)}; others may score lower."]
-    weakest = [score for score in summary.weakest_first(evaluation) if score.images][:WEAKEST]
+    weakest = summary.weak_classes(evaluation)[:WEAKEST]
     if weakest and not evaluation.multilabel:
         classes = ", ".join(f"{escape(score.name)} (recall {percent(score.recall)})" for score in weakest)
         sentences.append(f"Weakest classes: {classes}.")
@@ -207,7 +221,9 @@ def _weaknesses(run: RunData, evaluation: Evaluation) -> list[str]:
 def _licence(run: RunData) -> str:
     name = _licence_name(run)
     if name == "unknown":
-        return "## Licence\n\nNot stated; the licences of the data and of the initial weights may apply."
+        initial = _initial_weights(run).get("license")
+        weights = f"the initial weights ({escape(initial)})" if initial else "the initial weights"
+        return f"## Licence\n\nNot stated; the licences of the data and of {weights} may apply."
     return f"## Licence\n\n{escape(name)}"
 
 

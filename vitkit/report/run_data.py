@@ -72,6 +72,17 @@ class RunData:
         return (self.lookup("objective") or (self.config.objective if self.config else "labels")) == "masked-patch"
 
     @property
+    def trained_weights(self) -> str:
+        """Return which weights the run trained, in words: a head on frozen features is not a fine-tuned model."""
+        if self.lookup("head"):
+            return "only the head was trained, on frozen features"
+        if self.config is None or self.pretrained:
+            return ""
+        if self.config.freeze:
+            return "the head was trained" if self.config.freeze == -1 else "the upper layers were trained"
+        return "all weights were trained" if self.config.weights == "none" else "all weights were fine-tuned"
+
+    @property
     def finished(self) -> bool:
         return self.lookup("finished") is not None
 
@@ -95,6 +106,8 @@ class RunData:
     @property
     def trained_images(self) -> int | None:
         """Return the number of training images, fewer than the split has where some were held out."""
+        if self.lookup("head", "images"):
+            return self.lookup("head", "images")
         steps, batch, epochs = (self.lookup("plan", name) for name in ("steps", "batch", "epochs"))
         if steps and batch and epochs:
             return round(steps * batch / epochs)

@@ -7,6 +7,7 @@ import numpy as np
 
 from vitkit.cost import FLOPS_PER_TRAINED_MAC
 from vitkit.evaluate.evaluation import ClassScore, Evaluation
+from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.report.run_data import RunData
 from vitkit.text import counted, few, interval, percent
 
@@ -30,14 +31,17 @@ def title(run: RunData) -> str:
 
 
 def headline(run: RunData) -> str:
-    """Return a line such as "90.9 % top-1 (89.9 – 91.8), 3,669 test images, 37 classes"."""
-    evaluation = run.evaluation
+    """Return "90.9 % top-1 (89.9 – 91.8), 3,669 test images, 37 classes; all weights were fine-tuned"."""
+    evaluation, trained = run.evaluation, f"; {run.trained_weights}" if run.trained_weights else ""
     if evaluation is not None:
         score = evaluation.headline
         return (
             f"{percent(score.value)} {score_name(evaluation)} ({interval(score.low, score.high)}), "
             f"{counted(evaluation.images, f'{evaluation.split} image')}, {counted(len(evaluation.classes), 'class')}"
+            f"{trained}"
         )
+    if run.lookup("head"):
+        return f"{run.trained_weights}; not evaluated"
     length = f"{counted(run.steps_done, 'step')}" if run.steps_done else "an unknown number of steps"
     if run.pretrained:
         return f"pre-trained by masked patch prediction for {length}"
@@ -52,10 +56,20 @@ def weakest_first(evaluation: Evaluation) -> list[ClassScore]:
     """Sort classes by recall, or by average precision if multi-label; classes without images come last."""
 
     def strength(score: ClassScore) -> tuple[bool, float, str]:
-        value = score.average_precision if evaluation.multilabel else score.recall
+        value = _strength(evaluation, score)
         return value is None, value or 0.0, score.name
 
     return sorted(evaluation.per_class, key=strength)
+
+
+def weak_classes(evaluation: Evaluation) -> list[ClassScore]:
+    """Return the classes whose recall, or average precision if multi-label, is below 100 %, the weakest first."""
+    scores = weakest_first(evaluation)
+    return [score for score in scores if (value := _strength(evaluation, score)) is not None and value < 1]
+
+
+def _strength(evaluation: Evaluation, score: ClassScore) -> float | None:
+    return score.average_precision if evaluation.multilabel else score.recall
 
 
 def most_confused(evaluation: Evaluation, most: int) -> list[ConfusedPair]:
@@ -101,7 +115,19 @@ def problems(run: RunData) -> list[str]:
     skipped = {str(row.get("image", row.get("picture"))): str(row.get("reason")) for row in run.skipped_images}
     if skipped:
         sentences.append(f"Training skipped {counted(len(skipped), 'image')}: {_with_reasons(skipped)}.")
+    if run.config is not None and run.config.balance and run.config.priors == "balanced" and not run.pretrained:
+        sentences.append(
+            f"The loss gave rare classes more weight (balance {run.config.balance:g}), and probabilities follow it: "
+            "they assume other shares of the classes than the data have, and those of rare classes may be too high."
+        )
     if run.evaluation is not None:
+        counts = (run.lookup("data", "counts", run.training_split) if run.training_split else None) or {}
+        warning = recall_warning(run.evaluation, counts, run.config.balance if run.config else None)
+        sentences += [warning] if warning else []
+        if run.evaluation.multilabel and all(score.threshold is None for score in run.evaluation.per_class):
+            sentences.append(
+                "A label is predicted above a probability of 50 %: no threshold was chosen for each class."
+            )
         sentences += _evaluation_problems(run.evaluation)
     if run.unreadable_files:
         sentences.append(f"This folder's {few(run.unreadable_files, NAMED)} could not be read in full.")

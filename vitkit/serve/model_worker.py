@@ -107,14 +107,14 @@ class ModelWorker:
     async def _predict(self, content: bytes, request: object, with_input: bool) -> WorkerPrediction:
         decoded = await self._decode(content, self._preprocess_with_png if with_input else self._preprocess)
         if isinstance(decoded, str):
-            return WorkerPrediction(Prediction(self.classifier.labels, error=decoded))
+            return WorkerPrediction(self.classifier.prediction(error=decoded))
         image, png = decoded if isinstance(decoded, tuple) else (decoded, None)
         return WorkerPrediction(self._prediction(await self.predict_batcher.submit(image, request)), png)
 
     def _prediction(self, probabilities: Floats) -> Prediction:
         if not np.isfinite(probabilities).all():
-            return Prediction(self.classifier.labels, error=NOT_FINITE)
-        return Prediction(self.classifier.labels, probabilities)
+            return self.classifier.prediction(error=NOT_FINITE)
+        return self.classifier.prediction(probabilities)
 
     async def _embed(self, content: bytes, request: object) -> schema.ImageEmbedding:
         image = await self._decode(content, self._preprocess)
@@ -134,7 +134,7 @@ class ModelWorker:
         views = [layer_view.label for layer_view in attention_layers(vit, layers)]
         decoded = await self._decode(content, self._frame)
         if isinstance(decoded, str):
-            return Prediction(self.classifier.labels, error=decoded)
+            return self.classifier.prediction(error=decoded)
         framed, image = decoded
         request = object()
         (maps, rolled_out), probabilities = await _gather(
@@ -209,6 +209,7 @@ class ModelWorker:
             image=model.config.image,
             classes=list(classifier.labels),
             multilabel=classifier.multilabel,
+            thresholds=None if classifier.thresholds is None else list(classifier.thresholds),
             views=[view.label for view in attention_layers(vit)] if vit else [],
             heads=vit.config.heads if vit else 0,
             grid=vit.config.grid if vit else None,
@@ -219,7 +220,12 @@ class ModelWorker:
 
 def prediction_response(predicted: WorkerPrediction, top: int, name: str | None = None) -> schema.ImagePrediction:
     """Return the JSON form of a prediction with its `top` most probable classes; `name` is the file's."""
-    row = replace(predicted.prediction, name=name).record(top)
+    prediction = replace(predicted.prediction, name=name)
+    answers = [] if prediction.error is not None else prediction.top(top)
+    row = {
+        **prediction.record(top),
+        "answers": [{**vars(answer), "predicted": prediction.applies(answer)} for answer in answers],
+    }
     content = schema.ImagePrediction.model_validate(row)
     if predicted.model_input is not None:
         content.seen = predicted.model_input  # left unset otherwise, so that the response has no such key

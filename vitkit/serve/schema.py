@@ -31,6 +31,10 @@ class ClassProbability(BaseModel):
     label: str
     probability: float
     index: int = Field(description="index of the class in the model's logits")
+    predicted: bool = Field(
+        description="whether the model predicts this class: the most probable one; in a multi-label model, each class "
+        "from its threshold on"
+    )
 
 
 IMAGE_NAME = "the client's name of the file; null in JSON and for a body that is one image"
@@ -97,6 +101,9 @@ class ModelInfo(BaseModel):
     image: tuple[int, int] = Field(description="input height and width")
     classes: list[str]
     multilabel: bool
+    thresholds: list[float] | None = Field(
+        description="the probability from which each class of a multi-label model is predicted, in their order"
+    )
     views: list[str] = Field(description="layers that have attention maps; a ResNet has none")
     heads: int
     grid: tuple[int, int] | None

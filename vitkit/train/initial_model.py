@@ -18,7 +18,8 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, name_of
 from vitkit.weights import native
-from vitkit.weights.bundled import is_name
+from vitkit.weights.bundled import local_path
+from vitkit.weights.input_channels import adapt_channels
 from vitkit.weights.load import load
 from vitkit.weights.run_checkpoints import DESCRIPTION
 
@@ -41,8 +42,10 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "data": Path(config.data).name,
             "objective": config.objective,
             "recipe": config.recipe,
+            "trained": "head" if config.start == "head" else "all",
             "multilabel": multilabel,
-            "weights": config.weights if is_name(config.weights) else Path(config.weights).name,
+            **({"balance": config.balance, "priors": config.priors} if config.balance else {}),
+            "weights": config.weights if (path := local_path(config.weights)) is None else path.name,
             "before": dict(model.metadata.provenance),
         },
     )
@@ -55,8 +58,11 @@ def write_description(model: Model, folder: Path) -> None:
     write_text(folder / DESCRIPTION, json.dumps(native.record_of(model), indent=2) + "\n")
 
 
-def restored_model(folder: Path) -> tuple[Model, str]:
-    """Return the model of a run to resume, its weights still to be loaded from a checkpoint, and a description."""
+def restored_model(folder: Path, weights: str) -> tuple[Model, str]:
+    """Return the model of a run to resume, its weights still to be loaded from a checkpoint, and a description.
+
+    `weights` are those that the run began with. They are named only, and need not exist any more.
+    """
     record = folder / DESCRIPTION
     try:
         config, metadata = native.parse_record(json.loads(record.read_text(encoding="utf-8")), str(record))
@@ -64,7 +70,8 @@ def restored_model(folder: Path) -> tuple[Model, str]:
         raise WeightsError(f"{record} cannot be read: {error}", try_="a new run") from error
     model = build(config)
     model.metadata = metadata
-    return model.train(), f"{_describe(model)}; resumed"
+    origin = "randomly initialised" if weights == "none" else f"with weights {weights}"
+    return model.train(), f"{_describe(model)}; resumed, began {origin}"
 
 
 def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
@@ -90,17 +97,15 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
             f"{config.weights} is {name or f'no named model ({_sizes(model.config)})'}, not {config.model}.",
             try_="leave --model out" + (f", or --model {name}" if name else ""),
         )
-    if config.channels not in (None, model.config.channels):
-        raise ConfigError(
-            f"{config.weights} takes images of {_channels(model.config.channels)}, not {config.channels}",
-            try_="leave channels out, or --weights none",
-        )
     if config.options:
         raise ConfigError(
             f"options {dict(config.options)} are for a randomly initialised model, but weights = {config.weights}.",
             try_="--weights none, or no options",
         )
     changes = []
+    if config.channels not in (None, model.config.channels):
+        model, adapted = adapt_channels(model, config.channels)
+        changes.append(adapted)
     before = _grid(model.config)
     model.resize(config.image or model.config.image)
     after = _grid(model.config)
@@ -129,9 +134,9 @@ def _load(config: Fit) -> Model:
             alternatives = ["--weights none  trains from scratch, which needs many images"]
             if "--weights PATH" not in str(error):
                 alternatives.insert(0, "--weights PATH  uses a local weights file or run folder")
-        if not alternatives:
-            raise
-        raise WeightsError(str(error), or_=alternatives) from error
+        if alternatives:
+            error.add(or_=alternatives)
+        raise
 
 
 def _with_regularisation(model: Model, config: Fit) -> Model:

@@ -10,11 +10,12 @@ from vitkit.config.schema import Fit
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data
 from vitkit.errors import ConfigError, Interrupted
+from vitkit.progress import PrintLine
 from vitkit.run_folder import CONFIG, RunError, RunFolder
 from vitkit.train import checkpoint
 from vitkit.train.distributed import Processes
 from vitkit.train.loop import Diverged
-from vitkit.train.trainer import PrintLine, check_patience, check_settings_unchanged, train
+from vitkit.train.trainer import check_patience, check_settings_unchanged, train
 
 
 def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Fit:
@@ -22,6 +23,9 @@ def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, 
     candidates = config.lr_candidates or (config.lr / 3, config.lr, config.lr * 3)
     if config.objective != "labels":
         raise ConfigError("--lr auto needs labels; this run has none.", try_="--lr with a number")
+    if config.start == "head":
+        raise ConfigError("start = head has no learning rate to choose", try_="--set start=full")
+    config = replace(config, start="full")
     check_settings_unchanged(config, folder)
     check_patience(config, partition(data, **config.partition))  # fail before the first trial, not in the last run
     trials = []

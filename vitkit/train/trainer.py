@@ -1,6 +1,5 @@
 """Training a model from settings and data into a run folder; the decisions are printed before the loop starts."""
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
+from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import cuda_graph
@@ -24,12 +24,13 @@ from vitkit.train.checkpoint import check_folder_shared
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
 from vitkit.train.distributed import Parallelism, Processes, full_tensor, parallelize, pick_parallelism
 from vitkit.train.ema import EMA
+from vitkit.train.head import decide_start, train_head
 from vitkit.train.initial_model import initial_model, restored_model, write_description
 from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
 from vitkit.train.mixed_precision import use_fp8
 from vitkit.train.objectives.base import Objective
-from vitkit.train.objectives.labels import Labels, class_weights
+from vitkit.train.objectives.labels import Labels, class_weights, restore_priors
 from vitkit.train.objectives.masked_patch import MaskedPatch
 from vitkit.train.optimizer import build_optimizer, describe, freeze
 from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divisor
@@ -43,8 +44,6 @@ CHANGEABLE_ON_RESUME = (
     "data out device workers track save_every max_failed parallel compile recompute cuda_graph".split()
 )
 
-PrintLine = Callable[[str, str], None]  # a label and what was decided
-
 
 def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Partition:
     """Run or resume the training; at the end the folder holds the model."""
@@ -56,6 +55,10 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
         + (f", {len(data.classes)} classes, {_class_sizes(splits.train, data)}" if labelled else ""),
     )
+    config = decide_start(config, processes.device)
+    if config.start == "head":
+        train_head(config, data, splits, folder, processes, print_line)
+        return splits
     config = count_steps(config, len(splits.train))
     is_new = processes.broadcast(not complete_checkpoints(folder.checkpoints))
     if not is_new:
@@ -64,7 +67,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     model, description = (
         initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
         if is_new
-        else restored_model(folder.checkpoints)
+        else restored_model(folder.checkpoints, config.weights)
     )
     frozen = freeze(model, config.freeze)
     print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
@@ -153,6 +156,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
         loop.run()
     trained = _trained_model(loop, model)
+    if config.priors == "data" and isinstance(objective, Labels) and objective.weights is not None:
+        restore_priors(trained.head, objective.weights.cpu())
     if processes.is_rank_zero:
         kept = loop.state.best_step if config.patience and loop.state.best_step else loop.state.step
         folder.add_to_record(kept_step=kept, stopped_early=loop.state.stopped)

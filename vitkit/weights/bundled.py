@@ -1,6 +1,6 @@
 """The weights inside the package, by name: `ti16`, a public Ti/16, so that everything works without a download.
 
-A name wins over a file or folder of that name, which ./ti16 means. This file does not import torch.
+A name wins over a local file or folder of that name; ./ti16 is the local one. This file does not import torch.
 """
 
 import logging
@@ -21,6 +21,6 @@ def bundled_folder(source: str | os.PathLike[str]) -> Path | None:
     return folder
 
 
-def is_name(weights: str) -> bool:
-    """Return whether weights are named by a published name, hf:OWNER/NAME or ti16, rather than by a path."""
-    return weights.startswith("hf:") or weights in BUNDLED
+def local_path(source: str) -> Path | None:
+    """Return the path that names weights, or None for hf:OWNER/NAME and the names of weights inside the package."""
+    return None if source.startswith("hf:") or source in BUNDLED else Path(source).expanduser()

@@ -224,3 +224,68 @@ def test_the_label_column_can_be_named(folder: Path):
     assert open_data(path, label="class").classes == ("cat", "dog")
     assert "did you mean class?" in error_of(path, label="clas")
     assert "has no columns" in error_of(folder, label="class")
+
+
+ONE_HOT = "image_id,healthy,multiple_diseases,rust,scab\n"  # the header of Plant Pathology 2020
+
+
+def test_columns_of_zero_and_one_are_classes_as_scikit_learn_encodes_them(folder: Path):
+    """A column for each class, as OneHotEncoder and pandas.get_dummies write it."""
+    from sklearn.preprocessing import LabelBinarizer
+
+    truth = ["scab", "rust", "healthy", "scab"]
+    binarizer = LabelBinarizer().fit(["healthy", "multiple_diseases", "rust", "scab"])
+    rows = [
+        f"{image},{','.join(map(str, row))}"
+        for image, row in zip(("a", "b", "c", "a"), binarizer.transform(truth).tolist(), strict=True)
+    ]
+    data = open_data(listed(folder / "train.csv", ONE_HOT + "\n".join(rows)))
+    assert not data.multilabel
+    assert [data.classes[label] for label in data.splits["all"].labels] == truth
+    assert data.splits["all"].read(1) == png(1)  # b is b.png
+    assert "4 columns of 0 and 1 are the classes (healthy, multiple_diseases, rust, scab), one class per image" in (
+        data.notes
+    )
+
+
+@pytest.mark.parametrize("rows", ["a.png,1,1\nb.png,0,1\nc.png,0,0\n", "a.png,1.0,1.0\nb.png,0.0,1.0\nc.png,0.0,0.0\n"])
+def test_columns_of_zero_and_one_with_several_ones_in_a_row_are_multi_label(rows: str, folder: Path):
+    data = open_data(listed(folder / "list.csv", "image,day,indoors\n" + rows))
+    assert data.multilabel
+    assert data.splits["all"].labels.tolist() == [[True, True], [False, True], [False, False]]
+
+
+def test_columns_beside_the_classes_are_named_as_not_read(folder: Path):
+    text = "StudyUID,image,split,MEL,NV,PatientID\nx7,a,train,1,0,p1\nx8,b,train,0,1,p2\n"
+    data = open_data(listed(folder / "list.csv", text))
+    assert (data.classes, list(data.splits)) == (("MEL", "NV"), ["train"])
+    assert any(note.endswith("one class per image; not read: StudyUID, PatientID") for note in data.notes)
+    assert open_data(folder / "list.csv", label="PatientID").classes == ("p1", "p2")
+
+
+def test_one_column_of_zero_and_one_is_not_taken_for_the_classes(folder: Path):
+    data = open_data(listed(folder / "list.csv", "image,treated\na.png,1\nb.png,0\n"))
+    assert data.classes == ()
+    assert "--label COLUMN uses another column: treated" in data.notes[0]
+
+
+@pytest.mark.parametrize("gap", ["", "-1", "-1.0", "nan"])
+def test_columns_of_zero_and_one_with_gaps_are_an_error(gap: str, folder: Path):
+    message = error_of(listed(folder / "list.csv", f"image,edema,fracture\na.png,1,0\nb.png,{gap},1\n"))
+    assert "columns of 0 and 1 with other values" in message
+    assert f"edema, line 3: {gap or 'an empty cell'}" in message
+
+
+def test_a_name_without_an_extension_is_found_next_to_the_manifest_or_one_folder_below(folder: Path):
+    write_files(folder / "images", {"d.png": png(3)})
+    data = open_data(listed(folder / "list.csv", "id,breed\na,x\nd,y\nimages/d,z\n"), label="breed")
+    assert list(data.splits["all"].keys) == ["a.png", "images/d.png", "images/d.png"]
+    assert "3 names without an extension found as files such as a.png" in data.notes
+
+
+def test_a_name_that_two_files_have_is_an_error(folder: Path):
+    write_files(folder / "other", {"a.png": png(3)})
+    message = error_of(listed(folder / "list.csv", "image,label\na,x\nb,y\n"))
+    assert "line 2: a could be any of 2 files" in message
+    assert "other/a.png" in message
+    assert "line 2: nowhere" in error_of(listed(folder / "list.csv", "image,label\nnowhere,x\nb,y\n"))

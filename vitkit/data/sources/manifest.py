@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.image_files import FileImages, no_label_column_note
+from vitkit.data.sources.manifest_paths import complete_paths
+from vitkit.data.sources.one_hot import one_hot_classes, with_labels
 from vitkit.data.sources.splits import ALL, canonical_split
 from vitkit.errors import did_you_mean
 from vitkit.text import counted, few, printable
 
-PATH_COLUMNS = ("path", "image", "file", "filename", "file_name")
+PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
 LABEL_COLUMNS = ("label", "class", "target", "category")
 MULTILABEL_COLUMNS = ("labels", "tags")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -44,13 +46,21 @@ def open_manifest(name: str, file: Path, *, label: str | None = None) -> Data:
             found="nothing below the header line" if text.strip() else "an empty file",
         )
     names = _all_columns(rows)
-    columns = _columns(name, names, label)
-    entries = [(line, *_entry(name, line, cells, columns)) for line, cells in rows]
-    _check_files_exist(name, file.parent, [(line, path) for line, path, _, _ in entries])
-    notes = [*_joined_label_notes(rows, columns)]
+    columns, notes = _columns(name, names, label), list[str]()
     if columns.label is None:
         others = [column for column in names if column not in (columns.path, columns.split)]
-        notes.append(no_label_column_note(LABEL_COLUMNS + MULTILABEL_COLUMNS, others))
+        if classes := one_hot_classes(name, rows, others):
+            rows, multilabel, note = with_labels(rows, classes, others)
+            columns = replace(columns, label="labels" if multilabel else "label", multilabel=multilabel)
+        else:
+            note = no_label_column_note(LABEL_COLUMNS + MULTILABEL_COLUMNS, others)
+        notes.append(note)
+    entries = [(line, *_entry(name, line, cells, columns)) for line, cells in rows]
+    completed, note = complete_paths(name, file.parent, [(line, path) for line, path, _, _ in entries])
+    notes += [note] if note else []
+    entries = [(line, path, labels, split) for (line, _, labels, split), path in zip(entries, completed, strict=True)]
+    _check_files_exist(name, file.parent, [(line, path) for line, path, _, _ in entries])
+    notes += _joined_label_notes(rows, columns)
     repeated = len(entries) - len({path for _, path, _, _ in entries})
     if repeated:
         notes.append(f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} an earlier path")

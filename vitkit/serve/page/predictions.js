@@ -50,22 +50,26 @@ const bestClass = ([best], model) => ({
 });
 
 function likelyClasses(answers, model) {
-  const likely = answers.filter(answer => answer.probability >= 0.5);
+  const likely = answers.filter(answer => answer.predicted);
   const count = likely.length === MAX_CLASSES ? `${MAX_CLASSES} or more` : likely.length;
   return {
     title: likely.map(className).join(", ") || "None of its classes",
     short: `${count} of ${classCount(model)}`,
-    note: `${count} of ${classCount(model)} classes at 50 % or above`,
+    note: `${count} of ${classCount(model)} classes at ${threshold(model)} or above`,
   };
 }
+
+/** One threshold for all classes, or one for each. */
+const threshold = ({ thresholds }) =>
+  thresholds.every(value => value === thresholds[0]) ? percent(thresholds[0]) : "their thresholds";
 
 /** Weights without class names have numbers as labels, which need a word in front. */
 const className = ({ label, index }) => label === String(index) ? `class ${label}` : label;
 
 function drawBars() {
   const { answers, model } = current;
-  byId("bars").replaceChildren(...answers.slice(0, showAll ? MAX_CLASSES : FEW_CLASSES).map((answer, rank) =>
-    bar(answer, model.multilabel ? answer.probability >= 0.5 : rank === 0)));
+  byId("bars").replaceChildren(...answers.slice(0, showAll ? MAX_CLASSES : FEW_CLASSES).map(answer =>
+    bar(answer, answer.predicted)));
   byId("multilabel-note").hidden = !model.multilabel;
   byId("more").hidden = answers.length <= FEW_CLASSES;
   byId("more").textContent = showAll ? `Show only ${FEW_CLASSES}` : `Show ${answers.length}`;

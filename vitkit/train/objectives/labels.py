@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.model.build import Model
+from vitkit.model.heads import Head
 from vitkit.train.objectives.base import LossAndMetrics, Objective
 
 
@@ -50,6 +51,17 @@ def sigmoid_loss(logits: Tensor, targets: Tensor, smoothing: float, weights: Ten
     """Return the binary cross-entropy summed over classes, averaged over images (as big_vision); w_k on positives."""
     targets = (1 - smoothing) * targets + smoothing / 2
     return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights, reduction="sum") / len(logits)
+
+
+def restore_priors(head: Head, weights: Tensor) -> None:
+    """Undo the effect of class weights (K,) on the probabilities: subtract log w from the bias of the logits.
+
+    The weighted loss is least where softmax gives w_k p_k / Σ_j w_j p_j, and the sigmoid w_k p_k / (1 - p_k + w_k p_k),
+    with p the true posterior; either way the logits are those of p plus log w.
+    """
+    bias = head.get_parameter("logits.bias")
+    with torch.no_grad():
+        bias.sub_(weights.log().to(bias))
 
 
 def class_weights(labels: NDArray[Any], classes: int, balance: float) -> Tensor | None:

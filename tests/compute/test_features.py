@@ -13,10 +13,10 @@ from PIL import Image
 import vitkit
 from tests.evaluate.small_model import as_input, small_model, some_fashion
 from tests.model.kinds import make
+from vitkit.compute.features import FeatureExtractor, Features, weights_hash, write_features
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.sources.open import open_data
 from vitkit.errors import WeightsError
-from vitkit.evaluate.features import FeatureExtractor, Features, weights_hash, write_features
 from vitkit.model.build import Model
 
 

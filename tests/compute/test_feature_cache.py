@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.evaluate.small_model import small_model, some_fashion
-from vitkit.evaluate import feature_cache
-from vitkit.evaluate.feature_cache import read_cache, write_cache
-from vitkit.evaluate.features import FeatureExtractor
+from vitkit.compute import feature_cache
+from vitkit.compute.feature_cache import read_cache, write_cache
+from vitkit.compute.features import FeatureExtractor
 
 KNOWN = np.ones(100, bool)
 
@@ -131,7 +131,7 @@ def test_several_processes_may_write_at_once(tmp_path: Path):
         import sys
         import numpy as np
         from pathlib import Path
-        from vitkit.evaluate import feature_cache
+        from vitkit.compute import feature_cache
         feature_cache.MAX_BYTES = 35_000
         folder, process = Path(sys.argv[1]), int(sys.argv[2])
         for turn in range(60):
@@ -161,13 +161,13 @@ def test_an_interrupted_extraction_continues_where_it_stopped(error: type[BaseEx
     split = some_fashion(20).splits["test"]
     shown: list[int] = []
 
-    def stopping(items, total, what):
+    def stopping(items, total, what, images_in=None):
         for number, item in enumerate(items):
             if what == "features" and number == 3:
                 raise error
             yield item
 
-    def counting(items, total, what):
+    def counting(items, total, what, images_in=None):
         for item in items:
             if what == "features":
                 shown.append(len(item.images))

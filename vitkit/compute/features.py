@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.atomic import replacing
+from vitkit.compute.feature_cache import read_cache, write_cache
 from vitkit.compute.inference import Precision, for_inference
+from vitkit.data.batch import Batch
 from vitkit.data.image_info import content_hash, default_cache_path
 from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
-from vitkit.evaluate.feature_cache import read_cache, write_cache
 from vitkit.model.build import Model
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few
@@ -113,7 +114,7 @@ class FeatureExtractor:
         model.eval()
         represent = for_inference(model, self.precision).represent
         try:
-            for loaded in self.progress(batches, -(-len(split) // self.batch), "features"):
+            for loaded in self.progress(batches, len(split), "features", Batch.images_read):
                 rows = loaded.indices.numpy()
                 yield _BatchFeatures(
                     rows, self._represent(represent, loaded.images, split.select(rows)), dict(loaded.failures)

@@ -1,0 +1,47 @@
+"""Classes that a model never recognises, and what helps: a warning for the terminal, the report and the model card."""
+
+from collections.abc import Mapping
+
+from vitkit.evaluate.evaluation import ClassScore, Evaluation
+from vitkit.text import counted, few
+
+SHOWN = 5  # classes by name
+
+
+def never_recognised(evaluation: Evaluation) -> list[ClassScore]:
+    """Return the classes with scored images and a recall of 0, those with the most images first."""
+    missed = [score for score in evaluation.per_class if score.images and score.recall == 0]
+    return sorted(missed, key=lambda score: -score.images)
+
+
+def recall_warning(evaluation: Evaluation, counts: Mapping[str, int], balance: float | None) -> str:
+    """Return a warning about classes with 0 % recall and the setting that helps, or "" without any.
+
+    `counts` are the training images of each class, empty if not known; `balance` is the run's, None if not known.
+    """
+    missed = never_recognised(evaluation)
+    if not missed:
+        return ""
+    names = [
+        f"{score.name} (0 of {score.images:,}" + (f"; {counts[score.name]:,} in training)" if counts else ")")
+        for score in missed
+        if not counts or score.name in counts
+    ]
+    head = f"{counted(len(missed), 'class')} of {len(evaluation.classes):,} had a recall of 0 %"
+    if not names:
+        return f"{head}."
+    average = sum(counts.values()) / max(len(counts), 1)
+    rare = not counts or any(counts.get(score.name, 0) < average for score in missed)
+    return f"{head}: {few(names, SHOWN)}. {_advice(rare, balance)}"
+
+
+def _advice(rare: bool, balance: float | None) -> str:
+    if not rare:
+        return "They are not rare in training: try a longer run or --lr auto, and check their labels."
+    if balance is None:
+        return "If they were rare in training, fit again with --set balance=0.5, or 1, or with more images of them."
+    if balance == 0:
+        return "--set balance=0.5, or 1, gives rare classes more weight in training; more images of them help most."
+    if balance < 1:
+        return f"balance is {balance:g}: --set balance=1 gives rare classes more weight; more images of them help most."
+    return "Rare classes already weigh as much as others (balance): they need more images, or a larger model."

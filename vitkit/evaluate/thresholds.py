@@ -1,0 +1,67 @@
+"""Thresholds of a multi-label model: the probability from which each class is predicted, chosen on validation data.
+
+With calibrated probabilities, the best F1 of a class is reached at a threshold of half that F1 (Lipton et al. 2014):
+0.5 is too high for all but perfect classes.
+
+Shapes: n images, K classes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.evaluate.metrics import Floats
+
+MIN_POSITIVES = 10  # validation images with a label, from which its class gets a threshold of its own
+DEFAULT = 0.5
+
+
+@dataclass(frozen=True)
+class ChosenThresholds:
+    values: tuple[float, ...]  # (K,)
+    own: int  # classes with a threshold of their own
+    shared: float  # the threshold of the others, over which all of them together have the best F1
+    images: int  # validation images
+
+    def __str__(self) -> str:
+        low, high = min(self.values), max(self.values)
+        span = f"{low:.2f}" if high - low < 0.005 else f"{low:.2f} to {high:.2f}"
+        if self.own == len(self.values):
+            kind = "one for each class"
+        elif self.own:
+            few = len(self.values) - self.own
+            kind = f"{self.shared:.2f} for {few:,} of them, which have fewer than {MIN_POSITIVES} images to choose by"
+        else:
+            kind = f"the same for all, as each has fewer than {MIN_POSITIVES} images to choose by"
+        return f"{span} ({kind}), for the best F1 on {self.images:,} validation images"
+
+
+def choose_thresholds(probabilities: Floats, labels: NDArray[np.bool_]) -> ChosenThresholds:
+    """Choose the threshold of each class (K,) that gives the best F1 on these (n, K) probabilities and labels.
+
+    Classes with few positives share the threshold of the best F1 over all classes together; without enough positives in
+    all, it is 0.5. A label is predicted from its threshold on: probability >= threshold.
+    """
+    positives = labels.sum(axis=0)
+    shared = best_threshold(probabilities.ravel(), labels.ravel()) if positives.sum() >= MIN_POSITIVES else DEFAULT
+    values = [
+        best_threshold(probabilities[:, k], labels[:, k]) if positives[k] >= MIN_POSITIVES else shared
+        for k in range(labels.shape[1])
+    ]
+    return ChosenThresholds(tuple(values), int((positives >= MIN_POSITIVES).sum()), shared, len(labels))
+
+
+def best_threshold(probabilities: Floats, positive: NDArray[np.bool_]) -> float:
+    """Return a threshold with the best F1: half-way between the last probability above it and the next one below.
+
+    Of equally good ones, the nearest to 0.5.
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    ordered = probabilities[order].astype(np.float64)
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # the last image of each probability
+    correct, predicted = np.cumsum(positive[order])[last], last + 1
+    f1 = 2 * correct / (predicted + positive.sum())
+    middles = (ordered[last] + np.append(ordered[last[1:]], 0.0)) / 2
+    best = np.flatnonzero(f1 >= f1.max() - 1e-12)
+    return float(middles[best[np.abs(middles[best] - DEFAULT).argmin()]])
