@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from vitkit import messages
+
 Item = TypeVar("Item")
 PrintLine = Callable[[str, str], None]  # a label and what was decided
 
@@ -38,7 +40,9 @@ def show_progress(
     items: Iterable[Item], total: int, what: str, images_in: Callable[[Item], int] = one_image
 ) -> Iterator[Item]:
     """Yield the items and show count, rate and time left on stderr."""
-    show = _bar if sys.stderr.isatty() else _lines
+    if messages.is_quiet():
+        return no_progress(items, total, what)
+    show = _bar if sys.stderr.isatty() and not messages.in_json() else _lines
     return show(items, total, what, images_in)
 
 
@@ -74,11 +78,9 @@ def _lines(items: Iterable[Item], total: int, what: str, images_in: Callable[[It
         now = time.monotonic()
         if now - last >= SECONDS_BETWEEN_LINES and done:
             last, rate = now, done / (now - started)
-            print(
-                f"{what}  {done:,} of {total:,} images, {_rate(rate)}, {(total - done) / rate:,.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+            left = (total - done) / rate
+            text = f"{what}  {done:,} of {total:,} images, {_rate(rate)}, {left:,.0f} s left"
+            messages.progress_line(what, text, done=done, total=total, per_second=rate, seconds_left=left)
 
 
 def _rate(images_per_second: float) -> str:

@@ -19,6 +19,7 @@ def evaluate(
     device: options.Device = "auto",
     precision: options.InferencePrecision = "fp32",
     workers: options.Workers = None,
+    max_failed: options.MaxFailed = 0.01,
     out: Annotated[Path | None, options.option("also write the evaluation to this file", "FILE.json")] = None,
     json: options.Json = False,
 ) -> None:
@@ -28,11 +29,12 @@ def evaluate(
     """
     options.at_least(1, batch=batch)
     options.at_least(0, workers=workers)
+    options.check_max_failed(max_failed)
     if out is not None and (out.suffix != ".json" or not out.parent.is_dir()):
         raise ConfigError(f"--out {out}: the name of a .json file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
 
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from vitkit.atomic import write_text
     from vitkit.compute.inference import check_precision
@@ -51,20 +53,22 @@ def evaluate(
     if labels is not None:
         model.metadata = replace(model.metadata, labels=read_labels(labels, model.config.classes))
     check_precision(model, chosen, precision)
-    evaluation = evaluate_model(
-        model,
-        opened,
-        split,
-        device=chosen,
-        precision=precision,
-        batch=batch,
-        workers=pick_workers(workers, chosen, 1),
-        real=real,
-        progress=show_progress,
-    )
+    with options.advise_max_failed():
+        evaluation = evaluate_model(
+            model,
+            opened,
+            split,
+            device=chosen,
+            precision=precision,
+            batch=batch,
+            workers=pick_workers(workers, chosen, 1),
+            max_failed=max_failed,
+            real=real,
+            progress=show_progress,
+        )
     if out is not None:
         write_text(out, evaluation.to_json() + "\n", ConfigError)
     if json:
-        print(evaluation.to_json())
+        options.print_json("evaluate", {**asdict(evaluation), **options.failures_as_json(evaluation.left_out)})
     else:
         print_evaluation(evaluation)

@@ -9,6 +9,7 @@ from tyro.conf import arg
 
 from vitkit.cli.options import ImageSize, Json, Run, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
 from vitkit.errors import ConfigError
+from vitkit.messages import say
 from vitkit.weights.bundled import local_path
 
 
@@ -76,7 +77,7 @@ def export(
     refuse_existing(target, overwrite)
     classifier = Classifier(run, device="cpu", image=size)
     samples = find_samples(run, classifier.model, data)
-    print(f"exporting  {run} to {target}; tracing takes up to a minute", file=sys.stderr)
+    say("exporting", f"{run} to {target}; tracing takes up to a minute", file=sys.stderr)
     with stop_cleanly_on_sigterm():
         if int8:
             exported = export_int8(
@@ -94,7 +95,7 @@ def export(
                 classifier, target, to=to, input=input, samples=samples, overwrite=overwrite, progress=show_progress
             )
     if json:
-        print_json({"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
+        print_json("export", {"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
     else:
         for line in summary(exported):
             print(line)

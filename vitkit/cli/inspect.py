@@ -1,13 +1,23 @@
 """The verb `inspect`: show attention, embeddings and filters of a model."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from vitkit.cli.options import Device, ImageSize, Json, Run, image_size, option, outside_data, print_json
+from vitkit.cli.options import (
+    Device,
+    ImageSize,
+    Json,
+    Run,
+    failures_as_json,
+    image_size,
+    option,
+    outside_data,
+    print_json,
+)
 from vitkit.errors import ConfigError
+from vitkit.messages import progress_line
 from vitkit.weights.bundled import local_path
 
 
@@ -68,11 +78,12 @@ def inspect(
         layers=layer,
         heads=head,
         tokens=tokens,
-        log=lambda what: print(f"inspecting {what}", file=sys.stderr),
+        log=lambda what: progress_line("inspecting", f"inspecting {what}"),
     )
     files = write_page(inspection, folder, run)
     if json:
-        print_json(as_json(inspection, files))
+        skipped = failures_as_json(inspection.image_set.skipped)
+        print_json("inspect", {"run": run, **as_json(inspection, files), **skipped})
     else:
         print_summary(inspection, files)
 

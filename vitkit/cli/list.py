@@ -41,7 +41,7 @@ def _settings(pattern: str, json: bool) -> None:
 
     settings = list_settings(pattern)
     if json:
-        print_json({"settings": [asdict(setting) for setting in settings]})
+        print_json("list", {"settings": [asdict(setting) for setting in settings]})
         return
     print("\n\n".join("\n".join(_setting_lines(setting)) for setting in settings))
     print("\nvitkit fit DATA --set NAME=VALUE …, or in the --config FILE.toml")
@@ -74,7 +74,7 @@ def _recipes(pattern: str, json: bool) -> None:
     names = [name for name, text in texts.items() if pattern.lower() in f"{name} {text}".lower()]
     _check_any(names, "recipe", pattern, texts)
     if json:
-        print_json({"recipes": [{"name": name, "meaning": texts[name]} for name in names]})
+        print_json("list", {"recipes": [{"name": name, "meaning": texts[name]} for name in names]})
         return
     for name in names:
         print(name)
@@ -91,7 +91,7 @@ def _models(pattern: str, json: bool) -> None:
     names = [name for name in NAMED if pattern.lower() in name.lower()]
     _check_any(names, "model", pattern, NAMED)
     if json:
-        print_json({"models": [{"name": name, "weights": sources[name]} for name in names]})
+        print_json("list", {"models": [{"name": name, "weights": sources[name]} for name in names]})
         return
     for name in names:
         print(f"{name:<9} {', '.join(sources[name]) or 'no public weights'}")

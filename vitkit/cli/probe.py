@@ -31,6 +31,7 @@ def probe(
     device: options.Device = "auto",
     precision: options.InferencePrecision = "fp32",
     workers: options.Workers = None,
+    max_failed: options.MaxFailed = 0.01,
     json: options.Json = False,
 ) -> None:
     """Probe the frozen features of a model on new data: few-shot, nearest neighbours, a linear probe.
@@ -39,11 +40,14 @@ def probe(
     """
     options.at_least(1, batch=batch, neighbours=neighbours, seeds=seeds)
     options.at_least(0, workers=workers)
+    options.check_max_failed(max_failed)
     if shots is not None and (not shots or min(shots) < 1):
         raise ConfigError(f"--shots {' '.join(map(str, shots))}: 1 or more is needed")
     if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
+
+    from dataclasses import asdict
 
     from vitkit.compute.features import FeatureExtractor, write_features
     from vitkit.compute.inference import check_precision
@@ -71,10 +75,12 @@ def probe(
         precision=precision,
         batch=batch,
         workers=pick_workers(workers, chosen, 1),
+        max_failed=max_failed,
         progress=show_progress,
     )
     try:
-        features_of_splits = extract_features(extract, opened, probe_method)
+        with options.advise_max_failed():
+            features_of_splits = extract_features(extract, opened, probe_method)
     except KeyboardInterrupt:
         raise Interrupted(
             "the features computed so far are cached; the same command continues from there", 130
@@ -83,6 +89,6 @@ def probe(
         write_features(features, features_of_splits.by_name(), opened.classes)
     result = probe_features(features_of_splits, opened, probe_method)
     if json:
-        print(result.to_json())
+        options.print_json("probe", {**asdict(result), **options.failures_as_json(result.left_out)})
     else:
         print_probe(result)

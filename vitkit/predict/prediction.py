@@ -1,7 +1,7 @@
 """The prediction for one image: a probability for each class, or the reason why there is none."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,8 @@ class Prediction:
 
     def record(self, count: int = 5) -> Mapping[str, Any]:
         """Return a row for JSON; an image that could not be read has a reason and no answers."""
-        answers = [] if self.error is not None else [asdict(answer) for answer in self.top(count)]
-        row = {"image": self.name, "error": self.error, "answers": answers}
+        answers = [] if self.error is not None else [dict(vars(answer)) for answer in self.top(count)]
+        row = with_first_answer({"image": self.name, "error": self.error, "answers": answers})
         if self.thresholds is None:
             return row
         labels = [] if self.error is not None else [answer.label for answer in self.predicted]
@@ -76,6 +76,13 @@ class Prediction:
             return f"Prediction(error={self.error!r})"
         answers = ", ".join(f"{answer.label} {answer.probability:.1%}" for answer in self.top(3))
         return f"Prediction({answers})"
+
+
+def with_first_answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with the most likely class as `label` and `probability` as well: the form of files and HTTP."""
+    first = row["answers"][0] if row["answers"] else {"label": None, "probability": None}
+    best = {"label": first["label"], "probability": first["probability"]}
+    return {"image": row["image"], "error": row["error"], **best, **row}
 
 
 def to_probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:
