@@ -23,9 +23,9 @@ class PublicCheckpoint:
         return f"hf:{self.repository}"
 
 
-_VIT = Preprocessing(crop=0.9)
-_BIT = Preprocessing(crop=0.875, interpolation="bilinear")
-_SQUASH = Preprocessing(resize="squash", interpolation="bilinear")
+_VIT = Preprocessing(crop=0.9, rounding="timm")
+_BIT = Preprocessing(crop=0.875, interpolation="bilinear", rounding="timm")
+_SQUASH = Preprocessing(resize="squash", interpolation="bilinear", rounding="transformers")
 
 
 def _timm(name: str, preprocessing: Preprocessing = _VIT) -> PublicCheckpoint:
