@@ -14,6 +14,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from vitkit.cli import options
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def predict(
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE and start over")] = False,
     labels: options.LabelsFile = None,
     image: options.ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     fast: Annotated[
         bool,
         tyro.conf.FlagCreatePairsOff,
@@ -63,6 +65,7 @@ def predict(
     if csv and (json or out is not None):
         raise ConfigError("--csv, --json and --out exclude each other")
     size = None if image is None else options.image_size(image)
+    preprocessing.check()
 
     from vitkit.data.sources.image_paths import find_images, unlabelled_split
     from vitkit.devices import pick_workers
@@ -81,11 +84,13 @@ def predict(
     if out is not None:
         check_output_path(out)
     model = load(run, image=size)
+    preprocessing.apply(model)
     classifier = Classifier(
         model, device=device, labels=None if labels is None else read_labels(labels, model.config.classes)
     )
     if not classifier.model.metadata.labels:
         log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", run)
+    print(f"input    {classifier.transform.description}", file=sys.stderr)
     if workers is not None or len(paths) >= MIN_IMAGES_FOR_WORKERS:
         workers = pick_workers(workers, classifier.device, 1)
     else:

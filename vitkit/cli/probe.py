@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.cli import options
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError, Interrupted
 
 
@@ -22,6 +23,7 @@ def probe(
     seeds: Annotated[int | None, options.option("fewshot: random draws of them; default: 3", "N")] = None,
     neighbours: Annotated[int | None, options.option("knn: images that vote; default: 20", "N")] = None,
     image: options.ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     label: options.Label = None,
     features: Annotated[
         Path | None, options.option("write features, labels, keys and class names to this file", "FILE.npz")
@@ -43,6 +45,7 @@ def probe(
     if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
+    preprocessing.check()
 
     from vitkit.compute.inference import check_precision
     from vitkit.data.sources.open import open_data
@@ -58,6 +61,7 @@ def probe(
     chosen = pick_device(device)
     opened = held_out_as_test(run, open_data(data, label=label))
     model = load(run, image=size)
+    preprocessing.apply(model)
     check_precision(model, chosen, precision)
     extract = FeatureExtractor(
         model=model,

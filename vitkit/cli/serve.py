@@ -98,6 +98,9 @@ def serve(
             def on_ready() -> None:
                 if json:
                     summary = {"address": address, "port": listener.getsockname()[1], "models": list(sources)}
+                    summary["input"] = {
+                        name: "; ".join(pool.workers[name].describe().preprocessing) for name in sources
+                    }
                     summary |= {"key_needed": key is not None, "pid": os.getpid()}
                     print(json_format.dumps(summary), flush=True)
                     return
@@ -184,5 +187,6 @@ def _model_lines(pool: ModelPool, name: str, source: str) -> str:
     return (
         f"model    {name}{note}: {info.variant or 'custom sizes'} at {height} x {width} px, "
         f"{len(info.classes)} classes, from {source}\n"
+        f"input    {'; '.join(info.preprocessing)}\n"
         f"computes {info.computes}; micro-batches of up to {worker.batch} images"
     )
