@@ -39,7 +39,7 @@ class PreprocessingOptions:
 
     def check(self) -> None:
         """Raise an error for values that no model takes, before anything is loaded."""
-        channels = max(len(self.mean or ()), len(self.std or ()), 1)
+        channels = max(len(self.mean or ()), len(self.std or ())) or 3
         half = (0.5,) * channels
         Preprocessing(mean=half, std=half, rounding="timm").override(**asdict(self), channels=channels)
 
