@@ -450,7 +450,9 @@ def test_the_lines_that_the_verb_prints_run_as_they_stand_and_overrides_are_in_t
     assert read_metadata("model.pt2")["preprocessing"]["crop"] == 0.7
     Path("image.jpg").write_bytes(odd_images()["transparent.png"])
     probabilities = run_lines(printed.split("need no vitkit:\n\n")[1].splitlines(), tmp_path, monkeypatch)
-    changed = model(rounding="timm", crop=0.7, mean=(0.4,) * 3, interpolation="bilinear")
+    changed = vitkit.load("run")
+    chain = replace(changed.metadata.preprocessing, crop=0.7, mean=(0.4,) * 3, interpolation="bilinear")
+    changed.metadata = replace(changed.metadata, preprocessing=chain)
     np.testing.assert_allclose(probabilities[0], Classifier(changed)("image.jpg").probabilities, atol=TOLERANCE)
     assert capsys.readouterr().out.splitlines()[0].endswith(f"  {Classifier(changed)('image.jpg').label}")
 

@@ -26,7 +26,7 @@ FILTER_MARGIN = 4  # pixels around the crop that the widest filter can reach
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where pixels go: (rows, columns) each.
+    """The pixels that are used and where they go, each as (rows, columns).
 
     The pixels `first` to `first + kept` are resized to `size`, and the model's input starts `offset` pixels into the
     result; an offset below 0 is padding.
@@ -58,8 +58,8 @@ def resize_target(image: Size, preprocessing: Preprocessing) -> Size:
     """Return the size that the image is resized to cover, fill or fit, before its centre is cut out."""
     if preprocessing.resize == "letterbox" and preprocessing.rounding != "timm":
         return image
-    whole = math.floor if preprocessing.rounding == "timm" else round
-    return whole(image[0] / preprocessing.crop), whole(image[1] / preprocessing.crop)
+    to_integer = math.floor if preprocessing.rounding == "timm" else round
+    return to_integer(image[0] / preprocessing.crop), to_integer(image[1] / preprocessing.crop)
 
 
 def interpolation_of(image: Size, preprocessing: Preprocessing) -> Interpolation:

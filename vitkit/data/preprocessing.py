@@ -82,7 +82,7 @@ class Preprocessing:
         for name, kept in (("mean", self.mean), ("std", self.std)):  # a single number of old records serves all too
             if name not in changes and len(kept) == 1:
                 changes[name] = kept * channels
-        given = [name for name in ("resize", "crop", "interpolation", "mean", "std") if name in changes]
+        requested = [name for name in ("resize", "crop", "interpolation", "mean", "std") if name in changes]
         if (resize or self.resize) == "letterbox" and crop is not None and self.rounding != "timm":
             raise ConfigError("--crop has no effect on a letterbox, which shows all of the image")
-        return replace(self, **changes, origin=f"{', '.join(given)} as requested")
+        return replace(self, **changes, origin=f"{', '.join(requested)} as requested")

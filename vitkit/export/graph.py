@@ -44,13 +44,13 @@ def resize_batch(images: Tensor, image: Size, preprocessing: Preprocessing) -> T
     columns, columns_used = filter_weights(across, width, image[1], filter)  # (columns, width)
     if rounds_to_bytes(preprocessing):
         values = images.float()
-        whole = (
+        integral = (
             (values == values.round()).flatten(1).all(dim=1)[:, None, None, None]
             if images.is_floating_point()
             else True
         )
-        narrowed = _as_bytes_where(whole, values.permute(0, 3, 1, 2) @ columns.T)  # (B, C, height, columns)
-        framed = _as_bytes_where(whole, rows @ narrowed)  # (B, C, rows, columns)
+        narrowed = _as_bytes_where(integral, values.permute(0, 3, 1, 2) @ columns.T)  # (B, C, height, columns)
+        framed = _as_bytes_where(integral, rows @ narrowed)  # (B, C, rows, columns)
     else:
         # rows first: they may have interleaved channels, and the transposed image is smaller then
         shrunk = (rows @ images.float().flatten(2)).unflatten(2, (width, channels))  # (B, rows, width, C)
@@ -62,8 +62,8 @@ def resize_batch(images: Tensor, image: Size, preprocessing: Preprocessing) -> T
     return framed.clamp(0, 255) if clamps(preprocessing) else framed
 
 
-def _as_bytes_where(whole: Tensor | bool, values: Tensor) -> Tensor:
-    return as_bytes(values) if whole is True else torch.where(torch.as_tensor(whole), as_bytes(values), values)
+def _as_bytes_where(integral: Tensor | bool, values: Tensor) -> Tensor:
+    return as_bytes(values) if integral is True else torch.where(torch.as_tensor(integral), as_bytes(values), values)
 
 
 def axes(height: int, width: int, image: Size, preprocessing: Preprocessing) -> tuple[Axis, Axis]:
