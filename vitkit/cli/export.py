@@ -8,6 +8,7 @@ import tyro
 from tyro.conf import arg
 
 from vitkit.cli.options import ImageSize, Json, Run, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError
 from vitkit.messages import say
 from vitkit.weights.bundled import local_path
@@ -36,6 +37,7 @@ def export(
     ] = None,
     images: Annotated[int | None, option("int8: most images to score; default: 1,000", "N")] = None,
     image: ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE if it exists")] = False,
     json: Json = False,
 ) -> None:
@@ -45,13 +47,28 @@ def export(
 
     To run it without vitkit; the same lines for your file are printed, and written next to it:
 
-        import numpy, onnxruntime; from PIL import Image, ImageOps
-        image = numpy.array(ImageOps.exif_transpose(Image.open("image.jpg")).convert("RGB"))
-        probabilities, logits = onnxruntime.InferenceSession("model.onnx").run(None, {"images": image[None]})
+        import json, numpy, onnxruntime
+        from PIL import Image, ImageOps
+        image = ImageOps.exif_transpose(Image.open("image.jpg"))  # upright
+        if image.mode.startswith("I"):  # 16 bits of grey; vitkit also scales floats, which this does not
+            pixels = (numpy.array(image)[..., None].repeat(3, axis=2) / 257).round()
+        else:
+            if image.has_transparency_data:  # over white
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+            pixels = numpy.array(image.convert("RGB"))
+        pixels = pixels.astype("uint8")
+        session = onnxruntime.InferenceSession("model.onnx")
+        probabilities, logits = session.run(None, {"images": pixels[None]})
+        labels = json.loads(session.get_modelmeta().custom_metadata_map["vitkit"])["labels"]
+        for index in probabilities[0].argsort()[::-1][:5]:
+            print(f"{probabilities[0][index]:.1%}  {labels[index]}")
 
-    and a .pt2, with torch instead of onnxruntime:
+    and a .pt2, with torch instead of onnxruntime and these lines for the session's:
 
-        probabilities, logits = torch.export.load("model.pt2").module()(torch.from_numpy(image[None]))
+        extra = {"vitkit.json": ""}
+        program = torch.export.load("model.pt2", extra_files=extra).module()
+        probabilities, logits = (output.detach().numpy() for output in program(torch.from_numpy(pixels[None])))
+        labels = json.loads(extra["vitkit.json"])["labels"]
     """
     if not int8 and (max_drop is not None or images is not None):
         raise ConfigError("--max-drop and --images are for --int8")
@@ -64,6 +81,7 @@ def export(
     if max_drop is not None and not max_drop >= 0:
         raise ConfigError(f"--max-drop {max_drop:g}: 0 or more is needed")
     size = None if image is None else image_size(image)
+    preprocessing.check()
     target = out or _run_folder(run) / ("model.int8.onnx" if int8 else f"model.{to}")
     if target.suffix != f".{to}":
         raise ConfigError(f"--out {target}: a name that ends in .{to} is needed")
@@ -73,9 +91,12 @@ def export(
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.samples import find_samples
     from vitkit.progress import show_progress
+    from vitkit.weights.load import load
 
     refuse_existing(target, overwrite)
-    classifier = Classifier(run, device="cpu", image=size)
+    model = load(run, image=size)
+    preprocessing.apply(model)
+    classifier = Classifier(model, device="cpu")
     samples = find_samples(run, classifier.model, data)
     say("exporting", f"{run} to {target}; tracing takes up to a minute", file=sys.stderr)
     with stop_cleanly_on_sigterm():

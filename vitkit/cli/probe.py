@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.cli import options
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError, Interrupted
 
 
@@ -23,6 +24,7 @@ def probe(
     seeds: Annotated[int | None, options.option("fewshot: random draws of them; default: 3", "N")] = None,
     neighbours: Annotated[int | None, options.option("knn: images that vote; default: 20", "N")] = None,
     image: options.ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     label: options.Label = None,
     features: Annotated[
         Path | None, options.option("write features, labels, keys and class names to this file", "FILE.npz")
@@ -46,6 +48,7 @@ def probe(
     if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
+    preprocessing.check()
 
     from dataclasses import asdict
 
@@ -68,6 +71,7 @@ def probe(
         if name == "warning":
             logging.getLogger("vitkit").warning(text)
     model = load(run, image=size)
+    preprocessing.apply(model)
     check_precision(model, chosen, precision)
     extract = FeatureExtractor(
         model=model,

@@ -17,6 +17,7 @@ from vitkit.data.groups import Leak
 from vitkit.data.loader import MAX_FAILED
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import canonical_split, scoring_split
+from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.evaluation import Evaluation, LeakedImages
 from vitkit.evaluate.imagenet_real import read_real, real_accuracy
@@ -94,6 +95,7 @@ def evaluate(
         unlabelled=len(chosen) - len(rows),
         missing=matched.missing,
         extra=matched.extra,
+        inputs=tuple(EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing).describe()),
         **scores,
     )
 
