@@ -32,35 +32,13 @@ def evaluate(
         raise ConfigError(f"--out {out}: the name of a .json file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
 
-    from dataclasses import replace
-
     from vitkit.atomic import write_text
-    from vitkit.compute.inference import check_precision
-    from vitkit.data.sources.open import open_data
-    from vitkit.devices import pick_device, pick_workers
-    from vitkit.evaluate.classify import evaluate as evaluate_model
-    from vitkit.evaluate.held_out import data_to_score
-    from vitkit.evaluate.matching import read_labels
     from vitkit.evaluate.printing import print_evaluation
     from vitkit.progress import show_progress
-    from vitkit.weights.load import load
+    from vitkit.python_api import Run
 
-    chosen = pick_device(device)
-    opened = data_to_score(run, open_data(data, label=label), split)
-    model = load(run, image=size)
-    if labels is not None:
-        model.metadata = replace(model.metadata, labels=read_labels(labels, model.config.classes))
-    check_precision(model, chosen, precision)
-    evaluation = evaluate_model(
-        model,
-        opened,
-        split,
-        device=chosen,
-        precision=precision,
-        batch=batch,
-        workers=pick_workers(workers, chosen, 1),
-        real=real,
-        progress=show_progress,
+    evaluation = Run(run, image=size, device=device, labels=labels, progress=show_progress).evaluate(
+        data, split=split, label=label, real=real, precision=precision, batch=batch, workers=workers
     )
     if out is not None:
         write_text(out, evaluation.to_json() + "\n", ConfigError)

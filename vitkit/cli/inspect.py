@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from vitkit.cli.options import Device, ImageSize, Json, Run, image_size, option, outside_data, print_json
+from vitkit.cli.options import Device, ImageSize, Json, image_size, option, print_json
+from vitkit.cli.options import Run as RunName
 from vitkit.errors import ConfigError
 
 
 def inspect(
-    run: Run,
+    run: RunName,
     images: Annotated[Positional[tuple[str, ...]], option("images, or folders of them", "IMAGES…")],
     out: Annotated[
         Path | None, option("the folder to write; default: inspect/ in the run folder, or here", "DIR")
@@ -39,40 +40,19 @@ def inspect(
     """
     size = None if image is None else image_size(image)
     tokens = _parse_tokens(token)
-    if not images:
-        raise ConfigError("no images named", try_=f"vitkit inspect {run} photos/")
 
-    from vitkit.devices import pick_device
-    from vitkit.inspect.image_set import open_images, refuse_output_among_images
-    from vitkit.inspect.inspection import inspect_model
-    from vitkit.inspect.output_folder import refuse_foreign_files
-    from vitkit.inspect.page import write_page
-    from vitkit.inspect.summary import as_json, print_summary
+    from vitkit.inspect.summary import print_summary
     from vitkit.predict.inputs import refuse_urls
-    from vitkit.weights.load import load
+    from vitkit.python_api import Run
 
     refuse_urls(images)
-    folder = out or Path(run) / "inspect"
-    if out is None and not Path(run).is_dir():
-        folder = Path("inspect")
-        for source in images:
-            folder = outside_data(Path(source), folder)
-    refuse_output_among_images(folder, images)
-    refuse_foreign_files(folder)
-    model = load(run, image=size).to(pick_device(device))
-    inspection = inspect_model(
-        model,
-        open_images(model, images),
-        layers=layer,
-        heads=head,
-        tokens=tokens,
-        log=lambda what: print(f"inspecting {what}", file=sys.stderr),
+    page = Run(run, image=size, device=device, log=lambda text: print(text, file=sys.stderr)).inspect(
+        images, out, layers=layer, heads=head, tokens=tokens
     )
-    files = write_page(inspection, folder, run)
     if json:
-        print_json(as_json(inspection, files))
+        print_json(page.record())
     else:
-        print_summary(inspection, files)
+        print_summary(page.inspection, page.files)
 
 
 def _parse_tokens(tokens: tuple[str, ...] | None) -> list[Any] | None:

@@ -82,12 +82,6 @@ def at_least(least: int, **options: int | None) -> None:
             raise ConfigError(f"--{name} {value}: {least} or more is needed")
 
 
-def outside_data(data: Path, file: Path) -> Path:
-    """Return a path outside the data folder: the next run would read an image inside it as data."""
-    folder = data.resolve()
-    return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
-
-
 def print_json(content: dict[str, Any]) -> None:
     print(json.dumps(content, indent=2))
 

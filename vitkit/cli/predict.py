@@ -19,8 +19,6 @@ from vitkit.errors import ConfigError, Interrupted
 if TYPE_CHECKING:
     from vitkit.predict.prediction import Prediction
 
-MIN_IMAGES_FOR_WORKERS = 257  # fewer are decoded within a second, which is not worth a process
-
 log = logging.getLogger("vitkit")
 
 
@@ -65,14 +63,13 @@ def predict(
     size = None if image is None else options.image_size(image)
 
     from vitkit.data.sources.image_paths import find_images, unlabelled_split
-    from vitkit.devices import pick_workers
     from vitkit.evaluate.matching import read_labels
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.inputs import refuse_urls
     from vitkit.predict.printing import print_predictions
     from vitkit.predict.rows import check_output_path, csv_lines
     from vitkit.predict.samples import Samples
-    from vitkit.predict.stream import predict_files, predict_into
+    from vitkit.predict.stream import predict_files, predict_into, workers_for
     from vitkit.progress import no_progress, show_progress
     from vitkit.weights.load import load
 
@@ -86,10 +83,7 @@ def predict(
     )
     if not classifier.model.metadata.labels:
         log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", run)
-    if workers is not None or len(paths) >= MIN_IMAGES_FOR_WORKERS:
-        workers = pick_workers(workers, classifier.device, 1)
-    else:
-        workers = 0
+    workers = workers_for(len(paths), workers, classifier.device)
     if fast:
         classifier.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
         print(classifier.engine.description, file=sys.stderr)

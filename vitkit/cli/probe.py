@@ -44,38 +44,27 @@ def probe(
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
 
-    from vitkit.compute.inference import check_precision
-    from vitkit.data.sources.open import open_data
-    from vitkit.devices import pick_device, pick_workers
-    from vitkit.evaluate.features import FeatureExtractor, write_features
     from vitkit.evaluate.printing import print_probe
-    from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method
-    from vitkit.evaluate.probe import probe as probe_features
     from vitkit.progress import show_progress
-    from vitkit.weights.load import load
+    from vitkit.python_api import Run
 
-    probe_method = pick_method(method, shots=shots, seeds=seeds, neighbours=neighbours)
-    chosen = pick_device(device)
-    opened = held_out_as_test(run, open_data(data, label=label))
-    model = load(run, image=size)
-    check_precision(model, chosen, precision)
-    extract = FeatureExtractor(
-        model=model,
-        device=chosen,
-        precision=precision,
-        batch=batch,
-        workers=pick_workers(workers, chosen, 1),
-        progress=show_progress,
-    )
     try:
-        features_of_splits = extract_features(extract, opened, probe_method)
+        result = Run(run, image=size, device=device, progress=show_progress).probe(
+            data,
+            method,
+            shots=shots,
+            seeds=seeds,
+            neighbours=neighbours,
+            label=label,
+            features=features,
+            precision=precision,
+            batch=batch,
+            workers=workers,
+        )
     except KeyboardInterrupt:
         raise Interrupted(
             "the features computed so far are cached; the same command continues from there", 130
         ) from None
-    if features is not None:
-        write_features(features, features_of_splits.by_name(), opened.classes)
-    result = probe_features(features_of_splits, opened, probe_method)
     if json:
         print(result.to_json())
     else:

@@ -32,10 +32,21 @@ def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     ]
 
 
+def names_several(source: str | os.PathLike[str]) -> bool:
+    """Return whether the source is a folder or a pattern, as opposed to the name of one file."""
+    return os.path.isdir(source) or (glob.has_magic(os.fspath(source)) and not os.path.lexists(source))
+
+
 def unlabelled_split(paths: Sequence[Path]) -> Split:
     """Return the files as a split without labels."""
     names = PackedStrings(map(str, paths))
     return Split(names, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
+
+
+def outside_data(data: Path, file: Path) -> Path:
+    """Return a path outside the data folder: the next run would read an image inside it as data."""
+    folder = data.resolve()
+    return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
 
 
 def _with_standard_input(source: Path) -> Iterator[Path]:
@@ -51,7 +62,7 @@ def _with_standard_input(source: Path) -> Iterator[Path]:
 def _expand(source: Path) -> Iterator[Path]:
     if os.path.isdir(source):  # pathlib raises an error for a name that is too long, or a folder without permission
         yield from (source / name for name in _below(source))
-    elif glob.has_magic(str(source)) and not os.path.lexists(source):
+    elif names_several(source):
         matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
         images = [
             match for match in matches if is_image(match.name) and (os.path.isfile(match) or not os.path.exists(match))
