@@ -82,7 +82,7 @@ def inline_commands() -> dict[str, str]:
         prose = FENCE.sub("", page.read_text(encoding="utf-8"))
         for command in re.findall(r"`(vitkit [^`]+)`", prose):
             command = " ".join(command.split())
-            if not re.match(r"vitkit \w+( --|$)", command) and "…" not in command:
+            if re.match(r"vitkit \w+ [^-]", command) and "…" not in command:
                 found.setdefault(command, page.name)
     return found
 

@@ -22,9 +22,9 @@ from vitkit.run import start_run
 
 CLASSES = ("cat", "dog", "owl")
 EACH = 6
-SMALL: dict[str, Any] = {"steps": 2, "batch": 4, "workers": 0, "device": "cpu"}
-SMALL_MODEL: dict[str, Any] = {"model": "mu/4", "weights": "none", "image": 32}
-LENGTHS = {"epochs", "steps", "batch"}
+SMALL: dict[str, Any] = {"steps": 2, "batch": 4, "image": 32, "workers": 0, "device": "cpu"}
+SMALL_MODEL: dict[str, Any] = {"model": "mu/4", "weights": "none"}  # for a run that names no weights to start from
+NO_WARMUP = {"schedule": {"warmup": 0}}  # that of some recipes is longer than these runs
 MODELS = {"B/16": "mu/4", "L/16": "mu/4"}
 
 
@@ -63,7 +63,7 @@ def make_template(root: Path) -> Path:
 
 def train(data: Path, out: Path, **settings: Any) -> None:
     with open("/dev/null", "w") as output:
-        explicit = {**SMALL, **SMALL_MODEL, **settings, "out": str(out)}
+        explicit = {**SMALL, **SMALL_MODEL, **NO_WARMUP, **settings, "out": str(out)}
         start_run({**explicit, "data": str(data)}, explicit, output, "vitkit fit")
 
 
@@ -78,11 +78,10 @@ def smaller(words: list[str]) -> list[str]:
     settings = SMALL if "--weights" in rest else {**SMALL, **SMALL_MODEL}
     if verb == "pretrain":
         settings = {name: value for name, value in settings.items() if name != "weights"}
-    for name in LENGTHS - settings.keys():
-        rest = replace_option(rest, name, None)
+    rest = replace_option(rest, "epochs", None)
     for name, value in settings.items():
         rest = replace_option(rest, name, value)
-    return [verb, *rest]
+    return [verb, *rest, "--set", "schedule.warmup=0"]
 
 
 def replace_option(words: list[str], name: str, value: object) -> list[str]:
