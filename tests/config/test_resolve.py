@@ -87,7 +87,7 @@ def test_a_recipe_that_describes_an_untrained_model_can_start_from_weights(
 
 def test_default_weights_are_the_public_checkpoint_of_the_variant():
     for model, public in DEFAULTS.items():
-        assert resolve_weights(Fit(model=model)) == Fit(model=model, weights=f"hf:{public.repository}")
+        assert resolve_weights(Fit(model=model)) == Fit(model=model, weights=public.source)
     assert resolve_weights(Fit()).model == "Ti/16"
     assert resolve_weights(Fit(weights="none")).model == "Ti/16"
     assert resolve_weights(Fit(weights="hf:a/b")) == Fit(weights="hf:a/b")

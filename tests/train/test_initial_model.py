@@ -251,17 +251,18 @@ def fit(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     )
 
 
-def test_by_default_public_weights_are_downloaded_from_the_hub(photos: Path):
+def test_public_weights_are_downloaded_from_the_hub(photos: Path):
     folder = photos.parent
-    repository = DEFAULTS["Ti/16"].repository
-    public = randomise(vitkit.create("Ti/16", classes=5, image=32, gelu="exact")).eval()
+    repository = DEFAULTS["R+Ti/16"].repository
+    public = randomise(vitkit.create("R+Ti/16", classes=5, image=64, gelu="exact")).eval()
     vitkit.save(public, folder / "served" / repository, format="timm")
     with hub(folder / "served") as (address, _):
-        result = fit(folder, "--steps", "1", "--batch", "2", "--lr", "1e-30", HF_ENDPOINT=address)
+        result = fit(folder, "--model", "R+Ti/16", "--steps", "1", "--batch", "2", "--lr", "1e-30", HF_ENDPOINT=address)
     assert result.returncode == 0, result.stderr
-    assert "Ti/16 at 32 px" in result.stdout
+    assert "R+Ti/16 at 64 px" in result.stdout
     assert f"weights hf:{repository}; positions kept (2 x 2), head 5 → 2 classes" in result.stdout
-    trained = vitkit.load(folder / "runs" / "photos-Ti-16")
+    trained = vitkit.load(folder / "runs" / "photos-R+Ti-16")
+    public = vitkit.load(folder / "served" / repository)
     images = images_for(public)
     for model in (public, trained):
         model.replace_head(0)  # the step was too small to change a weight: the backbone is the public one
@@ -269,7 +270,7 @@ def test_by_default_public_weights_are_downloaded_from_the_hub(photos: Path):
 
 
 def test_unreachable_public_weights_are_an_error_with_alternatives(photos: Path):
-    result = fit(photos.parent, HF_HUB_OFFLINE="1")
+    result = fit(photos.parent, "--model", "B/16", HF_HUB_OFFLINE="1")
     assert result.returncode == 2
     for description in ("cannot be downloaded, and is not in the local cache", "--weights PATH", "--weights none"):
         assert description in result.stderr

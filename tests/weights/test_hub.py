@@ -18,6 +18,7 @@ from tests.model.kinds import images_for, make
 from tests.weights.fake_hub import COMMIT, hub
 from tests.weights.rounding import ROUNDING
 from vitkit.model.variants import configure, name_of
+from vitkit.weights.bundled import BUNDLED
 from vitkit.weights.public import DEFAULTS, PUBLIC
 
 Fetch = Callable[..., subprocess.CompletedProcess[str]]
@@ -149,6 +150,6 @@ def test_public_checkpoints_belong_to_named_variants(name: str):
     assert name_of(configure(name)) == name
     assert DEFAULTS[name] is PUBLIC[name][0]
     for checkpoint in PUBLIC[name]:
-        assert checkpoint.source.startswith(("hf:timm/", "hf:google/"))
+        assert checkpoint.source.startswith(("hf:timm/", "hf:google/")) or checkpoint.source in BUNDLED
         assert checkpoint.licence == "Apache-2.0"
         assert checkpoint.preprocessing.mean == (0.5, 0.5, 0.5)

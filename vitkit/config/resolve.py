@@ -15,6 +15,7 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
 from vitkit.errors import ConfigError
 from vitkit.model.variants import configure
+from vitkit.weights.bundled import BUNDLED
 from vitkit.weights.public import DEFAULTS
 
 DEFAULT_MODEL = "Ti/16"
@@ -51,6 +52,8 @@ def resolve_weights(config: Fit) -> Fit:
     """Replace the weights "default" by the name of the variant's public checkpoint, and a path by an absolute one."""
     if config.weights == "none":
         return replace(config, model=config.model or DEFAULT_MODEL)
+    if config.weights in BUNDLED:
+        return config
     if config.weights != "default":
         path = Path(config.weights)  # a run can be resumed from any directory
         return replace(config, weights=str(path.absolute())) if path.exists() else config

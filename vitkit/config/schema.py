@@ -1,38 +1,38 @@
 """The settings of a training run as frozen dataclasses that validate their values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, check_ranges, setting
 from vitkit.errors import ConfigError
 
 Objective = Literal["labels", "masked-patch"]
 Range = tuple[float, float]
+OF_THE_WEIGHTS = "that of the weights"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+    """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
+
+    momentum: float = setting(0.9, "share of the last update that the next one keeps", SHARE)
+    weight_decay: float = setting(0.0, "strength of the pull of all weights to zero", ZERO_OR_MORE)
 
     def __post_init__(self) -> None:
-        _share("optimizer.momentum", self.momentum)
-        _positive("optimizer.weight_decay", self.weight_decay, zero=True)
+        check_ranges(self, "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
     """Adam (Kingma and Ba): weight decay is added to the gradient."""
 
-    betas: Range = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    betas: Range = setting((0.9, 0.999), "decay of the averages of the gradient and of its square", SHARE)
+    eps: float = setting(1e-8, "added to the denominator of an update", POSITIVE)
+    weight_decay: float = setting(0.0, "strength of the pull of all weights to zero", ZERO_OR_MORE)
 
     def __post_init__(self) -> None:
-        for beta in self.betas:
-            _share("optimizer.betas", beta)
-        _positive("optimizer.eps", self.eps)
-        _positive("optimizer.weight_decay", self.weight_decay, zero=True)
+        check_ranges(self, "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,162 +47,159 @@ Optimizer = SGD | Adam | AdamW
 class Schedule:
     """The learning rate schedule: a linear warm-up, then a decay to zero, or none."""
 
-    kind: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
-    warmup: float = 0  # steps, or a share of the run if under 1
-    timescale: int = 10_000  # rsqrt: steps after which the rate has fallen to 1 / sqrt(2)
-    cooldown: int = 0  # the last steps, linearly to zero; for rsqrt and constant, which do not end at zero
+    kind: Literal["cosine", "linear", "rsqrt", "constant"] = setting("cosine", "shape of the decay after the warm-up")
+    warmup: float = setting(0, "steps of linear warm-up, or a share of the run if under 1", ZERO_OR_MORE)
+    timescale: int = setting(10_000, "for rsqrt: steps after which the rate has fallen to 1 / sqrt(2)", POSITIVE)
+    cooldown: int = setting(
+        0, "last steps, linearly to zero; for rsqrt and constant, which do not end at zero", ZERO_OR_MORE
+    )
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "cooldown"):
-            _positive(f"schedule.{name}", getattr(self, name), zero=True)
-        _positive("schedule.timescale", self.timescale)
+        check_ranges(self, "schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
     """The augmentation of training images; the defaults are the paper's random crop and flip."""
 
-    crop: Range | None = (0.05, 1.0)  # share of the area that a random crop keeps; false: all of it
-    aspect: Range = (3 / 4, 4 / 3)  # its width / height
-    flip: bool = True
-    randaugment: tuple[int, float] | None = None  # operations and magnitude
-    erase: float = 0.0  # share of images with a box painted over (random erasing)
-    mixup: float = 0.0
-    cutmix: float = 0.0
+    crop: Range | None = setting(
+        (0.05, 1.0),
+        "share of the area that a random crop keeps, drawn for every image; false: no random crop",
+        Bounds(more_than=0, at_most=1),
+        ascending=True,
+    )
+    aspect: Range = setting((3 / 4, 4 / 3), "width / height of the random crop", POSITIVE, ascending=True)
+    flip: bool = setting(True, "flip half of the images from left to right; false where left and right differ")
+    randaugment: tuple[int, float] | None = setting(
+        None,
+        "RandAugment: operations per image and their magnitude, such as [2, 9]",
+        Bounds(at_least=1),
+        Bounds(at_least=0, at_most=30),
+        unset="none",
+    )
+    erase: float = setting(
+        0.0, "random erasing: share of images with a box painted over", Bounds(at_least=0, at_most=1)
+    )
+    mixup: float = setting(
+        0.0, "mixup: blend pairs of images and labels, in shares drawn from Beta(mixup, mixup); 0: off", ZERO_OR_MORE
+    )
+    cutmix: float = setting(
+        0.0, "CutMix: paste a box of one image into another, sized by Beta(cutmix, cutmix); 0: off", ZERO_OR_MORE
+    )
 
     def __post_init__(self) -> None:
-        for name, pair, most in (("crop", self.crop, 1.0), ("aspect", self.aspect, float("inf"))):
-            if pair is not None and not 0 < pair[0] <= pair[1] <= most:
-                raise ConfigError(
-                    f"augment.{name} = {list(pair)} is not a range",
-                    try_="[least, greatest], above 0" + (" and up to 1" if most == 1 else ""),
-                )
-        for name in ("mixup", "cutmix"):
-            _positive(f"augment.{name}", getattr(self, name), zero=True)
-        if not 0 <= self.erase <= 1:
-            raise ConfigError(f"augment.erase = {self.erase} is the share of images: 0 to 1")
-        if self.randaugment is not None and not (self.randaugment[0] >= 1 and 0 <= self.randaugment[1] <= 30):
-            raise ConfigError(
-                f"augment.randaugment = {list(self.randaugment)} is out of range",
-                try_="[operations, magnitude] such as [2, 9]; magnitudes go from 0 to 30",
-            )
+        check_ranges(self, "augment")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masked:
     """The settings of masked patch prediction (B.1.2)."""
 
-    rate: float = 0.5  # share of patches corrupted
-    target: Literal["colour", "pixels"] = "colour"  # 3-bit mean colour as a class; or all pixels, L2
+    rate: float = setting(0.5, "share of patches to corrupt", PART)
+    target: Literal["colour", "pixels"] = setting(
+        "colour", "what is predicted: the 3-bit mean colour as a class, or all pixels with a squared loss"
+    )
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise ConfigError(f"masked.rate = {self.rate} is the share of patches to corrupt: above 0, under 1")
+        check_ranges(self, "masked")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
     """The settings of one training run; `--set KEY=VALUE` and `--config FILE.toml` reach every field by its name."""
 
-    data: str = ""
-    label: str | None = None  # the column of a manifest or hf: set that holds the classes
-    out: str = ""
-    objective: Objective = "labels"
-    recipe: str = ""  # the recipe that the settings come from
-    seed: int = 0
-    split_seed: int = 0  # of the held-out split: the same images for every seed
+    data: str = setting("", "the images: a folder, .zip, manifest, shards, arrays, hf:NAME or fashion")
+    label: str | None = setting(None, "column of a manifest or hf: set that holds the classes", unset="by its name")
+    out: str = setting("", "the run folder to create; empty: a new one under runs/")
+    objective: Objective = setting("labels", "what the model learns to predict")
+    recipe: str = setting("", "the recipe that the other settings come from; empty: by the size of the data")
+    seed: int = setting(0, "seed of all randomness but the held-out split", Bounds(at_least=0, less_than=2**63))
+    split_seed: int = setting(0, "seed of the held-out split: the same images for every seed")
 
-    model: str = ""  # its name; default: that of the weights
-    options: Mapping[str, Any] = field(default_factory=dict)  # of vitkit.create, for training from scratch
-    weights: str = "default"  # default: the variant's public checkpoint; hf:…, a path, or none
-    image: tuple[int, int] | None = None  # height, width; default: that of the weights, 224 without any
-    channels: int | None = None  # default: that of the weights, 3 without any
-    resize: Literal["crop", "squash", "letterbox"] | None = None  # default: that of the weights
-    dropout: float | None = None  # default: that of the weights
-    stochastic_depth: float | None = None
-    freeze: int = 0  # the first blocks to freeze, with all below them; -1: all but the head
+    model: str = setting("", "name of the model, such as Ti/16; empty: that of the weights")
+    options: Mapping[str, Any] = setting(
+        dict, "options of the architecture, as of vitkit.create, for training from scratch"
+    )
+    weights: str = setting("default", "where to start: default (the model's public weights), hf:OWNER/NAME, PATH, none")
+    image: tuple[int, int] | None = setting(
+        None, "height and width of the model's input in pixels", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 224 without any"
+    )
+    channels: int | None = setting(
+        None, "channels of the images: 1 for grey, 3 for RGB", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 3 without any"
+    )
+    resize: Literal["crop", "squash", "letterbox"] | None = setting(
+        None,
+        "how an image becomes the model's input: cut its centre, ignore its aspect ratio, or pad it",
+        unset=OF_THE_WEIGHTS,
+    )
+    dropout: float | None = setting(None, "share of activations set to zero", SHARE, unset=OF_THE_WEIGHTS)
+    stochastic_depth: float | None = setting(
+        None, "chance of skipping the last block for an image; earlier blocks less", SHARE, unset=OF_THE_WEIGHTS
+    )
+    freeze: int = setting(0, "first blocks to freeze, with all below them; -1: all but the head", Bounds(at_least=-1))
 
-    batch: int = 512  # images per step, over all processes
-    micro: int | None = None  # images per micro-batch and process; gradients are accumulated over a batch
-    steps: int | None = None
-    epochs: float | None = None  # instead of steps
-    lr: float = 0.01
-    choose_lr: bool = False  # take the best of lr_candidates on a validation split, as the paper does
-    lr_candidates: tuple[float, ...] = ()
-    lr_dev: float = 0.1  # share of the training images to validate them on, without val
-    optimizer: Optimizer = field(default_factory=SGD)
-    schedule: Schedule = field(default_factory=Schedule)
-    clip: float = 1.0  # largest global norm of the gradient; 0: no clipping
-    layer_decay: float = 1.0  # layer-wise learning rate decay: the rate of a layer over that of the one above it
-    average: float = 0.0  # EMA (Polyak average) of the weights: decay per step, such as 0.9999; 0: none
-    label_smoothing: float = 0.0
-    balance: float = 0.0  # rare classes weigh (mean count / count) ** balance; 1: all the same
-    augment: Augmentation = field(default_factory=Augmentation)
-    masked: Masked = field(default_factory=Masked)
+    batch: int = setting(512, "images per step, over all processes", POSITIVE)
+    micro: int | None = setting(
+        None,
+        "images per micro-batch and process; gradients are accumulated over a batch",
+        POSITIVE,
+        unset="what fits into memory",
+    )
+    steps: int | None = setting(None, "length of the run in optimizer steps", POSITIVE, unset="by epochs")
+    epochs: float | None = setting(None, "length of the run in passes over the images", POSITIVE, unset="by steps")
+    lr: float = setting(0.01, "learning rate at its peak", POSITIVE)
+    choose_lr: bool = setting(
+        False, "take the best of lr_candidates on a validation split, as the paper does (--lr auto)"
+    )
+    lr_candidates: tuple[float, ...] = setting((), "the rates to choose from with --lr auto", POSITIVE)
+    lr_dev: float = setting(0.1, "share of the training images to compare rates on, where there is no val", PART)
+    optimizer: Optimizer = setting(SGD, "the optimizer and its settings")
+    schedule: Schedule = setting(Schedule, "the learning rate schedule")
+    clip: float = setting(1.0, "largest global norm of the gradient; 0: no clipping", ZERO_OR_MORE)
+    layer_decay: float = setting(
+        1.0,
+        "layer-wise learning rate decay: the rate of a layer over that of the one above it; 1: the same for all",
+        Bounds(more_than=0, at_most=1),
+    )
+    average: float = setting(0.0, "EMA (Polyak average) of the weights: decay per step, such as 0.9999; 0: none", SHARE)
+    label_smoothing: float = setting(0.0, "share of a label that is spread over all classes", SHARE)
+    balance: float = setting(
+        0.0,
+        "weight of rare classes in the loss: (mean count / count) ** balance; 0: as they come, 1: all classes the same",
+        ZERO_OR_MORE,
+    )
+    augment: Augmentation = setting(Augmentation, "the augmentation of training images")
+    masked: Masked = setting(Masked, "masked patch prediction")
 
-    test: float = 0.2  # share held out for testing where the data have no test or val
-    dev: float = 0.0  # share of the training images held out for validation, without val
-    score_every: int | None = None  # steps between validations; default: 20 in the run
-    patience: int = 0  # early stopping: validations without improvement after which to stop; 0: never
-    save_every: int | None = None  # steps between checkpoints; default: 10 in the run
-    max_failed: float = 0.01  # share of images that may fail to decode
+    test: float = setting(0.2, "share held out for testing where the data have no test or val", PART)
+    dev: float = setting(0.0, "share of the training images held out for validation, without val", SHARE)
+    score_every: int | None = setting(None, "steps between validations", POSITIVE, unset="20 in the run")
+    patience: int = setting(
+        0, "early stopping: validations without improvement after which to stop; 0: never", ZERO_OR_MORE
+    )
+    save_every: int | None = setting(None, "steps between checkpoints", POSITIVE, unset="10 in the run")
+    max_failed: float = setting(0.01, "share of images that may fail to decode", ZERO_OR_MORE)
 
-    device: str = "auto"  # cuda, cuda:1, cpu, mps
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    fp8: bool = False  # matrix products of the forward pass in fp8: for L and larger
-    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
-    compile: Literal["auto", "yes", "no"] = "auto"
-    recompute: Literal["auto", "yes", "no"] = "auto"  # activation checkpointing
-    cuda_graph: Literal["auto", "yes", "no"] = "auto"  # capture forward and backward and replay them
-    workers: int | None = None  # data workers; default: by cores
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    device: str = setting("auto", "where to compute: auto, cuda, cuda:1, cpu or mps")
+    precision: Literal["auto", "bf16", "fp32"] = setting("auto", "mixed precision in bf16, or all of it in fp32")
+    fp8: bool = setting(False, "matrix products of the forward pass in fp8: for L and larger")
+    parallel: Literal["auto", "ddp", "fsdp"] = setting("auto", "how several processes share the work")
+    compile: Literal["auto", "yes", "no"] = setting("auto", "compile the training step with torch.compile")
+    recompute: Literal["auto", "yes", "no"] = setting(
+        "auto", "activation checkpointing: compute activations again in the backward pass, to save memory"
+    )
+    cuda_graph: Literal["auto", "yes", "no"] = setting("auto", "capture forward and backward and replay them")
+    workers: int | None = setting(None, "data workers; 0: decode in the main process", ZERO_OR_MORE, unset="by cores")
+    track: tuple[Literal["tensorboard", "wandb"], ...] = setting((), "also log to these")
 
     def __post_init__(self) -> None:
-        for name in ("batch", "micro", "channels", "score_every", "save_every"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
-        for name in ("clip", "balance", "patience", "max_failed", "workers"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name), zero=True)
-        for name in ("dropout", "stochastic_depth", "average", "label_smoothing", "dev"):
-            if getattr(self, name) is not None:
-                _share(name, getattr(self, name))
-        _positive("lr", self.lr)
-        for rate in self.lr_candidates:
-            _positive("lr_candidates", rate)
-        if not 0 <= self.seed < 2**63:  # what torch takes
-            raise ConfigError(f"seed = {self.seed}: 0 or more is needed, of at most 18 digits")
-        for name, purpose in (("test", "testing"), ("lr_dev", "choosing a learning rate")):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} = {getattr(self, name)} is the share held out for {purpose}: above 0, under 1"
-                )
-        if not 0 < self.layer_decay <= 1:
-            raise ConfigError(f"layer_decay = {self.layer_decay} must be above 0 and at most 1")
-        if self.freeze < -1:
-            raise ConfigError(f"freeze = {self.freeze}: blocks to freeze, or -1 for all but the head")
-        self._check_length()
+        check_ranges(self)
+        if self.steps is not None and self.epochs is not None:
+            raise ConfigError(
+                f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length", try_="one of them"
+            )
 
     @property
     def partition(self) -> dict[str, Any]:
         """Return the arguments of `vitkit.data.partition.partition`, which splits the images of the run."""
         return {name: getattr(self, name) for name in ("objective", "test", "dev", "split_seed", "patience")}
-
-    def _check_length(self) -> None:
-        if self.steps is not None and self.epochs is not None:
-            raise ConfigError(
-                f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length", try_="one of them"
-            )
-        for name in ("steps", "epochs"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
-
-
-def _positive(name: str, value: float, *, zero: bool = False) -> None:
-    if not (value >= 0 if zero else value > 0) or value == float("inf"):
-        raise ConfigError(f"{name} = {value}: {'0 or more' if zero else 'more than 0'} is needed")
-
-
-def _share(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name} = {value}: 0 or more and under 1 is needed")

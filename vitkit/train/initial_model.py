@@ -18,6 +18,7 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, name_of
 from vitkit.weights import native
+from vitkit.weights.bundled import is_name
 from vitkit.weights.load import load
 from vitkit.weights.run_checkpoints import DESCRIPTION
 
@@ -41,7 +42,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "objective": config.objective,
             "recipe": config.recipe,
             "multilabel": multilabel,
-            "weights": config.weights if config.weights.startswith("hf:") else Path(config.weights).name,
+            "weights": config.weights if is_name(config.weights) else Path(config.weights).name,
             "before": dict(model.metadata.provenance),
         },
     )

@@ -16,6 +16,7 @@ from vitkit.model.positions import Interpolation
 from vitkit.model.variants import configure
 from vitkit.text import few
 from vitkit.weights import google, huggingface, native, timm
+from vitkit.weights.bundled import BUNDLED, bundled_folder
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, LoadedWeights
 from vitkit.weights.hub import PREFIX, download
@@ -41,7 +42,7 @@ def load(
     heads: int | None = None,
     interpolation: Interpolation = "paper",
 ) -> Model:
-    """Return a model with its weights, in evaluation mode, from a file, a folder or hf:OWNER/NAME.
+    """Return a model with its weights, in evaluation mode, from a file, a folder, hf:OWNER/NAME or `ti16`.
 
     image           resize learned positions to this image size (section 3.2)
     interpolation   of those positions: "paper" (Google's) or "bicubic" (timm's)
@@ -84,7 +85,7 @@ def read_weights(
         check_count("heads", heads, least=1)
     if grid is not None:
         grid = parse_size(grid)
-    path = _locate(os.fspath(source))
+    path = bundled_folder(source) or _locate(os.fspath(source))
     checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads)
     try:
         weights = _load_format(checkpoint)
@@ -124,10 +125,11 @@ def _locate(source: str) -> Path:
         configure(source)
     except ConfigError:
         siblings = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+        near = did_you_mean(path.name, [*siblings, *(BUNDLED if path.name == source else ())])
         raise WeightsError(
-            f"{source} does not exist{did_you_mean(path.name, siblings) or '.'}",
+            f"{source} does not exist{near or '.'}",
             **({"in_the_folder": few(siblings, 8)} if siblings else {}),
-            try_="a weights file, a run folder, or hf:OWNER/NAME",
+            try_="a weights file, a run folder, hf:OWNER/NAME, or ti16, the weights inside vitkit",
         ) from None
     public = DEFAULTS.get(source)
     raise WeightsError(

@@ -1,26 +1,27 @@
 """The public checkpoints of each variant: repository, training data, licence and preprocessing.
 
 All of them come from Google's own training runs (the paper, AugReg, BiT), are on the Hugging Face Hub in timm's or
-Google's format, and take inputs in [-1, 1]. This file does not import torch.
+Google's format, and take inputs in [-1, 1]; one of Ti/16 is also inside the package. This file does not import torch.
 """
 
 from dataclasses import dataclass
 
 from vitkit.data.preprocessing import Preprocessing
+from vitkit.weights.bundled import TI16
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicCheckpoint:
-    repository: str
+    source: str  # the name that `vitkit.load` takes: hf:OWNER/NAME, or that of weights inside the package
     trained_on: str
     image: int = 224
     licence: str = "Apache-2.0"
     preprocessing: Preprocessing
 
     @property
-    def source(self) -> str:
-        """Return the name that `vitkit.load` takes."""
-        return f"hf:{self.repository}"
+    def repository(self) -> str | None:
+        """Return the repository on the Hub, or None for weights inside the package."""
+        return self.source.removeprefix("hf:") if self.source.startswith("hf:") else None
 
 
 _VIT = Preprocessing(crop=0.9)
@@ -29,16 +30,19 @@ _SQUASH = Preprocessing(resize="squash", interpolation="bilinear")
 
 
 def _timm(name: str, preprocessing: Preprocessing = _VIT) -> PublicCheckpoint:
-    return PublicCheckpoint(repository=f"timm/{name}", trained_on="ImageNet-21k", preprocessing=preprocessing)
+    return PublicCheckpoint(source=f"hf:timm/{name}", trained_on="ImageNet-21k", preprocessing=preprocessing)
 
 
 def _google(name: str) -> PublicCheckpoint:
-    return PublicCheckpoint(repository=f"google/{name}", trained_on="ImageNet-21k", preprocessing=_SQUASH)
+    return PublicCheckpoint(source=f"hf:google/{name}", trained_on="ImageNet-21k", preprocessing=_SQUASH)
 
 
 # Fine-tuning starts from the first of each. Variants that are missing have no public weights.
 PUBLIC = {
-    "Ti/16": (_timm("vit_tiny_patch16_224.augreg_in21k"),),
+    "Ti/16": (
+        PublicCheckpoint(source=TI16, trained_on="ImageNet-1k", preprocessing=_VIT),
+        _timm("vit_tiny_patch16_224.augreg_in21k"),
+    ),
     "S/32": (_timm("vit_small_patch32_224.augreg_in21k"),),
     "S/16": (_timm("vit_small_patch16_224.augreg_in21k"),),
     "B/32": (_timm("vit_base_patch32_224.augreg_in21k"), _google("vit-base-patch32-224-in21k")),

@@ -1,0 +1,26 @@
+"""The weights inside the package, by name: `ti16`, a public Ti/16, so that everything works without a download.
+
+A name wins over a file or folder of that name, which ./ti16 means. This file does not import torch.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+log = logging.getLogger("vitkit")
+
+TI16 = "ti16"
+BUNDLED = {TI16: Path(__file__).parent / "ti16"}
+
+
+def bundled_folder(source: str | os.PathLike[str]) -> Path | None:
+    """Return the folder of weights inside the package, or None where `source` is not the name of such weights."""
+    folder = BUNDLED.get(source) if isinstance(source, str) else None
+    if folder is not None and os.path.exists(source):
+        log.warning("%s: the weights inside the package; write ./%s for the local file or folder", source, source)
+    return folder
+
+
+def is_name(weights: str) -> bool:
+    """Return whether weights are named by a published name, hf:OWNER/NAME or ti16, rather than by a path."""
+    return weights.startswith("hf:") or weights in BUNDLED
