@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_main import OPTIONS
+from tests.cli.test_main import GLOBAL_OPTIONS, OPTIONS
 from tests.test_layers import ORDER
 from vitkit.cli.main import main
 
@@ -50,7 +50,7 @@ def test_every_command_shown_has_a_verb_and_options_that_exist(name: str):
     assert len(commands) >= 6
     for command in commands:
         verb, *words = shlex.split(command, comments=True)
-        assert {word for word in words if word.startswith("--")} <= set(OPTIONS[verb].split()), command
+        assert {word for word in words if word.startswith("--")} <= {*OPTIONS[verb].split(), *GLOBAL_OPTIONS}, command
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.ko.md", "CONTRIBUTING.md", "docs/architecture.md"])

@@ -4,13 +4,15 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from vitkit import messages
 from vitkit.config.resolve import resolve
 from vitkit.data.check import check
-from vitkit.data.check_report import print_report
+from vitkit.data.check_report import print_report, report_as_json
 from vitkit.data.contact_sheet import contact_sheet
 from vitkit.data.sources.fashion import NAME, SIDE
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.evaluation import Evaluation
+from vitkit.messages import say
 from vitkit.progress import show_progress
 from vitkit.run import run_training, unused_path
 from vitkit.run_folder import EVALUATION, require_empty
@@ -28,7 +30,10 @@ def demo(out: Path | None, output: TextIO) -> Path:
     _heading(output, "1 of 3", f"check the data: vitkit check {NAME}")
     data = open_data(NAME)
     report = check(data, progress=show_progress)
-    print_report(report, output)
+    if messages.in_json():
+        say("check", report_as_json(report)["verdict"], file=output)
+    elif not messages.is_quiet():
+        print_report(report, output)
     sheet = folder / "check.png"
     contact_sheet(data, (SIDE, SIDE), "crop", 1).save(sheet)
 
@@ -41,7 +46,7 @@ def demo(out: Path | None, output: TextIO) -> Path:
     evaluation = Evaluation.from_json((classifier / EVALUATION).read_text(encoding="utf-8"))
     _heading(output, "done", f"in {duration(time.monotonic() - started)}")
     lines = {
-        "accuracy": f"{evaluation.headline.value:.1%} of {evaluation.images:,} test images classified correctly "
+        "score": f"{evaluation.headline.value:.1%} of {evaluation.images:,} test images classified correctly "
         f"(95 % interval {evaluation.headline.low:.1%} to {evaluation.headline.high:.1%})",
         "report": f"{classifier / 'report.html'}: open it in a browser",
         "images": f"{sheet}: the model's input",
@@ -49,7 +54,7 @@ def demo(out: Path | None, output: TextIO) -> Path:
         "": "vitkit check YOUR_PHOTOS/      then: vitkit fit YOUR_PHOTOS/",
     }
     for label, text in lines.items():
-        print(f"{label:<10} {text}", file=output, flush=True)
+        say(label, text, file=output)
     return folder
 
 
@@ -59,4 +64,7 @@ def _run(settings: dict[str, Any], output: TextIO) -> None:
 
 
 def _heading(output: TextIO, number: str, text: str) -> None:
-    print(f"\n── {number}: {text}", file=output, flush=True)
+    if messages.in_json():
+        say(number, text, file=output)
+    elif not messages.is_quiet():
+        print(f"\n── {number}: {text}", file=output, flush=True)

@@ -3,9 +3,13 @@
 import difflib
 from collections.abc import Iterable
 
+TOO_MANY_FAILED = 3  # the exit code where more images failed than `max_failed` allows
+
 
 class VitkitError(ValueError):
     """An error with one aligned row per detail: `VitkitError("no images in photos/.", found="a.txt", try_="…")`."""
+
+    exit_code = 2  # of the command line
 
     def __init__(self, what: str, **details: str | Iterable[str]) -> None:
         self.what, self.rows = what, dict[str, list[str]]()

@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from vitkit import messages
+
 Item = TypeVar("Item")
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -23,7 +25,10 @@ def no_progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
 
 def show_progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """Yield the items and show count, rate and time left on stderr."""
-    return _bar(items, total, what) if sys.stderr.isatty() else _lines(items, total, what)
+    if messages.is_quiet():
+        return no_progress(items, total, what)
+    bar = sys.stderr.isatty() and not messages.in_json()
+    return _bar(items, total, what) if bar else _lines(items, total, what)
 
 
 def _bar(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
@@ -51,8 +56,6 @@ def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         now = time.monotonic()
         if now - last >= SECONDS_BETWEEN_LINES:
             last, rate = now, done / (now - started)
-            print(
-                f"{what}  {done:,} of {total:,}, {rate:,.3g}/s, {(total - done) / rate:,.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+            left = (total - done) / rate
+            text = f"{what}  {done:,} of {total:,}, {rate:,.3g}/s, {left:,.0f} s left"
+            messages.progress_line(what, text, done=done, total=total, per_second=rate, seconds_left=left)

@@ -100,7 +100,7 @@ class Run(RunRecord):
     device     "auto", "cpu", "cuda", "cuda:1" …
     labels     class names in the order of the logits, or a file of them, for weights that carry none
     progress   how to show the progress of long work; default: a bar on a terminal, nothing elsewhere
-    log        a function that receives a line when slow work begins
+    log        a function of a label and a text, called when slow work begins
 
     A run stands for its path wherever one is expected: `vitkit.load(run)`, `vitkit.fit(data, weights=run)`.
     """
@@ -113,7 +113,7 @@ class Run(RunRecord):
         device: str = "auto",
         labels: Sequence[str] | PathOrName | None = None,
         progress: Progress | None = None,
-        log: Callable[[str], None] = lambda text: None,
+        log: Callable[[str, str], None] = lambda label, text: None,
     ):
         super().__init__(os.fspath(source))
         self.device = pick_device(device)
@@ -162,6 +162,7 @@ class Run(RunRecord):
         precision: Precision = "fp32",
         batch: int = BATCH,
         workers: int | None = None,
+        max_failed: float = 0.01,
     ) -> Evaluation:
         """Score the model on data: `.top1.value` with `.low` and `.high`, `.per_class`, `.confusion`, `.mistakes`, ….
 
@@ -178,6 +179,7 @@ class Run(RunRecord):
             precision=precision,
             batch=batch,
             workers=pick_workers(workers, self.device, 1),
+            max_failed=max_failed,
             real=None if real is None else Path(real),
             progress=self._progress,
         )
@@ -235,6 +237,7 @@ class Run(RunRecord):
         precision: Precision = "fp32",
         batch: int = BATCH,
         workers: int | None = None,
+        max_failed: float = 0.01,
     ) -> ProbeResult:
         """Score the frozen features on labelled data, whose classes may be new to the model: `.top1`, or `.shots`.
 
@@ -250,6 +253,7 @@ class Run(RunRecord):
             precision=precision,
             batch=batch,
             workers=pick_workers(workers, self.device, 1),
+            max_failed=max_failed,
             progress=self._progress,
         )
         extracted = extract_features(extract, opened, options)
@@ -304,7 +308,7 @@ class Run(RunRecord):
         target, format = pick_target(self.source, path, to, int8=int8, overwrite=overwrite)
         classifier = Classifier(self.model, device="cpu")
         samples = find_samples(self.source, classifier.model, data)
-        self._log(f"exporting  {self.source} to {target}; tracing takes up to a minute")
+        self._log("exporting", f"{self.source} to {target}; tracing takes up to a minute")
         if int8:
             return export_int8(
                 classifier,

@@ -1,7 +1,6 @@
 """A run from end to end: settings → a run folder with a trained model, its score and its report."""
 
 import contextlib
-import math
 import platform
 import shlex
 import time
@@ -17,7 +16,7 @@ from vitkit.atomic import write_text
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
-from vitkit.data.loader import TooManyFailures
+from vitkit.data.loader import TooManyFailures, advised_max_failed
 from vitkit.data.partition import Partition, fingerprint, partition
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
@@ -27,6 +26,7 @@ from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.inspect.inspection import rollout_overlays
+from vitkit.messages import say
 from vitkit.progress import show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
@@ -130,7 +130,7 @@ def resume(path: Path, output: TextIO, *, device: str | None = None, workers: in
 
 def _advice_to_skip(share: float, run: Path) -> str:
     """Return how to allow that share of failed images, or twice as many; a run that never began left no folder."""
-    allowed = min(max(0.2, math.ceil(20 * share) / 10), 1.0)
+    allowed = max(0.2, advised_max_failed(share))
     if not (run / CONFIG).is_file():
         return f"--set max_failed={allowed:g} skips them"
     return f"max_failed = {allowed:g} in {run / CONFIG}, then vitkit resume {shlex.quote(str(run))}: skips them"
@@ -261,7 +261,7 @@ def _check_data(data: Data, folder: RunFolder) -> None:
 def _line_printer(processes: Processes, output: TextIO) -> PrintLine:
     def print_line(label: str, text: str) -> None:
         if processes.is_rank_zero:
-            print(f"{label:<9} {text}", file=output, flush=True)
+            say(label, text, file=output)
 
     return print_line
 

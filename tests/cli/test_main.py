@@ -19,11 +19,13 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "pretrain": "DATA --objective --model --weights --image --steps --epochs --batch --lr --recipe --out --config "
     "--set --label --seed --device --precision --workers --track --json",
     "resume": "RUN --device --workers --json",
-    "evaluate": "RUN DATA --split --labels --label --real --image --batch --device --precision --workers --out --json",
+    "evaluate": "RUN DATA --split --labels --label --real --image --batch --device --precision --workers --max-failed "
+    "--out --json",
     "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
-    "--workers --json",
+    "--workers --max-failed --json",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
-    "predict": "RUN IMAGES… --top --out --overwrite --labels --image --fast --device --workers --csv --json",
+    "predict": "RUN IMAGES… --top --out --overwrite --labels --image --fast --device --workers --max-failed "
+    "--csv --json",
     "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json",
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",
     "shard": "DATA DIR --megabytes --side --label --workers --json",
@@ -31,6 +33,7 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
     "bench": "MODEL --image --batch --what --device --precision --compile --json",
 }
+GLOBAL_OPTIONS = ("--quiet", "--verbose", "--log-format")  # of every verb
 
 
 def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -124,7 +127,7 @@ def test_an_old_name_of_an_option_is_accepted_with_a_warning(capsys: pytest.Capt
         with pytest.raises(SystemExit, match="2"):
             main(["export", "RUN", "--to", "onnx", "--int8", *words])
         warning, error = capsys.readouterr().err.splitlines()
-        assert warning == "warning  --pictures is now --images; the next release drops the old name"
+        assert warning == "warning   --pictures is now --images; the next release drops the old name"
         assert error == "vitkit export: --images 0: 1 or more is needed"
 
 

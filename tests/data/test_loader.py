@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 from tests.data.sample_images import encode, scene
 from vitkit.data.decode import decode
-from vitkit.data.loader import Batch, EpochSampler, Loader, SplitDataset, evaluation_batches
+from vitkit.data.loader import (
+    Batch,
+    EpochSampler,
+    Loader,
+    SplitDataset,
+    TooManyFailures,
+    advised_max_failed,
+    allowed_failures,
+    evaluation_batches,
+)
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
@@ -201,8 +210,30 @@ def test_evaluation_skips_broken_images_and_lists_them(photos: Data):
     batches = list(evaluation_batches(SplitDataset(split=photos.splits["all"], transform=EVAL), 8))
     assert torch.cat([batch.indices for batch in batches]).tolist() == [index for index in range(30) if index != 4]
     assert [index for batch in batches for index, _ in batch.failures] == [4]
-    only_broken = list(evaluation_batches(SplitDataset(split=photos.splits["all"].select([4]), transform=EVAL), 8))
-    assert only_broken[0].images.shape == (0, 3, 16, 16)
+    broken = SplitDataset(split=photos.splits["all"].select([4]), transform=EVAL)
+    assert next(evaluation_batches(broken, 8, max_failed=1)).images.shape == (0, 3, 16, 16)
+    assert next(evaluation_batches(broken, 8, images=30)).images.shape == (0, 3, 16, 16)  # the last of 30 to compute
+    with pytest.raises(TooManyFailures, match="1 of 1 images could not be decoded"):
+        list(evaluation_batches(broken, 8))
+
+
+@given(images=st.integers(1, 10_000), max_failed=st.floats(0, 1))
+def test_the_share_allows_one_failure_but_never_all(images: int, max_failed: float):
+    allowed = allowed_failures(images, max_failed)
+    assert 0 <= allowed <= images
+    assert allowed_failures(images, 0) == 0
+    assert allowed_failures(images, 1) == images
+    if 0 < max_failed < 1:
+        assert allowed < images
+        assert allowed >= min(1, images - 1)
+        assert abs(allowed - max_failed * images) <= 1
+
+
+def test_shares_that_floats_cannot_hold_are_counted_exactly():
+    for percent in range(2, 100):  # 0.29 * 100 is 28.999999999999996
+        assert allowed_failures(100, percent / 100) == percent
+        assert advised_max_failed(percent / 100) >= percent / 100
+    assert (advised_max_failed(0.05), advised_max_failed(1)) == (0.1, 1)
 
 
 def test_batches_may_be_larger_than_the_dataset(tmp_path: Path):

@@ -26,9 +26,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     images: list[int] = []
     real = FeatureExtractor._compute
 
-    def counted(self: FeatureExtractor, split: Split, max_failed: float):
+    def counted(self: FeatureExtractor, split: Split, total: int):
         images.append(len(split))
-        return real(self, split, max_failed)
+        return real(self, split, total)
 
     monkeypatch.setattr(FeatureExtractor, "_compute", counted)
     return images

@@ -93,7 +93,7 @@ def test_json_holds_the_numbers(photos: Path, weights: Path, tmp_path: Path, cap
     ("arguments", "message"),
     [
         (["RUN"], "no images named"),
-        (["RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
+        (["RUN", "nowhere.jpg"], "nowhere.jpg: No such file or directory"),
         (["RUN", "https://example.org/cat.jpg"], "https://example.org/cat.jpg is a URL"),
         (["RUN", "PHOTOS", "--token", "1"], "class, mean, or the row and column"),
         (["RUN", "PHOTOS", "--token", "9", "9"], "no patch at row 9"),

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from tests.predict.small_model import LABELS, odd_images, real_images, rounding,
 from vitkit.cli.main import main
 from vitkit.data.sources.image_paths import find_images
 from vitkit.model.build import Model
+from vitkit.predict.failures import Failures
 from vitkit.predict.stream import predict_files, predict_into
 
 
@@ -51,6 +51,11 @@ def photos(tmp_path: Path) -> Path:
 
 def predict(*arguments: str | Path) -> None:
     main(["predict", *map(str, arguments), "--device", "cpu"])
+
+
+def written(result: tuple[int, Failures]) -> tuple[int, int]:
+    """Return the rows that were complete already, and the images that failed."""
+    return result[0], result[1].failed
 
 
 def answers(run: Path, photos: Path) -> dict[str, str | None]:
@@ -171,7 +176,7 @@ def test_a_killed_call_continues_after_its_last_row(run: Path, tmp_path: Path):
     done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
     assert f"400 images, {left} of them from an earlier call" in done.stdout
     uninterrupted = tmp_path / "uninterrupted.csv"
-    assert predict_into(uninterrupted, vitkit.Classifier(run), find_images([photos]), top=5) == (0, 0)
+    assert predict_into(uninterrupted, vitkit.Classifier(run), find_images([photos]), top=5) == (0, Failures(400))
     with out.open(newline="") as file, uninterrupted.open(newline="") as other:
         for row, expected in zip(csv.DictReader(file), csv.DictReader(other), strict=True):
             assert (row["image"], row["error"]) == (expected["image"], expected["error"])
@@ -221,10 +226,10 @@ def test_rows_of_another_model_are_never_mixed(run: Path, photos: Path, tmp_path
         assert len(str(error.value).splitlines()) == 3  # what differs, and nothing else
         assert not re.search(r"[0-9a-f]{16}|\w\(\w+=", str(error.value))  # no hash, no repr
     # the same model, wherever it lies now
-    assert predict_into(out, classifier, find_images([photos]), top=5, source="runs/moved") == (10, 1)
+    assert written(predict_into(out, classifier, find_images([photos]), top=5, source="runs/moved")) == (10, 1)
     with pytest.raises(vitkit.VitkitError, match="exists already"):
         predict_into(out, classifier, find_images([photos]), top=5)
-    assert predict_into(out, classifier, find_images([photos]), top=5, overwrite=True) == (0, 1)
+    assert written(predict_into(out, classifier, find_images([photos]), top=5, overwrite=True)) == (0, 1)
 
 
 def test_an_interrupted_overwrite_is_continued_without_overwrite(photos: Path, tmp_path: Path):
@@ -262,7 +267,7 @@ def test_a_full_disk_is_a_readable_error_and_loses_no_row(
     assert stopped.value.code == 2
     assert "answers.csv.part cannot be written: File too large" in capsys.readouterr().err
     complete = (tmp_path / "answers.csv.part").read_bytes().count(b"\n") - 1
-    assert predict_into(out, vitkit.Classifier(run), find_images([photos]), top=5) == (complete, 1)
+    assert written(predict_into(out, vitkit.Classifier(run), find_images([photos]), top=5)) == (complete, 1)
     with out.open(newline="") as file:
         assert {row["image"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
 
@@ -290,7 +295,7 @@ def test_the_remains_of_a_crash_in_a_journal_are_cut_off(run: Path, photos: Path
         part.write_bytes(part.read_bytes() + bytes(100) + b"\n")
     else:
         part.write_bytes(left)
-    assert predict_into(out, classifier, find_images([photos]), top=5) == (3 if left is None else 0, 1)
+    assert written(predict_into(out, classifier, find_images([photos]), top=5)) == (3 if left is None else 0, 1)
     with out.open(newline="") as file:
         assert {row["image"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
 
@@ -309,7 +314,10 @@ def test_rows_that_another_process_is_writing_are_left_alone(run: Path, photos: 
                     tmp_path / "answers.csv", vitkit.Classifier(run), find_images([photos]), top=5, overwrite=overwrite
                 )
         other.communicate(b"\n")
-    assert predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find_images([photos]), top=5) == (0, 1)
+    assert written(predict_into(tmp_path / "answers.csv", vitkit.Classifier(run), find_images([photos]), top=5)) == (
+        0,
+        1,
+    )
 
 
 def exact_weights() -> Model:
@@ -335,7 +343,7 @@ def test_a_journal_begun_by_an_older_vitkit_is_continued(ending: str, tmp_path: 
     Path(f"{out}.part").write_bytes(journal)
     with pytest.raises(vitkit.VitkitError, match=r"images: 5, the first photos/0\.png; now 4, the first photos/0\.png"):
         predict_into(out, classifier, paths[:4], top=2)
-    assert predict_into(out, classifier, paths, top=2, source="runs/moved") == (3, 1)
+    assert written(predict_into(out, classifier, paths, top=2, source="runs/moved")) == (3, 1)
     if ending == "parquet":
         rows = pyarrow.parquet.read_table(out).to_pylist()
     elif ending == "csv":
@@ -400,7 +408,8 @@ def test_patterns_folders_and_files_are_found(photos: Path, monkeypatch: pytest.
     assert find_images(["*/00[01].*"]) == [Path("a/000.png"), Path("a/001.jpg"), Path("b/000.png"), Path("b/001.jpg")]
     assert len(find_images(["**/*"])) == 30  # the text is none of them
     assert find_images(["notes.txt"]) == [Path("notes.txt")]  # named on purpose: the row says that it is no image
-    for wrong, message in ((["c*"], "no image matches"), (["c"], "does not exist"), ([], "no images named")):
+    assert find_images(["c", "d.jpg"]) == [Path("c"), Path("d.jpg")]  # missing: their rows say so
+    for wrong, message in ((["c*"], "no image matches"), (["c*", "d?"], "no image matches"), ([], "no images named")):
         with pytest.raises(vitkit.VitkitError, match=message):
             find_images(wrong)
 
@@ -434,8 +443,8 @@ def test_undecodable_names_and_odd_images_are_written(run: Path, tmp_path: Path)
     (photos / os.fsdecode(b"\xff\xfe.png")).write_bytes(encode(scene(), "PNG"))
     (photos / 'comma, "quote"\n.png').write_bytes(encode(scene(), "PNG"))
     for ending in ("csv", "jsonl", "parquet"):
-        _, failed = predict_into(tmp_path / f"odd.{ending}", vitkit.Classifier(run), find_images([photos]), top=1)
-        assert failed == 0
+        result = predict_into(tmp_path / f"odd.{ending}", vitkit.Classifier(run), find_images([photos]), top=1)
+        assert written(result) == (0, 0)
     with (tmp_path / "odd.csv").open(newline="", errors="surrogateescape") as file:
         assert sum(1 for _ in csv.reader(file)) == len(odd_images()) + 3
 
@@ -460,7 +469,7 @@ def test_broken_links_have_a_row_and_skipped_files_are_named(
     (photos / "circle").symlink_to(photos)
     os.mkfifo(photos / "pipe.jpg")
     for source in (photos, photos / "*.jpg"):
-        with pytest.raises(SystemExit) if source != photos else nullcontext():  # of which not one has an answer
+        with pytest.raises(SystemExit, match="3"):  # 2 of 31, and the only one
             predict(run, source, "--json")
         rows = {row["image"]: row["error"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
         assert "No such file" in rows[str(photos / "gone.jpg")]
@@ -472,7 +481,7 @@ def test_broken_links_have_a_row_and_skipped_files_are_named(
 @pytest.mark.parametrize(
     "arguments", [[], ["--json"], ["--csv"], ["--out", "answers.csv"], ["--out", "answers.csv", "--json"]]
 )
-def test_the_exit_code_says_whether_any_image_has_a_prediction(
+def test_the_exit_code_says_whether_too_many_images_have_no_prediction(
     run: Path, photos: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(photos.parent)
@@ -480,14 +489,16 @@ def test_the_exit_code_says_whether_any_image_has_a_prediction(
     predict(run, good, broken, *arguments, *["--overwrite"] * ("--out" in arguments))
     capsys.readouterr()
     for images, message in (
-        ([broken], "the image has no prediction"),
-        ([broken, text], "none of 2 images has a prediction"),
+        ([broken], "1 of 1 image failed (100.0%); first: "),
+        ([broken, text], "2 of 2 images failed (100.0%); first: "),
+        ([broken, text, good, "gone.jpg"], "3 of 4 images failed (75.0%); first: "),
     ):
         with pytest.raises(SystemExit) as stopped:
             predict(run, *images, *arguments, *["--overwrite"] * ("--out" in arguments))
-        assert stopped.value.code == 1
+        assert stopped.value.code == 3
         captured = capsys.readouterr()
-        assert f"vitkit predict: {message}" in captured.err
+        assert f"vitkit predict: {message}{broken}: " in captured.err
+        assert captured.err.endswith("; --max-failed 1 allows them\n")
         # the reasons come all the same
         assert "007.jpg" in (Path("answers.csv").read_text() if "--out" in arguments else captured.out)
 
@@ -512,8 +523,7 @@ def test_weights_without_class_names_hint_at_labels(
     ("arguments", "message"),
     [
         (["http://example.org/cat.jpg"], "http://example.org/cat.jpg is a URL; vitkit reads local files only"),
-        (["nowhere.jpg"], "nowhere.jpg does not exist"),
-        ([f"{'long' * 80}.jpg"], "cannot be read: File name too long"),
+        (["PHOTOS", "--max-failed", "1.5"], "--max-failed 1.5: a share from 0 to 1 is needed"),
         (["PHOTOS", "--out", f"{'long' * 80}.csv"], "cannot be written: File name too long"),
         (["PHOTOS", "--top", "0"], "--top 0: 1 or more is needed"),
         (["PHOTOS", "--csv", "--json"], "--csv, --json and --out exclude each other"),

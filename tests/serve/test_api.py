@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from PIL import Image
 
 import vitkit
 from tests.serve.asgi_client import JPEG_IMAGE, base64_images, gated_pool, run_requests, send, wait_until
 from tests.serve.servers import (
     EPS,
+    PATIENT,
     PROBABILITY_ATOL,
     TIMEOUT,
+    decompression_bomb,
     image_form,
     make_image,
     make_pool,
@@ -27,6 +32,8 @@ from tests.serve.servers import (
 from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.rollout import rollout
 from vitkit.predict.inputs import pixels_of
+from vitkit.serve.body import parse_images
+from vitkit.serve.limits import RequestError
 
 MAP_ATOL = 0.5e-6 + 8 * EPS  # the server rounds to six decimals
 
@@ -99,7 +106,8 @@ def test_several_images_are_answered_in_order_and_broken_ones_with_the_reason():
     first, second, third, fourth = response.json()["predictions"]
     assert response.status_code == 200
     assert second["error"].startswith("not an image in an accepted format: JPEG, PNG")
-    assert (second["answers"], set(second)) == ([], {"error", "answers"})
+    assert (second["answers"], second["label"], second["probability"]) == ([], None, None)
+    assert [row["image"] for row in response.json()["predictions"]] == ["0.png", "1.png", "2.png", "3.png"]
     assert "truncated" in third["error"], third
     for seed, prediction in ((1, first), (2, fourth)):
         assert prediction["error"] is None
@@ -239,3 +247,52 @@ def test_the_old_field_name_works_with_a_warning(kind: str, caplog: pytest.LogCa
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
     assert 'the field "pictures", which is deprecated' in warnings[0]
+
+
+@pytest.mark.parametrize("kind", ["image/jpeg", "image/png", "IMAGE/x-whatever", "application/octet-stream"])
+def test_a_body_that_is_one_image_gets_the_answer_of_a_form(kind: str):
+    """curl --data-binary @cat.jpg -H 'Content-Type: image/jpeg' …"""
+    pool, headers = make_pool(), {"content-type": kind}
+
+    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
+        paths = ("/v1/predict?top=3", "/v1/embed", "/v1/attention?layer=0")
+        return [
+            await http.post(path, **body)
+            for path in paths
+            for body in ({"content": JPEG_IMAGE, "headers": headers}, {"files": image_form(JPEG_IMAGE)})
+        ]
+
+    answers = [response.json() for response in run_requests(pool, requests)]
+    for raw, form in zip(answers[::2], answers[1::2], strict=True):
+        rows = [
+            answer.get("predictions", answer.get("embeddings", [answer.get("prediction")]))[0] for answer in (raw, form)
+        ]
+        assert [row.pop("image") for row in rows] == [None, "0.png"]
+        assert raw == form
+
+
+def test_a_body_that_is_one_image_keeps_the_limits():
+    headers = {"content-type": "image/jpeg"}
+    small = make_pool(replace(PATIENT, body=1))
+    assert send("POST", "/v1/predict", pool=small, content=bytes(1_000_001), headers=headers).status_code == 413
+    answer = send("POST", "/v1/predict", content=decompression_bomb(), headers=headers)
+    assert (answer.status_code, "pixels" in answer.json()["error"]) == (422, True)
+
+
+@given(name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300))
+@example(name="고양이 & co.png")
+@example(name="../../etc/passwd")
+@example(name="<img src=x onerror=alert(1)>\N{RIGHT-TO-LEFT OVERRIDE}gpj.exe")
+def test_the_file_name_comes_back_as_one_line_of_text(name: str):
+    quoted = name.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22").replace("\\", "/")  # as browsers do
+    disposition = f'Content-Disposition: form-data; name="images"; filename="{quoted}"'
+    body = b"--b\r\n" + disposition.encode() + b"\r\n\r\nx\r\n--b--\r\n"
+    try:
+        (upload,) = parse_images("multipart/form-data; boundary=b", bytearray(body), PATIENT).uploads
+    except RequestError:  # control characters are no header
+        assert not name.isprintable()
+        return
+    assert upload.content == b"x"
+    assert upload.name is None or (upload.name.isprintable() or "\N{REPLACEMENT CHARACTER}" in upload.name)
+    if name.isprintable() and name.strip() == name and not {'"', "\\", ";"} & set(name):
+        assert upload.name == name[:255]

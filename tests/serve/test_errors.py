@@ -43,7 +43,8 @@ from vitkit.predict.engines import Engine
         ("/v1/predict", {"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 400, "nested"),
         ("/v1/predict", {"content": b"[0" + b",0" * 10**6, "headers": {"content-type": "application/json"}}, 413, "64"),
         ("/v1/predict", {"content": b"\xff\xfe", "headers": {"content-type": "application/json"}}, 400, "JSON"),
-        ("/v1/predict", {"content": JPEG_IMAGE, "headers": {"content-type": "image/jpeg"}}, 415, "neither"),
+        ("/v1/predict", {"content": JPEG_IMAGE, "headers": {"content-type": "text/plain"}}, 415, "neither"),
+        ("/v1/predict", {"content": b"", "headers": {"content-type": "image/jpeg"}}, 422, "empty"),
         ("/v1/predict", {"content": JPEG_IMAGE}, 415, "neither"),
         ("/v1/predict", {"content": b"", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
         (
@@ -117,10 +118,13 @@ def test_openapi_describes_the_request_bodies_and_every_error():
     description = send("GET", "/openapi.json", options={"key": "some-key"}).json()
     for path in ("/v1/predict", "/v1/embed", "/v1/attention"):
         operation = description["paths"][path]["post"]
-        assert set(operation["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
-        for content in operation["requestBody"]["content"].values():
+        described = operation["requestBody"]["content"]
+        for kind in ("multipart/form-data", "application/json"):
+            content = described.pop(kind)
             assert set(content["schema"]["properties"]) == {"images"}
             assert content["schema"]["required"] == ["images"]
+        assert set(described) == {"image/jpeg", "image/png", "image/webp", "application/octet-stream"}
+        assert all(content["schema"] == {"type": "string", "format": "binary"} for content in described.values())
         assert set(operation["responses"]) == {
             "200",
             "400",

@@ -173,7 +173,6 @@ def test_a_file_that_is_no_image_gets_an_error(visit: Visit):
 
 def test_a_late_prediction_never_appears_next_to_another_image(visit: Visit, classifier: vitkit.Classifier):
     held: list[Any] = []
-    failed: list[Any] = []
 
     def hold_the_first(route: Any) -> None:
         if held:
@@ -181,18 +180,78 @@ def test_a_late_prediction_never_appears_next_to_another_image(visit: Visit, cla
         else:
             held.append(route)
 
-    visit.page.on("requestfailed", lambda request: failed.append(request))
     visit.page.route("**/v1/predict?*", hold_the_first)
     with visit.page.expect_request("**/v1/predict?*"):
         visit.drop("first.png", FIRST)
     visit.drop("second.png", SECOND)
     visit.wait_for_prediction("second.png")
-    assert failed == [held[0].request]  # the page aborted it
+    rows = visit.page.locator("#result-list li")
+    expect(rows.nth(1)).to_contain_text("waiting")
     held[0].continue_()
-    assert visit.page.evaluate("fetch('healthz').then(response => response.status)") == 200
+    expect(rows.nth(1)).to_contain_text(classifier(FIRST).label)
     assert visit.text("#caption").startswith("second.png")
     assert visit.text("#headline bdi") == classifier(SECOND).label
     assert sum("/v1/attention" in url for url in visit.requested_urls) == 1
+
+
+def test_one_image_after_another_keeps_the_earlier_answers(visit: Visit, classifier: vitkit.Classifier):
+    visit.drop("first.png", FIRST)
+    visit.wait_for_prediction("first.png")
+    expect(visit.page.locator("#results")).to_be_hidden()  # one image needs no list
+    first_overlay = visit.overlay()
+    visit.drop("second.png", SECOND)
+    visit.wait_for_prediction("second.png")
+    rows = visit.page.locator("#result-list li")
+    expect(rows).to_have_count(2)
+    for row, name, image in ((rows.nth(0), "second.png", SECOND), (rows.nth(1), "first.png", FIRST)):
+        answer = classifier(image).top(1)[0]
+        expect(row).to_contain_text(name)
+        expect(row).to_contain_text(answer.label)
+        expect(row).to_contain_text(f"{answer.probability:.1%}".replace("%", " %"))
+    visit.page.get_by_role("button", name="first.png").press("Enter")
+    visit.wait_for_prediction("first.png")
+    assert visit.text("#headline bdi") == classifier(FIRST).label
+    assert (visit.overlay() == first_overlay).all()
+    pressed = [row.get_by_role("button").get_attribute("aria-pressed") for row in rows.all()]
+    assert pressed == ["false", "true"]
+    assert controls_without_name(visit.page) == []
+
+
+def test_several_images_at_once_are_all_answered(visit: Visit, classifier: vitkit.Classifier, runs: dict[str, Path]):
+    images = {f"{seed}.png": make_image(seed) for seed in range(9)}
+    files = [{"name": name, "mimeType": "image/png", "buffer": content} for name, content in images.items()]
+    visit.page.set_input_files("#file", [*files, {"name": "x.png", "mimeType": "image/png", "buffer": b"x"}])
+    visit.wait_for_prediction("0.png")  # the first of them is shown in full
+    expect(visit.page.locator("#results-title")).to_have_text("10 images, 1 cannot be used")
+    rows = visit.page.locator("#result-list li").all()
+    assert [row.locator(".name").inner_text() for row in rows] == [*images, "x.png"]
+    answers = [row.locator(".answer").inner_text() for row in rows]
+    assert answers == [*(classifier(image).label for image in images.values()), "cannot be used"]
+    visit.page.get_by_role("button", name="x.png").click()
+    expect(visit.page.get_by_role("alert")).to_contain_text("x.png cannot be used: not an image")
+    expect(visit.page.locator("#prediction")).to_be_hidden()
+    visit.page.get_by_role("button", name="4.png").click()
+    visit.wait_for_prediction("4.png")
+    expect(visit.page.get_by_role("alert")).to_be_empty()
+    visit.page.get_by_label("Model", exact=True).select_option("resnet")  # answers all of them
+    expect(visit.page.locator("#results-title")).to_have_text("10 images, 1 cannot be used")
+    other = vitkit.Classifier(runs["resnet"])
+    expect(visit.page.locator("#result-list .answer")).to_have_text(
+        [*(other(image).label for image in images.values()), "cannot be used"]
+    )
+    visit.console_messages.clear()  # the browser's own message about every 422
+
+
+def test_a_busy_server_is_asked_again_for_all_images(visit: Visit):
+    busy = {"status": 503, "headers": {"Retry-After": "3"}, "json": {"error": "The queue is full.", "try": None}}
+    visit.page.route("**/v1/predict?*", lambda route: route.fulfill(**busy))
+    files = [{"name": f"{seed}.png", "mimeType": "image/png", "buffer": make_image(seed)} for seed in range(5)]
+    visit.page.set_input_files("#file", files)
+    expect(visit.page.locator("#results-title")).to_have_text("5 images, 5 cannot be used")
+    visit.page.unroute("**/v1/predict?*")
+    visit.page.get_by_role("button", name="Try again").click()
+    expect(visit.page.locator("#results-title")).to_have_text("5 images")
+    visit.console_messages.clear()
 
 
 def test_a_request_to_a_busy_server_can_be_repeated(visit: Visit):
@@ -228,7 +287,7 @@ def test_the_page_explains_why_it_cannot_use_the_camera(visit: Visit):
 
 def test_a_phone_opens_its_camera_app(browser: Browser, address: str):
     with visiting(browser, address, viewport={"width": 375, "height": 700}, is_mobile=True, has_touch=True) as visit:
-        assert visit.page.get_by_text("Choose an image, or take a photo.").is_visible()
+        assert visit.page.get_by_text("Choose images, or take a photo.").is_visible()
         with visit.page.expect_file_chooser() as chooser:
             visit.page.get_by_role("button", name="Use the camera").tap()
         assert chooser.value.element.get_attribute("capture") == "environment"
@@ -283,7 +342,7 @@ def test_a_request_to_a_server_that_does_not_respond_can_be_repeated(visit: Visi
     visit.page.unroute("**/v1/**")
     visit.page.get_by_role("button", name="Try again").press("Enter")
     visit.wait_for_prediction("first.png")
-    expect(visit.page.get_by_role("button", name="Choose an image")).to_be_focused()  # the button "Try again" is gone
+    expect(visit.page.get_by_role("button", name="Choose images")).to_be_focused()  # the button "Try again" is gone
     visit.console_messages.clear()
 
 
@@ -294,6 +353,8 @@ def test_the_page_fits_a_phone_and_has_enough_contrast(browser: Browser, address
         page = visit.page
         page.evaluate("document.querySelector('details').open = true")
         states = [page.evaluate(LOW_CONTRAST_TEXTS), page.evaluate("document.documentElement.scrollWidth")]
+        visit.drop("second.png", SECOND)
+        visit.wait_for_prediction("second.png")
         visit.drop("x" * 150 + ".png", FIRST)
         visit.wait_for_prediction("x" * 150 + ".png")
         states += [page.evaluate(LOW_CONTRAST_TEXTS), page.evaluate("document.documentElement.scrollWidth")]

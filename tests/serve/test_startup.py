@@ -82,9 +82,9 @@ def test_the_start_prints_the_models_and_warns_if_other_machines_can_reach_it(
     monkeypatch.setattr("vitkit.serve.http_server.run", lambda app, pool, listener, on_ready: on_ready() or True)
     main(["serve", str(run), f"second={run}", "--port", "0", "--host", "0.0.0.0", "--batch", "3", "--device", "cpu"])
     output, errors = capsys.readouterr()
-    assert "model    small (default): mu/8 at 32 x 32 px, 10 classes" in output
+    assert "model     small (default): mu/8 at 32 x 32 px, 10 classes" in output
     assert "model    second: mu/8" in output
-    assert "computes exact: float32 on cpu" in output
+    assert "computes  exact: float32 on cpu" in output
     assert "micro-batches of up to 3 images" in output
     assert "32 MB, 64 images, 30 s per request; 50 megapixels per image; 256 images in the queue" in output
     assert "serving  http://0.0.0.0:" in output
@@ -101,8 +101,8 @@ def test_the_old_name_of_the_image_limit_works_with_a_warning(
     ):
         main(["serve", str(run), "--port", "0", "--limit", f"{name}=7", "--device", "cpu"])
         output, errors = capsys.readouterr()
-        assert "limits   32 MB, 7 images" in output
-        assert errors == (f"vitkit serve: {warning}\n" if warning else "")
+        assert "limits    32 MB, 7 images" in output
+        assert errors == (f"warning   {warning}\n" if warning else "")
 
 
 def test_a_server_with_a_key_accepts_any_host_name(run: Path, monkeypatch: pytest.MonkeyPatch):

@@ -336,7 +336,7 @@ def test_a_run_with_too_many_broken_images_says_how_to_resume_without_them(tmp_p
         (folder / f"{index}.png").write_bytes(image[:50] if index in (3, 20) else image)
     run = tmp_path / "run"
     started = Command(command_line(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
-    assert started.wait() == 2
+    assert started.wait() == 3
     assert f"  or       max_failed = 0.2 in {run}/config.toml, then vitkit resume {run}: skips them" in started.output
     config = run / "config.toml"
     config.write_text(config.read_text().replace("max_failed = 0.01\n", "max_failed = 0.2\n"))
@@ -352,7 +352,7 @@ def test_too_many_broken_images_before_the_first_step_leave_no_folder(tmp_path: 
         (folder / f"{index}.png").write_bytes(image[:50] if index % 4 < 2 else image)
     run = tmp_path / "run"
     started = Command(command_line(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6), tmp_path / "log")
-    assert started.wait() == 2
+    assert started.wait() == 3
     [share] = re.findall(r"  or +--set max_failed=(\S+) skips them", started.output)
     assert not run.exists()
     repeated = Command(

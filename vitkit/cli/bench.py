@@ -75,7 +75,7 @@ def bench(
         if not json:
             _print_row(row.description, results[-1])
     if json:
-        print_json({**about, "rows": results})
+        print_json("bench", {**about, "rows": results})
 
 
 def _build_or_load(model: str, size: tuple[int, int] | None) -> Model:

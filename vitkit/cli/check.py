@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.cli.options import Data, Json, Label, at_least, image_size, option, print_json
+from vitkit.cli.options import Data, Json, Label, at_least, failures_as_json, image_size, option, print_json
 from vitkit.errors import ConfigError
 
 
@@ -54,7 +54,7 @@ def check(
     except (OSError, ValueError) as error:  # the report does not depend on the sheet
         drawn = f"could not be written to {target}: {error}"
     if json:
-        print_json({**report_as_json(report), "sheet": drawn})
+        print_json("check", {**report_as_json(report), **failures_as_json(dict(report.bad)), "sheet": drawn})
     else:
         print_report(report)
         print(f"sheet      {drawn}")

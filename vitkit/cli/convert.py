@@ -49,7 +49,7 @@ def convert(
         "to": to,
     }
     if json:
-        print_json(summary)
+        print_json("convert", summary)
     else:
         height, width = model.config.image
         print(

@@ -54,7 +54,7 @@ def cost(
         rows.append(row)
     if json:
         setup = {"image": list(size), "classes": classes, "batch": batch, "precision": precision}
-        print_json({**setup, "images": images, "epochs": epochs, "models": rows})
+        print_json("cost", {**setup, "images": images, "epochs": epochs, "models": rows})
     else:
         title = f"{size[0]} x {size[1]} px, {classes} classes"
         _print_costs(rows, title, f"batch {batch}, {precision}", training=images is not None)

@@ -17,4 +17,4 @@ def demo(
     """
     from vitkit.demo import demo as run_demo
 
-    print_result(run_demo(out, log_stream(json)) / "classifier", json)
+    print_result("demo", run_demo(out, log_stream(json)) / "classifier", json)

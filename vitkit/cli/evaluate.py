@@ -19,6 +19,7 @@ def evaluate(
     device: options.Device = "auto",
     precision: options.InferencePrecision = "fp32",
     workers: options.Workers = None,
+    max_failed: options.MaxFailed = 0.01,
     out: Annotated[Path | None, options.option("also write the evaluation to this file", "FILE.json")] = None,
     json: options.Json = False,
 ) -> None:
@@ -28,21 +29,33 @@ def evaluate(
     """
     options.at_least(1, batch=batch)
     options.at_least(0, workers=workers)
+    options.check_max_failed(max_failed)
     if out is not None and (out.suffix != ".json" or not out.parent.is_dir()):
         raise ConfigError(f"--out {out}: the name of a .json file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
+
+    from dataclasses import asdict
 
     from vitkit.atomic import write_text
     from vitkit.evaluate.printing import print_evaluation
     from vitkit.progress import show_progress
     from vitkit.python_api import Run
 
-    evaluation = Run(run, image=size, device=device, labels=labels, progress=show_progress).evaluate(
-        data, split=split, label=label, real=real, precision=precision, batch=batch, workers=workers
-    )
+    asked = Run(run, image=size, device=device, labels=labels, progress=show_progress)
+    with options.advise_max_failed():
+        evaluation = asked.evaluate(
+            data,
+            split=split,
+            label=label,
+            real=real,
+            precision=precision,
+            batch=batch,
+            workers=workers,
+            max_failed=max_failed,
+        )
     if out is not None:
         write_text(out, evaluation.to_json() + "\n", ConfigError)
     if json:
-        print(evaluation.to_json())
+        options.print_json("evaluate", {**asdict(evaluation), **options.failures_as_json(evaluation.left_out)})
     else:
         print_evaluation(evaluation)

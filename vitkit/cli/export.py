@@ -1,6 +1,7 @@
 """The verb `export`: write a model as one file for other runtimes."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,6 +10,7 @@ from tyro.conf import arg
 
 from vitkit.cli.options import ImageSize, Json, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
 from vitkit.cli.options import Run as RunName
+from vitkit.messages import say
 
 
 def export(
@@ -58,7 +60,7 @@ def export(
     from vitkit.progress import show_progress
     from vitkit.python_api import Run
 
-    asked = Run(run, image=size, device="cpu", progress=show_progress, log=lambda text: print(text, file=sys.stderr))
+    asked = Run(run, image=size, device="cpu", progress=show_progress, log=partial(say, file=sys.stderr))
     with stop_cleanly_on_sigterm():
         exported = asked.export(
             out,
@@ -71,7 +73,7 @@ def export(
             overwrite=overwrite,
         )
     if json:
-        print_json({"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
+        print_json("export", {"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
     else:
         for line in summary(exported):
             print(line)

@@ -1,14 +1,14 @@
 """The verb `inspect`: show attention, embeddings and filters of a model."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from vitkit.cli.options import Device, ImageSize, Json, image_size, option, print_json
+from vitkit.cli.options import Device, ImageSize, Json, failures_as_json, image_size, option, print_json
 from vitkit.cli.options import Run as RunName
 from vitkit.errors import ConfigError
+from vitkit.messages import progress_line
 
 
 def inspect(
@@ -46,11 +46,12 @@ def inspect(
     from vitkit.python_api import Run
 
     refuse_urls(images)
-    page = Run(run, image=size, device=device, log=lambda text: print(text, file=sys.stderr)).inspect(
+    page = Run(run, image=size, device=device, log=progress_line).inspect(
         images, out, layers=layer, heads=head, tokens=tokens
     )
     if json:
-        print_json(page.record())
+        skipped = failures_as_json(page.inspection.image_set.skipped)
+        print_json("inspect", {"run": run, **page.record(), **skipped})
     else:
         print_summary(page.inspection, page.files)
 

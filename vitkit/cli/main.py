@@ -4,12 +4,14 @@ Nothing heavy is imported until a verb runs, so that help and error messages app
 """
 
 import errno
+import inspect
 import io
-import logging
 import os
 import re
 import sys
 import textwrap
+import time
+import traceback
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -17,19 +19,40 @@ from typing import NoReturn
 
 import tyro
 
-from vitkit.cli.options import NUMBER_PARSERS, exit_code, replace_renamed
+from vitkit import messages
+from vitkit.cli import options
+from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 VERBS = "demo check fit pretrain resume evaluate probe inspect predict export serve shard cost convert bench".split()
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
+MORE_HELP = (
+    "Every verb, before it or after it:",
+    "  -q, --quiet               print results and errors only",
+    "  -v, --verbose             more decisions, the time, and tracebacks of errors",
+    "  --log-format plain|json   form of decisions, notes, warnings and progress",
+    "",
+    "Exit codes:",
+    "  0    done",
+    "  1    check has found problems; serve has left requests without an answer",
+    "  2    a mistake in the command, a setting or the data, or a full disk",
+    "  3    more images failed than --max-failed allows",
+    "  130  stopped by Ctrl-C        143  stopped by SIGTERM",
+    "",
+    "docs/command-line.md describes exit codes, --json and environment variables.",
+)
 RENAMED = {"export": {"--pictures": "--images"}}  # old options, accepted for one release
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb; print a user's mistake on stderr and exit with code 2, never with a traceback."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    started = time.monotonic()
+    try:
+        arguments = take_global_options(sys.argv[1:] if arguments is None else arguments)
+    except VitkitError as error:
+        _fail("vitkit", error)
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if verb in ("-h", "--help", "help"):
         print(_help())
@@ -40,44 +63,60 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"vitkit {__version__}")
         return
     if verb not in VERBS:
-        _fail(f"vitkit: there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
+        _fail("vitkit", f"there is no verb {verb!r}{did_you_mean(verb, VERBS)}\n  verbs  {', '.join(VERBS)}")
+    command = f"vitkit {verb}"
     if verb not in DISTRIBUTED and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         _fail(
-            f"vitkit {verb}: only {', '.join(DISTRIBUTED)} run in several processes.\n"
-            f"  try  vitkit {verb} …, without torchrun"
+            command,
+            f"only {', '.join(DISTRIBUTED)} run in several processes.\n  try  {command} …, without torchrun",
         )
-    logging.basicConfig(format="note     %(message)s", level=logging.WARNING)
     warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are errors
     for stream in (sys.stdout, sys.stderr):  # file names need not be valid text, and a message must not fail over them
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    options = replace_renamed(rest, RENAMED.get(verb, {}))
+    function = verb_function(verb)
     try:
         tyro.cli(
-            verb_function(verb), prog=f"vitkit {verb}", args=options, use_underscores=False, registry=NUMBER_PARSERS
+            function,
+            prog=command,
+            description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
+            args=options.replace_renamed(rest, RENAMED.get(verb, {})),
+            use_underscores=False,
+            registry=options.NUMBER_PARSERS,
         )
+        if messages.is_verbose():
+            messages.say("time", f"{command} took {time.monotonic() - started:.1f} s", file=sys.stderr)
         sys.stdout.flush()  # so that a full disk is handled below
     except VitkitError as error:
-        _fail(f"vitkit {verb}: {error}")
+        _fail(command, error)
     except KeyboardInterrupt as stopped:
-        sys.exit(exit_code(stopped))
+        sys.exit(options.exit_code(stopped))
     except Interrupted as kept:
-        print(f"vitkit {verb}: {kept}", file=sys.stderr)
+        messages.error(command, str(kept), exit_code=kept.code)
         sys.exit(kept.code)
     except BrokenPipeError:  # the consumer has closed the pipe: vitkit check … | head
         _discard_output()
         sys.exit(141)
-    except RuntimeError as error:
+    except Exception as error:
+        if (message := _explain(error)) is not None:
+            _fail(command, message)
+        if not messages.in_json():
+            raise
+        text = f"{type(error).__name__}: {error}"
+        messages.error(command, text, exit_code=1, traceback="".join(traceback.format_exception(error)))
+        sys.exit(1)
+
+
+def _explain(error: Exception) -> str | None:
+    """Return what has happened where the machine is to blame: a killed data worker or a full disk; else None."""
+    if isinstance(error, RuntimeError):
         from vitkit.data.workers import lost_worker
 
-        if (message := lost_worker(error)) is None:
-            raise
-        _fail(f"vitkit {verb}: {message}")
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
+        return lost_worker(error)
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         _discard_output()
-        _fail(f"vitkit {verb}: {error.filename or 'the output'} cannot be written: {error.strerror}.")
+        return f"{error.filename or 'the output'} cannot be written: {error.strerror}."
+    return None
 
 
 def _discard_output() -> None:
@@ -95,7 +134,7 @@ def _help() -> str:
     sentences = {verb: _first_sentence(verb_function(verb).__doc__ or "") for verb in VERBS}
     lines = [textwrap.fill(f"  {verb:<9} {text}", 80, subsequent_indent=" " * 12) for verb, text in sentences.items()]
     usage = "vitkit: the Vision Transformer as real software.\n\nusage: vitkit VERB …      vitkit VERB --help\n"
-    return "\n".join([usage, *lines, "", "  --version"])
+    return "\n".join([usage, *lines, "", "  --version", "", *MORE_HELP])
 
 
 def _first_sentence(text: str) -> str:
@@ -104,8 +143,14 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\.) ", paragraph, maxsplit=1)[0]
 
 
-def _fail(message: str) -> NoReturn:
-    """Print an error and exit with code 2; under torchrun, only rank zero prints all of it."""
-    rank = os.environ.get("RANK", "0")
-    print(message if rank == "0" else f"process {rank}: {message.splitlines()[0]}", file=sys.stderr)
-    sys.exit(2)
+def _fail(command: str, error: VitkitError | str) -> NoReturn:
+    """Print an error and exit with its code, 2 as a rule; under torchrun, only rank zero prints all of it."""
+    rank, code = os.environ.get("RANK", "0"), error.exit_code if isinstance(error, VitkitError) else 2
+    fields = {}
+    if isinstance(error, VitkitError) and messages.is_verbose():
+        fields = {"traceback": "".join(traceback.format_exception(error))}
+    if rank == "0":
+        messages.error(command, str(error), exit_code=code, **fields)
+    else:
+        messages.error(f"process {rank}: {command}", str(error).splitlines()[0], exit_code=code, **fields)
+    sys.exit(code)

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from vitkit.errors import ConfigError
+from vitkit.messages import WARNING, say
 
 
 def option(help: str, metavar: str) -> Any:
@@ -36,6 +37,9 @@ Label = Annotated[str | None, option("the column that holds the classes, in a ma
 LabelsFile = Annotated[
     Path | None,
     option("class names of weights that carry none: one on each line, in the order of the logits", "FILE"),
+]
+MaxFailed = Annotated[
+    float, arg(help="share of the images that may be unreadable; exit code 3 if more are", metavar="SHARE")
 ]
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]
 
@@ -82,8 +86,37 @@ def at_least(least: int, **options: int | None) -> None:
             raise ConfigError(f"--{name} {value}: {least} or more is needed")
 
 
-def print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=2))
+def print_json(verb: str, content: Mapping[str, Any]) -> None:
+    """Print the result of a verb as one object on one line, in the form of docs/command-line.md."""
+    from vitkit import __version__
+
+    print(json.dumps({"verb": verb, "vitkit": __version__, **content}))  # ASCII: file names need not be text
+
+
+def failures_as_json(failures: Mapping[str, str]) -> dict[str, Any]:
+    """Return the images that could not be read in the form of every verb: how many, and each with its reason."""
+    return {
+        "failed": len(failures),
+        "failures": [{"image": image, "error": reason} for image, reason in failures.items()],
+    }
+
+
+def check_max_failed(max_failed: float) -> float:
+    if not 0 <= max_failed <= 1:
+        raise ConfigError(f"--max-failed {max_failed:g}: a share from 0 to 1 is needed")
+    return max_failed
+
+
+@contextmanager
+def advise_max_failed() -> Iterator[None]:
+    """Add the option that would allow them to an error about too many unreadable images."""
+    from vitkit.data.loader import TooManyFailures, advised_max_failed
+
+    try:
+        yield
+    except TooManyFailures as error:
+        error.add(or_=f"--max-failed {advised_max_failed(error.share):g} leaves them out")
+        raise
 
 
 def replace_renamed(arguments: list[str], renamed: dict[str, str]) -> list[str]:
@@ -92,7 +125,8 @@ def replace_renamed(arguments: list[str], renamed: dict[str, str]) -> list[str]:
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name in renamed:
-            print(f"warning  {name} is now {renamed[name]}; the next release drops the old name", file=sys.stderr)
+            text = f"{name} is now {renamed[name]}; the next release drops the old name"
+            say(WARNING, text, file=sys.stderr)
             argument = renamed[name] + equals + value
         replaced.append(argument)
     return replaced

@@ -30,6 +30,7 @@ def probe(
     device: options.Device = "auto",
     precision: options.InferencePrecision = "fp32",
     workers: options.Workers = None,
+    max_failed: options.MaxFailed = 0.01,
     json: options.Json = False,
 ) -> None:
     """Probe the frozen features of a model on new data: few-shot, nearest neighbours, a linear probe.
@@ -38,34 +39,40 @@ def probe(
     """
     options.at_least(1, batch=batch, neighbours=neighbours, seeds=seeds)
     options.at_least(0, workers=workers)
+    options.check_max_failed(max_failed)
     if shots is not None and (not shots or min(shots) < 1):
         raise ConfigError(f"--shots {' '.join(map(str, shots))}: 1 or more is needed")
     if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
 
+    from dataclasses import asdict
+
     from vitkit.evaluate.printing import print_probe
     from vitkit.progress import show_progress
     from vitkit.python_api import Run
 
+    asked = Run(run, image=size, device=device, progress=show_progress)
     try:
-        result = Run(run, image=size, device=device, progress=show_progress).probe(
-            data,
-            method,
-            shots=shots,
-            seeds=seeds,
-            neighbours=neighbours,
-            label=label,
-            features=features,
-            precision=precision,
-            batch=batch,
-            workers=workers,
-        )
+        with options.advise_max_failed():
+            result = asked.probe(
+                data,
+                method,
+                shots=shots,
+                seeds=seeds,
+                neighbours=neighbours,
+                label=label,
+                features=features,
+                precision=precision,
+                batch=batch,
+                workers=workers,
+                max_failed=max_failed,
+            )
     except KeyboardInterrupt:
         raise Interrupted(
             "the features computed so far are cached; the same command continues from there", 130
         ) from None
     if json:
-        print(result.to_json())
+        options.print_json("probe", {**asdict(result), **options.failures_as_json(result.left_out)})
     else:
         print_probe(result)

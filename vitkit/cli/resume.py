@@ -21,4 +21,4 @@ def resume(
     """
     from vitkit.run import resume as resume_run
 
-    print_result(resume_run(run, log_stream(json), device=device, workers=workers), json)
+    print_result("resume", resume_run(run, log_stream(json), device=device, workers=workers), json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import os
 import re
 import sys
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, arg
 
-from vitkit.cli.options import Device, at_least, option
+from vitkit import messages
+from vitkit.cli.options import Device, at_least, option, print_json
 from vitkit.errors import ConfigError
+from vitkit.messages import WARNING, say
 
 if TYPE_CHECKING:
     from vitkit.serve.model_pool import ModelPool
@@ -80,10 +81,8 @@ def serve(
     limits = parse_limits(limit)
     for old in {assignment.partition("=")[0] for assignment in limit} & DEPRECATED_LIMITS.keys():
         new = DEPRECATED_LIMITS[old]
-        print(
-            f"vitkit serve: --limit {old}=N is deprecated and will be removed in the next release; use --limit {new}=N",
-            file=sys.stderr,
-        )
+        text = f"--limit {old}=N is deprecated and will be removed in the next release; use --limit {new}=N"
+        say(WARNING, text, file=sys.stderr)
     with bind(host, port) as listener, make_compute_executor() as compute_executor:
         classifiers = {
             name: compute_executor.submit(Classifier, source, device=device, fast=fast).result()
@@ -98,29 +97,29 @@ def serve(
             def on_ready() -> None:
                 if json:
                     summary = {"address": address, "port": listener.getsockname()[1], "models": list(sources)}
-                    summary |= {"key_needed": key is not None, "pid": os.getpid()}
-                    print(json_format.dumps(summary), flush=True)
+                    print_json("serve", {**summary, "key_needed": key is not None, "pid": os.getpid()})
+                    sys.stdout.flush()
                     return
                 for name, source in sources.items():
-                    print(_model_lines(pool, name, source))
-                print(
-                    f"limits   {limits.body} MB, {limits.images} images, {limits.seconds} s per request; "
-                    f"{limits.megapixels} megapixels per image; {limits.queue} images in the queue, then 503"
+                    _print_model(pool, name, source)
+                say(
+                    "limits",
+                    f"{limits.body} MB, {limits.images} images, {limits.seconds} s per request; "
+                    f"{limits.megapixels} megapixels per image; {limits.queue} images in the queue, then 503",
                 )
-                print(f"key      {'required for /v1/…' if key else 'not required'}")
+                say("key", "required for /v1/…" if key else "not required")
                 if exposed and key is None:
-                    print(
-                        f"warning  bound to {host} without a key: everyone who reaches this machine can send requests. "
+                    say(
+                        WARNING,
+                        f"bound to {host} without a key: everyone who reaches this machine can send requests. "
                         f"Set a key with {KEY}=… or --key-file FILE",
                         file=sys.stderr,
                     )
-                print(
-                    f"serving  {address} (web page; API: {address}/openapi.json); Ctrl-C stops the server", flush=True
-                )
+                say("serving", f"{address} (web page; API: {address}/openapi.json); Ctrl-C stops the server")
 
             all_answered = run(app, pool, listener, on_ready)
             if not all_answered:
-                print("vitkit serve: the time limit ended before every request was answered", file=sys.stderr)
+                messages.error("vitkit serve", "the time limit ended before every request was answered", exit_code=1)
             with exit_deadline(all_answered):
                 pool.shutdown()
     if not all_answered:
@@ -176,13 +175,14 @@ def read_api_key(file: Path | None) -> str | None:
     return key
 
 
-def _model_lines(pool: ModelPool, name: str, source: str) -> str:
+def _print_model(pool: ModelPool, name: str, source: str) -> None:
     worker = pool.workers[name]
     info = worker.describe()
     height, width = info.image
     note = " (default)" if name == pool.default_name and len(pool.workers) > 1 else ""
-    return (
-        f"model    {name}{note}: {info.variant or 'custom sizes'} at {height} x {width} px, "
-        f"{len(info.classes)} classes, from {source}\n"
-        f"computes {info.computes}; micro-batches of up to {worker.batch} images"
+    say(
+        "model",
+        f"{name}{note}: {info.variant or 'custom sizes'} at {height} x {width} px, "
+        f"{len(info.classes)} classes, from {source}",
     )
+    say("computes", f"{info.computes}; micro-batches of up to {worker.batch} images")

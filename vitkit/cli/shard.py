@@ -38,7 +38,8 @@ def shard(
     written = sorted(path.name for path in folder.glob("*.tar"))
     images = {name: len(split) for name, split in opened.splits.items()}
     if json:
-        print_json({"data": data, "folder": str(folder), "images": images, "smaller": resized, "shards": written})
+        result = {"data": data, "folder": str(folder), "images": images, "smaller": resized, "shards": written}
+        print_json("shard", result)
     else:
         print(f"read     {data}: {opened.kind}, " + ", ".join(f"{count:,} {name}" for name, count in images.items()))
         note = f", {resized:,} images resized" if side is not None else ""

@@ -79,7 +79,8 @@ def start_training(options: TrainingOptions, *, pretraining: bool = False, **fla
     from vitkit import run
 
     command = shlex.join(["vitkit", *sys.argv[1:]])
-    print_result(run.start_run(settings, explicit, log_stream(options.json), command), options.json)
+    verb = "pretrain" if pretraining else "fit"
+    print_result(verb, run.start_run(settings, explicit, log_stream(options.json), command), options.json)
 
 
 def _flag_settings(options: TrainingOptions, flags: dict[str, str | None]) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def log_stream(as_json: bool) -> TextIO:
     return sys.stderr if as_json else sys.stdout
 
 
-def print_result(run: Path, as_json: bool) -> None:
+def print_result(verb: str, run: Path, as_json: bool) -> None:
     """Print the run folder, the report and the evaluation as JSON, where asked for and on rank zero."""
     from vitkit.run_folder import EVALUATION
 
@@ -120,9 +121,10 @@ def print_result(run: Path, as_json: bool) -> None:
         return
     evaluation = run / EVALUATION
     print_json(
+        verb,
         {
             "run": str(run),
             "report": str(run / "report.html"),
             "evaluation": json.loads(evaluation.read_text(encoding="utf-8")) if evaluation.is_file() else None,
-        }
+        },
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from vitkit.compute.inference import Precision, for_inference
-from vitkit.data.loader import SplitDataset, evaluation_batches
+from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.model.build import Model
@@ -38,7 +38,7 @@ def collect_logits(
     workers: int = 0,
     rank: int = 0,
     world_size: int = 1,
-    max_failed: float = 0.01,
+    max_failed: float = MAX_FAILED,
     progress: Progress = no_progress,
 ) -> SplitLogits:
     """Run the model, already on the device, over a split in evaluation mode; its training mode is restored after."""

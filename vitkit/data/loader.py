@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +27,9 @@ from vitkit.data.sources.dataset import DataError, Split
 from vitkit.data.stateless_rng import generator
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.data.workers import load_batches
-from vitkit.errors import ConfigError, DecodeError
+from vitkit.errors import TOO_MANY_FAILED, ConfigError, DecodeError
 
-MIN_ALLOWED_FAILURES = 1  # also in sets so small that one image is more than the allowed share
+MAX_FAILED = 0.01  # share of the images that may fail to decode, where the user does not say
 MAX_REPLACEMENTS = 100  # images tried in place of one that cannot be decoded
 
 log = logging.getLogger("vitkit")
@@ -37,7 +38,22 @@ log = logging.getLogger("vitkit")
 class TooManyFailures(DataError):
     """More images than the allowed share could not be decoded."""
 
+    exit_code = TOO_MANY_FAILED
     share = 0.0  # of all images, so far
+
+
+def allowed_failures(images: int, max_failed: float) -> int:
+    """Return how many of the images may fail: the share `max_failed` of them.
+
+    A share above 0 allows one also in sets so small that one is more than the share, and a share below 1 never all.
+    """
+    share = math.floor(max_failed * images + 1e-9)  # 0.29 · 100 is less than 29 in floats
+    return min(max(share, 1), images - 1) if 0 < max_failed < 1 else share
+
+
+def advised_max_failed(share: float) -> float:
+    """Return a `max_failed` that allows this share of failures, and up to twice as many."""
+    return min(math.ceil(20 * share - 1e-9) / 10, 1.0)
 
 
 def too_many_failures(failed: int, images: int, allowed: float, such_as: Sequence[str] = ()) -> TooManyFailures:
@@ -110,7 +126,7 @@ class Loader:
     rank: int = 0
     world_size: int = 1
     pin_memory: bool = False
-    max_failed: float = 0.01  # share of the images that may fail to decode
+    max_failed: float = MAX_FAILED
     failures: dict[int, str] = field(default_factory=dict)
     wait_seconds: float = 0.0  # time that the consumer waited for data
 
@@ -187,18 +203,19 @@ def evaluation_batches(
     rank: int = 0,
     world_size: int = 1,
     pin_memory: bool = False,
-    max_failed: float = 0.01,
+    max_failed: float = MAX_FAILED,
+    images: int | None = None,
 ) -> Iterator[Batch]:
     """Yield every image of the split once, in order; batches list the images that cannot be decoded as failures.
 
     A batch may be empty. If more than `max_failed` of the images fail, this raises an error: a score over the rest
-    would mislead.
+    would mislead. The share is of `images` where the split is a part of them.
     """
     failures: dict[int, str] = {}
     for batch in sequential_batches(
         dataset, batch_size, workers=workers, rank=rank, world_size=world_size, pin_memory=pin_memory
     ):
-        record_failures(failures, batch, dataset.split, max_failed)
+        record_failures(failures, batch, dataset.split, max_failed, images)
         yield batch
 
 
@@ -224,15 +241,18 @@ def sequential_batches(
         )
 
 
-def record_failures(known: dict[int, str], batch: Batch, split: Split, max_failed: float) -> None:
+def record_failures(
+    known: dict[int, str], batch: Batch, split: Split, max_failed: float, images: int | None = None
+) -> None:
     """Add the batch's failures to the known ones, log each once, and raise an error when there are too many."""
     for index, reason in batch.failures:
         if index not in known:
             known[index] = reason
             log.warning("skipped: %s: %s", split.keys[index], reason)
-    if len(known) > max(max_failed * len(split), MIN_ALLOWED_FAILURES):
+    images = len(split) if images is None else images
+    if len(known) > allowed_failures(images, max_failed):
         shown = [f"{split.keys[index]}: {reason}" for index, reason in list(known.items())[:5]]
-        raise too_many_failures(len(known), len(split), max_failed, shown)
+        raise too_many_failures(len(known), images, max_failed, shown)
 
 
 class _EvalBatches:

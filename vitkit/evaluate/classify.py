@@ -11,6 +11,7 @@ import torch
 
 from vitkit.compute.inference import Precision
 from vitkit.compute.split_logits import SplitLogits, collect_logits
+from vitkit.data.loader import MAX_FAILED
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import canonical_split, scoring_split
 from vitkit.errors import ConfigError, WeightsError
@@ -32,7 +33,7 @@ def evaluate(
     precision: Precision = "fp32",
     batch: int = 64,
     workers: int = 0,
-    max_failed: float = 0.01,
+    max_failed: float = MAX_FAILED,
     real: Path | None = None,
     progress: Progress = no_progress,
 ) -> Evaluation:

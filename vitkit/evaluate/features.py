@@ -21,7 +21,7 @@ from torch import Tensor
 from vitkit.atomic import replacing
 from vitkit.compute.inference import Precision, for_inference
 from vitkit.data.image_info import content_hash, default_cache_path
-from vitkit.data.loader import SplitDataset, evaluation_batches
+from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
@@ -63,7 +63,7 @@ class FeatureExtractor:
     precision: Precision = "fp32"
     batch: int = 64
     workers: int = 0
-    max_failed: float = 0.01
+    max_failed: float = MAX_FAILED
     cache_folder: Path | None = None  # default: features/ in vitkit's cache folder
     progress: Progress = no_progress
 
@@ -80,7 +80,7 @@ class FeatureExtractor:
         if len(uncached):  # failures are retried each time: a decoder that is installed later may read them
             remaining = split.select(uncached)
             try:
-                for batch in self._compute(remaining, self.max_failed * len(split) / len(uncached)):
+                for batch in self._compute(remaining, len(split)):
                     failures |= {remaining.keys[row]: reason for row, reason in batch.failures.items()}
                     if len(batch.rows):
                         values = np.zeros((len(split), batch.values.shape[1]), np.float32) if values is None else values
@@ -97,12 +97,17 @@ class FeatureExtractor:
         chosen = split if known.all() else split.select(known)
         return Features(values[known], chosen.labels, chosen.keys, failures)
 
-    def _compute(self, split: Split, max_failed: float) -> Iterator[_BatchFeatures]:
-        """Yield the features of one batch after another."""
+    def _compute(self, split: Split, images: int) -> Iterator[_BatchFeatures]:
+        """Yield the features of one batch after another; `images` counts the cached ones too."""
         model, device = self.model.to(self.device), torch.device(self.device)
         dataset = SplitDataset(split=split, transform=self.transform, channels=model.config.channels)
         batches = evaluation_batches(
-            dataset, self.batch, workers=self.workers, pin_memory=device.type == "cuda", max_failed=max_failed
+            dataset,
+            self.batch,
+            workers=self.workers,
+            pin_memory=device.type == "cuda",
+            max_failed=self.max_failed,
+            images=images,
         )
         training = model.training
         model.eval()

@@ -14,9 +14,10 @@ from pathlib import Path
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
-from vitkit.text import few
+from vitkit.text import counted, few
 
 IMAGENET = 1000
+DUPLICATES_SHOWN = 5
 FIRST, LAST = "tench", "toilet tissue"  # English names of ImageNet's classes 0 and 999
 
 log = logging.getLogger("vitkit")
@@ -114,4 +115,19 @@ def read_labels(path: Path, classes: int) -> tuple[str, ...]:
         )
     if "" in names:
         raise ConfigError(f"{path}: line {names.index('') + 1} is empty.")
+    _refuse_duplicates(path, names)
     return names
+
+
+def _refuse_duplicates(path: Path, names: Sequence[str]) -> None:
+    """Raise an error if two classes have the same name: neither predictions nor scores could tell them apart."""
+    lines: dict[str, list[int]] = {}
+    for number, name in enumerate(names, start=1):
+        lines.setdefault(name, []).append(number)
+    duplicates = [f"lines {' and '.join(map(str, found))}: {name}" for name, found in lines.items() if len(found) > 1]
+    if duplicates:
+        raise ConfigError(
+            f"{path} names {counted(len(duplicates), 'class')} more than once.",
+            found=duplicates[:DUPLICATES_SHOWN] + ["…"] * (len(duplicates) > DUPLICATES_SHOWN),
+            try_="names that differ, such as crane (bird) and crane (machine)",
+        )

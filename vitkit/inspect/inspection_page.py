@@ -41,7 +41,7 @@ def inspect_images(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokens: Sequence[Token] | None = None,
-    log: Callable[[str], None] = lambda text: None,
+    log: Callable[[str, str], None] = lambda label, text: None,
 ) -> InspectionPage:
     """Write the page of a model from `source`; the folder is checked before the model is loaded."""
     names = [os.fspath(image) for image in images]
@@ -57,7 +57,7 @@ def inspect_images(
         layers=layers,
         heads=heads,
         tokens=tokens,
-        log=lambda what: log(f"inspecting {what}"),
+        log=lambda what: log("inspecting", f"inspecting {what}"),
     )
     page, *figures = write_page(inspection, folder, source)
     return InspectionPage(page, tuple(figures), inspection)

@@ -37,9 +37,11 @@ def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
         content["answers"] = [
             {
                 "image": image.name,
-                "class": int(prediction),
-                "name": labels[prediction] if labels else None,
+                "label": labels[prediction] if labels else str(prediction),
                 "probability": round(float(probability), 4),
+                "index": int(prediction),
+                "class": int(prediction),  # the names of 0.1, for one release
+                "name": labels[prediction] if labels else None,
             }
             for image, prediction, probability in zip(
                 inspection.shown, inspection.relevance.classes, inspection.relevance.probabilities, strict=True

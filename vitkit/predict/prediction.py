@@ -1,7 +1,7 @@
 """The prediction for one image: a probability for each class, or the reason why there is none."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,14 +48,26 @@ class Prediction:
 
     def record(self, count: int = 5) -> Mapping[str, Any]:
         """Return a row for JSON; an image that could not be read has a reason and no answers."""
-        answers = [] if self.error is not None else [asdict(answer) for answer in self.top(count)]
-        return {"image": self.name, "error": self.error, "answers": answers}
+        answers = [] if self.error is not None else [dict(vars(answer)) for answer in self.top(count)]
+        return with_first_answer({"image": self.name, "error": self.error, "answers": answers})
 
     def __repr__(self) -> str:
         if self.error is not None:
             return f"Prediction(error={self.error!r})"
         answers = ", ".join(f"{answer.label} {answer.probability:.1%}" for answer in self.top(3))
         return f"Prediction({answers})"
+
+
+def with_first_answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with the most likely class as `label` and `probability` as well: the form of files and HTTP."""
+    first = row["answers"][0] if row["answers"] else {"label": None, "probability": None}
+    return {
+        "image": row["image"],
+        "error": row["error"],
+        "label": first["label"],
+        "probability": first["probability"],
+        "answers": row["answers"],
+    }
 
 
 def to_probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:

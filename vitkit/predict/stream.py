@@ -16,8 +16,9 @@ from vitkit.errors import ConfigError
 from vitkit.evaluate.features import weights_hash
 from vitkit.model.variants import name_of
 from vitkit.predict.classifier import Classifier
+from vitkit.predict.failures import Failures
 from vitkit.predict.journal import Journal, Trait, journal_path
-from vitkit.predict.prediction import Prediction
+from vitkit.predict.prediction import Prediction, with_first_answer
 from vitkit.predict.rows import check_output_path, write_rows
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few, printable
@@ -70,10 +71,10 @@ def predict_into(
     overwrite: bool = False,
     source: str = "",
     progress: Progress = no_progress,
-) -> tuple[int, int]:
+) -> tuple[int, Failures]:
     """Write rows into a file, .csv, .jsonl or .parquet; after an interruption, continue after the last row.
 
-    Return how many rows were complete already, and how many images could not be read. `source` is where the model came
+    Return how many rows were complete already, and the images that could not be read. `source` is where the model came
     from, for messages.
     """
     check_output_path(out)
@@ -85,12 +86,14 @@ def predict_into(
     try:
         for prediction in predict_files(classifier, paths, start=done, workers=workers, progress=progress):
             journal.write(prediction.record(top))
-        write_rows(out, journal.rows(), top)
-        failed = sum(row["error"] is not None for row in journal.rows())
+        failures = Failures(len(paths))
+        for row in journal.rows():
+            failures.add(row["image"], row["error"])
+        write_rows(out, map(with_first_answer, journal.rows()), top)  # older versions wrote rows without it
         journal.discard()
     finally:
         journal.close()
-    return done, failed
+    return done, failures
 
 
 def _being_replaced(out: Path) -> bool:

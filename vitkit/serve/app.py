@@ -26,7 +26,7 @@ from vitkit.errors import VitkitError
 from vitkit.predict.prediction import Prediction
 from vitkit.serve import schema
 from vitkit.serve.batching import EngineError
-from vitkit.serve.body import DEPRECATED_FIELD, FIELD, check_content_type, parse_images, read_body
+from vitkit.serve.body import DEPRECATED_FIELD, FIELD, Upload, check_content_type, parse_images, read_body
 from vitkit.serve.limits import RequestError
 from vitkit.serve.metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE
 from vitkit.serve.middleware import AccessMiddleware, ResponseMiddleware, count_rejection, error_response
@@ -139,11 +139,14 @@ def _add_model_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
         return await _respond(pool, request, partial(_attention, pool.worker(model), layer, head))
 
 
-async def _predict(worker: ModelWorker, top: int, with_input: bool, images: list[bytes]) -> Response:
-    predictions = await worker.predict(images, with_input=with_input)
+async def _predict(worker: ModelWorker, top: int, with_input: bool, uploads: list[Upload]) -> Response:
+    predictions = await worker.predict([upload.content for upload in uploads], with_input=with_input)
 
     def serialise() -> Response:
-        rows = [prediction_response(prediction, top) for prediction in predictions]
+        rows = [
+            prediction_response(prediction, top, upload.name)
+            for prediction, upload in zip(predictions, uploads, strict=True)
+        ]
         content = schema.PredictResponse(model=worker.name, predictions=rows)
         return _json(content, undecodable=schema.PredictErrorResponse, errors=[row.error for row in rows])
 
@@ -151,24 +154,27 @@ async def _predict(worker: ModelWorker, top: int, with_input: bool, images: list
     return serialise() if inline else await _in_thread(worker, serialise)
 
 
-async def _embed(worker: ModelWorker, images: list[bytes]) -> Response:
-    rows = await worker.embed(images)
+async def _embed(worker: ModelWorker, uploads: list[Upload]) -> Response:
+    rows = await worker.embed([upload.content for upload in uploads])
+    for row, upload in zip(rows, uploads, strict=True):
+        row.image = upload.name
     content = schema.EmbedResponse(model=worker.name, width=max(len(row.vector) for row in rows), embeddings=rows)
     errors = [row.error for row in rows]
     return await _in_thread(worker, partial(_json, content, undecodable=schema.EmbedErrorResponse, errors=errors))
 
 
-async def _attention(worker: ModelWorker, layer: int | None, head: int | None, images: list[bytes]) -> Response:
-    if len(images) != 1:
-        message = f"The request holds {len(images)} images; attention takes one at a time."
+async def _attention(worker: ModelWorker, layer: int | None, head: int | None, uploads: list[Upload]) -> Response:
+    if len(uploads) != 1:
+        message = f"The request holds {len(uploads)} images; attention takes one at a time."
         raise RequestError(413, message, "Send a request for each image.")
     try:
-        content = await worker.attention(images[0], layer=layer, head=head)
+        content = await worker.attention(uploads[0].content, layer=layer, head=head)
     except VitkitError as error:  # a ResNet has no attention; no such layer or head
         first, *rest = str(error).splitlines()
         raise RequestError(422, first, "; ".join(" ".join(line.split()) for line in rest) or None) from None
     if isinstance(content, Prediction):
         raise RequestError(422, f"The image cannot be decoded: {content.error}", "Send another image.")
+    content.prediction.image = uploads[0].name
     return await _in_thread(worker, partial(_json, content))
 
 
@@ -177,7 +183,7 @@ async def _in_thread(worker: ModelWorker, serialise: Callable[[], Response]) -> 
     return await asyncio.get_running_loop().run_in_executor(worker.decode_executor, serialise)
 
 
-async def _respond(pool: ModelPool, request: Request, compute: Callable[[list[bytes]], Awaitable[T]]) -> T:
+async def _respond(pool: ModelPool, request: Request, compute: Callable[[list[Upload]], Awaitable[T]]) -> T:
     """Read the body, compute and return the response, within every limit."""
     pool.admission.check_capacity()
     check_content_type(request)
@@ -186,7 +192,7 @@ async def _respond(pool: ModelPool, request: Request, compute: Callable[[list[by
 
 
 async def _parse_and_compute(
-    pool: ModelPool, request: Request, body: bytearray, compute: Callable[[list[bytes]], Awaitable[T]]
+    pool: ModelPool, request: Request, body: bytearray, compute: Callable[[list[Upload]], Awaitable[T]]
 ) -> T:
     with pool.admission.admit(1):  # a request holds at least one image, and already waits for a decode thread
         parse = partial(parse_images, request.headers["content-type"], body, pool.limits)
@@ -194,8 +200,8 @@ async def _parse_and_compute(
         body.clear()  # the parsed images take as much memory again
         if images.deprecated:
             _warn_of_deprecated_field(pool, request)
-        with pool.admission.admit(len(images.contents) - 1):
-            return await compute(images.contents)
+        with pool.admission.admit(len(images.uploads) - 1):
+            return await compute(images.uploads)
 
 
 def _warn_of_deprecated_field(pool: ModelPool, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Read a request's body and parse the images in it, from a multipart form or JSON, within the limits.
+"""Read a request's body and parse the images in it, from a multipart form, JSON or plain bytes, within the limits.
 
 Nothing is written to disk: a body is held in memory, bounded while it arrives, and all bodies together are bounded too.
 """
@@ -21,7 +21,12 @@ from vitkit.serve.schema import DeprecatedImagesRequest, ImagesRequest
 FIELD = "images"
 DEPRECATED_FIELD = "pictures"  # accepted for one release
 _MAX_BOUNDARY = 70  # RFC 2046
-_EXPECTED = f'Send files in the field "{FIELD}" of multipart/form-data, or JSON {{"{FIELD}": ["BASE64", …]}}.'
+_EXPECTED = (
+    f'Send files in the field "{FIELD}" of multipart/form-data, JSON {{"{FIELD}": ["BASE64", …]}}, or the bytes of one '
+    "image with Content-Type: image/jpeg, image/png, …."
+)
+_FORM, _JSON, _BYTES = b"multipart/form-data", b"application/json", b"application/octet-stream"
+MAX_NAME = 255  # characters of a client's file name that are repeated in the response
 
 
 @asynccontextmanager
@@ -57,26 +62,49 @@ async def read_body(request: Request, admission: AdmissionControl) -> AsyncItera
 def check_content_type(request: Request) -> None:
     """Reject a body that cannot be parsed, before it is read."""
     kind, options = parse_options_header(request.headers.get("content-type"))
-    if kind not in (b"multipart/form-data", b"application/json"):
-        raise RequestError(415, "The request is neither a form nor JSON.", _EXPECTED)
+    if kind not in (_FORM, _JSON) and not _is_image(kind):
+        raise RequestError(415, "The request is neither a form nor JSON nor an image.", _EXPECTED)
     if request.headers.get("content-encoding", "identity") != "identity":
         raise RequestError(415, "Compressed bodies are not accepted.", "Send the body without Content-Encoding.")
-    if kind == b"multipart/form-data" and not 0 < len(options.get(b"boundary", b"")) <= _MAX_BOUNDARY:
+    if kind == _FORM and not 0 < len(options.get(b"boundary", b"")) <= _MAX_BOUNDARY:
         raise RequestError(400, "The form has no usable boundary.", "Let the HTTP library set Content-Type.")
+
+
+def _is_image(kind: bytes) -> bool:
+    """Return whether the body is one image; the decoder finds out its format from the content."""
+    return kind.startswith(b"image/") or kind == _BYTES
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One image of a request."""
+
+    content: bytes
+    name: str | None = None  # the client's name of the file: text to repeat, never a path to open
 
 
 @dataclass(frozen=True)
 class ParsedImages:
-    contents: list[bytes]  # one file each
+    uploads: list[Upload]
     deprecated: bool  # the request used the old field name
 
 
 def parse_images(content_type: str, body: bytearray, limits: Limits) -> ParsedImages:
     """Return the images of a body; this takes time, so call it in a thread and not in the event loop."""
     kind, options = parse_options_header(content_type)
-    if kind == b"multipart/form-data":
+    if kind == _FORM:
         return _MultipartForm(options[b"boundary"], limits).parse(bytes(body))
+    if _is_image(kind):
+        if not body:
+            raise RequestError(422, "The body is empty.", _EXPECTED)
+        return ParsedImages([Upload(bytes(body))], deprecated=False)
     return _parse_json(bytes(body), limits)
+
+
+def _clean_name(name: bytes) -> str | None:
+    """Return a client's file name as one line of text that can be shown, or None where it has none."""
+    text = name.decode("utf-8", "replace")[:MAX_NAME]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text) or None
 
 
 class _MultipartForm:
@@ -84,7 +112,7 @@ class _MultipartForm:
 
     def __init__(self, boundary: bytes, limits: Limits):
         self.limits = limits
-        self.contents: list[bytes] = []
+        self.uploads: list[Upload] = []
         self.deprecated = self.ended = False
         self.parser = MultipartParser(
             boundary,
@@ -108,12 +136,12 @@ class _MultipartForm:
             raise RequestError(400, f"The form cannot be parsed: {error}.", _EXPECTED) from None
         if not self.ended:
             raise RequestError(400, "The form ends before its last boundary.", _EXPECTED)
-        if not self.contents:
+        if not self.uploads:
             raise RequestError(422, "The form holds no images.", _EXPECTED)
-        return ParsedImages(self.contents, self.deprecated)
+        return ParsedImages(self.uploads, self.deprecated)
 
     def _on_part_begin(self) -> None:
-        if len(self.contents) == self.limits.images:
+        if len(self.uploads) == self.limits.images:
             raise _too_many_images(self.limits)
         self.header, self.value, self.disposition, self.data = b"", b"", b"", bytearray()
 
@@ -134,12 +162,13 @@ class _MultipartForm:
         if name not in (FIELD, DEPRECATED_FIELD):
             raise RequestError(422, f"The form has an unknown field {name[:40]!r}.", _EXPECTED)
         self.deprecated |= name == DEPRECATED_FIELD
+        self.name = _clean_name(options.get(b"filename", b""))
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         self.data += data[start:end]
 
     def _on_part_end(self) -> None:
-        self.contents.append(bytes(self.data))
+        self.uploads.append(Upload(bytes(self.data), self.name))
 
     def _on_end(self) -> None:
         self.ended = True
@@ -162,7 +191,7 @@ def _parse_json(body: bytes, limits: Limits) -> ParsedImages:
             raise _invalid_json(error) from None
     if len(texts) > limits.images:
         raise _too_many_images(limits)
-    return ParsedImages([_decode_base64(index, text) for index, text in enumerate(texts)], deprecated)
+    return ParsedImages([Upload(_decode_base64(index, text)) for index, text in enumerate(texts)], deprecated)
 
 
 def _invalid_json(error: ValidationError) -> RequestError:

@@ -8,7 +8,7 @@ import base64
 import io
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -119,11 +119,11 @@ class ModelWorker:
     async def _embed(self, content: bytes, request: object) -> schema.ImageEmbedding:
         image = await self._decode(content, self._preprocess)
         if isinstance(image, str):
-            return schema.ImageEmbedding(error=image, vector=[])
+            return schema.ImageEmbedding(image=None, error=image, vector=[])
         vector: Floats = await self.embed_batcher.submit(image, request)
         if not np.isfinite(vector).all():
-            return schema.ImageEmbedding(error=NOT_FINITE, vector=[])
-        return schema.ImageEmbedding(error=None, vector=vector.tolist())
+            return schema.ImageEmbedding(image=None, error=NOT_FINITE, vector=[])
+        return schema.ImageEmbedding(image=None, error=None, vector=vector.tolist())
 
     async def attention(
         self, content: bytes, *, layer: int | None, head: int | None
@@ -217,17 +217,10 @@ class ModelWorker:
         )
 
 
-def prediction_response(predicted: WorkerPrediction, top: int) -> schema.ImagePrediction:
-    """Return the JSON form of a prediction with its `top` most probable classes."""
-    prediction = predicted.prediction
-    answers = [] if prediction.error is not None else prediction.top(min(top, len(prediction.labels)))
-    content = schema.ImagePrediction(
-        error=prediction.error,
-        answers=[
-            schema.ClassProbability(label=answer.label, probability=answer.probability, index=answer.index)
-            for answer in answers
-        ],
-    )
+def prediction_response(predicted: WorkerPrediction, top: int, name: str | None = None) -> schema.ImagePrediction:
+    """Return the JSON form of a prediction with its `top` most probable classes; `name` is the file's."""
+    row = replace(predicted.prediction, name=name).record(top)
+    content = schema.ImagePrediction.model_validate(row)
     if predicted.model_input is not None:
         content.seen = predicted.model_input  # left unset otherwise, so that the response has no such key
     return content

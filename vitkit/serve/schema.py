@@ -33,8 +33,16 @@ class ClassProbability(BaseModel):
     index: int = Field(description="index of the class in the model's logits")
 
 
+IMAGE_NAME = "the client's name of the file; null in JSON and for a body that is one image"
+
+
 class ImagePrediction(BaseModel):
+    """The prediction of one image, with the keys of a row that `vitkit predict` writes."""
+
+    image: str | None = Field(description=IMAGE_NAME)
     error: str | None = Field(description="why the image could not be decoded; `answers` is empty then")
+    label: str | None = Field(description="the most probable class")
+    probability: float | None = Field(description="its probability")
     answers: list[ClassProbability] = Field(description="the most probable class first")
     seen: str = Field(
         default="", description="if requested, the preprocessed image that the model sees, as a data: URL of a PNG"
@@ -47,6 +55,7 @@ class PredictResponse(BaseModel):
 
 
 class ImageEmbedding(BaseModel):
+    image: str | None = Field(description=IMAGE_NAME)
     error: str | None = Field(description="why the image could not be decoded; `vector` is empty then")
     vector: list[float]
 
@@ -123,8 +132,11 @@ class DeprecatedImagesRequest(BaseModel):
     pictures: list[str] = Field(min_length=1)
 
 
+RAW_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")  # and any other image/…
+
+
 def request_body(limits: Limits, *, single: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI requestBody: images as files of a form, or as base64 in JSON."""
+    """Return the OpenAPI requestBody: images as files of a form, as base64 in JSON, or one image as it is."""
     max_images = 1 if single else limits.images
 
     def media_type(item: dict[str, Any]) -> dict[str, Any]:
@@ -148,6 +160,7 @@ def request_body(limits: Limits, *, single: bool = False) -> dict[str, Any]:
             "content": {
                 "multipart/form-data": media_type({"contentMediaType": "application/octet-stream", "format": "binary"}),
                 "application/json": media_type(base64),
+                **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in RAW_TYPES},
             },
         }
     }
@@ -162,7 +175,7 @@ def error_responses(*statuses: int, undecodable: type[BaseModel] | None = None) 
         404: "no such model",
         408: "the body arrived too slowly",
         413: "too many bytes or images",
-        415: "neither a form nor JSON",
+        415: "neither a form nor JSON nor an image",
         422: "a parameter is invalid, or no image could be decoded",
         500: "the model failed",
         503: "overloaded or shutting down; see Retry-After",

@@ -7,6 +7,7 @@ import sys
 import time
 from types import TracebackType
 
+from vitkit import messages
 from vitkit.text import duration
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -17,8 +18,9 @@ class Display:
     """A line that is rewritten on a terminal, or plain lines elsewhere, on stderr."""
 
     def __init__(self, *, step: int, steps: int, batch: int, shown: bool):
-        self.first_step, self.steps, self.batch, self.shown = step, steps, batch, shown
-        self.terminal = sys.stderr.isatty()
+        self.first_step, self.steps, self.batch = step, steps, batch
+        self.shown = shown and not messages.is_quiet()
+        self.terminal = sys.stderr.isatty() and not messages.in_json()
         self.started = self.last_line = time.perf_counter()
         self.paused = 0.0  # seconds spent on validation and checkpoints
         self.wait = 0.0
@@ -58,9 +60,10 @@ class Display:
         if self.terminal:  # a line that wraps cannot be rewritten
             print(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            fields = {"steps": self.steps, "loss": loss, **metrics, "images_per_second": rate, "seconds_left": left}
+            messages.progress_line("training", text, step=step, **fields, data_wait=wait)
 
     def message(self, text: str) -> None:
         """Print a line that stays."""
         if self.shown:
-            print(f"\r\x1b[2K{text}" if self.terminal else text, file=sys.stderr, flush=True)
+            messages.progress_line("training", f"\r\x1b[2K{text}" if self.terminal else text)

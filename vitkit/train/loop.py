@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from vitkit.config.schema import Fit
-from vitkit.data.loader import MIN_ALLOWED_FAILURES, Batch, Loader, too_many_failures
+from vitkit.data.loader import Batch, Loader, allowed_failures, too_many_failures
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import checkpoint
@@ -209,7 +209,7 @@ class TrainingLoop:
                 if key not in self.failed_images:
                     self.failed_images.add(key)
                     self._log("left-out", step, picture=key, reason=reason)
-        if len(self.failed_images) > max(self.config.max_failed * len(split), MIN_ALLOWED_FAILURES):
+        if len(self.failed_images) > allowed_failures(len(split), self.config.max_failed):
             raise too_many_failures(len(self.failed_images), len(split), self.config.max_failed)
 
     def _logged_failures(self) -> set[str]:

@@ -4,7 +4,7 @@ import glob
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,26 @@ log = logging.getLogger("vitkit")
 def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Return the image files of all sources: files, folders with everything below, patterns ("photos/**/*.jpg").
 
-    "-" stands for the paths on standard input, one per line. In folders and patterns, unreadable images and broken
-    links are included: reading them later reports why they cannot be used.
+    "-" stands for the paths on standard input, one per line. Files that are missing, folders and images without
+    permission and broken links are included: reading them later reports why they cannot be used, and the others are
+    not lost over them. An empty folder, or a pattern that matches nothing, is an error only if nothing else is found.
     """
     if not sources:
         raise DataError("no images named.", try_="files, a folder of them, or a pattern")
-    return [
-        path for source in map(Path, sources) for listed in _with_standard_input(source) for path in _expand(listed)
-    ]
+    paths: list[Path] = []
+    without_images: list[DataError] = []
+    for source in map(Path, sources):
+        listed = str(source) == STANDARD_INPUT
+        for path in _standard_input() if listed else [source]:
+            try:
+                paths += _expand(path, as_pattern=not listed)
+            except DataError as error:
+                without_images.append(error)
+    if without_images and not paths:
+        raise without_images[0]
+    for empty in without_images:
+        log.warning("%s", str(empty).splitlines()[0])
+    return paths
 
 
 def names_several(source: str | os.PathLike[str]) -> bool:
@@ -49,46 +61,39 @@ def outside_data(data: Path, file: Path) -> Path:
     return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
 
 
-def _with_standard_input(source: Path) -> Iterator[Path]:
-    if str(source) != STANDARD_INPUT:
-        yield source
-        return
+def _standard_input() -> list[Path]:
     lines = [line for line in sys.stdin.buffer.read().splitlines() if line]  # bytes: file names need not be valid text
     if not lines:
         raise DataError("standard input names no images.", try_="one path per line")
-    yield from (Path(os.fsdecode(line)) for line in lines)
+    return [Path(os.fsdecode(line)) for line in lines]
 
 
-def _expand(source: Path) -> Iterator[Path]:
+def _expand(source: Path, *, as_pattern: bool) -> list[Path]:
+    """Return the images of a source; a name that is no folder and no pattern stands for itself, even if it is missing.
+
+    The shell expands patterns of the command line, and a user may have quoted them; a list holds names only.
+    """
     if os.path.isdir(source):  # pathlib raises an error for a name that is too long, or a folder without permission
-        yield from (source / name for name in _below(source))
-    elif names_several(source):
-        matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
-        images = [
-            match for match in matches if is_image(match.name) and (os.path.isfile(match) or not os.path.exists(match))
-        ]
-        if not images:
-            raise DataError(f"no image matches {source}.", found=few([match.name for match in matches]) or "nothing")
-        yield from images
-    else:
-        try:
-            source.stat()
-        except FileNotFoundError:
-            raise DataError(f"{source} does not exist.") from None
-        except OSError as error:
-            raise DataError(f"{source} cannot be read: {error.strerror}.") from error
-        yield source
+        return [source / name for name in _below(source)]
+    if not (as_pattern and glob.has_magic(str(source))) or os.path.lexists(source):
+        return [source]
+    matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
+    images = [
+        match for match in matches if is_image(match.name) and (os.path.isfile(match) or not os.path.exists(match))
+    ]
+    if not images:
+        raise DataError(f"no image matches {source}.", found=few([match.name for match in matches]) or "nothing")
+    return images
 
 
 def _below(folder: Path) -> list[str]:
     try:
         scan = scan_folder(str(folder))
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror}.") from error
+    except OSError:
+        return [""]  # the folder itself, in place of its images: reading it fails for the same reason
     gone = [name for name in scan.broken if not os.path.exists(folder / name)]  # not pipes: reading them never ends
-    failing = [name for name in (*scan.unreadable, *gone) if is_image(name)]
+    failing = [*scan.unreadable, *(name for name in gone if is_image(name))]  # folders without permission, too
     skipped = FolderScan(
-        unreadable=[*set(scan.unreadable) - set(failing)],
         circular=scan.circular,
         broken=[*set(scan.broken) - set(failing)],
     )

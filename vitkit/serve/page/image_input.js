@@ -4,12 +4,12 @@ import { takePhoto } from "./camera.js";
 import { byId } from "./dom.js";
 import { PageError } from "./errors.js";
 
-/** Calls onImage(file, note) for each image, and onError(error) if the input holds none. */
-export function listenForImages(onImage, onError) {
+/** Calls onImages(files) with what was chosen at once, and onError(error) if the input holds none. */
+export function listenForImages(onImages, onError) {
   byId("choose").addEventListener("click", () => byId("file").click());
   for (const input of [byId("file"), byId("camera-file")]) {
     input.addEventListener("change", () => {
-      if (input.files.length) onImage(input.files[0]);
+      if (input.files.length) onImages([...input.files]);
       input.value = ""; // so that choosing the same file again is a change
     });
   }
@@ -19,7 +19,7 @@ export function listenForImages(onImage, onError) {
     if (matchMedia("(pointer: coarse)").matches) return byId("camera-file").click();
     try {
       const image = await takePhoto();
-      if (image) onImage(image);
+      if (image) onImages([image]);
     } catch (error) {
       onError(error);
     }
@@ -42,7 +42,7 @@ export function listenForImages(onImage, onError) {
     event.preventDefault();
     showDropTarget(false);
     const folder = [...event.dataTransfer.items].some(item => item.webkitGetAsEntry?.()?.isDirectory);
-    if (folder) return onError(new PageError("That is a folder.", { hint: "Drop one image from it." }));
+    if (folder) return onError(new PageError("That is a folder.", { hint: "Drop the images in it." }));
     acceptFiles(event.dataTransfer.files, "That is not a file.", "Save the image first, or copy it and paste it here.");
   });
 
@@ -53,6 +53,6 @@ export function listenForImages(onImage, onError) {
 
   function acceptFiles(files, message, hint) {
     if (!files.length) return onError(new PageError(message, { hint }));
-    onImage(files[0], files.length > 1 ? `the first of ${files.length} files; one image at a time` : "");
+    onImages([...files]);
   }
 }

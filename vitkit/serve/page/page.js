@@ -1,4 +1,4 @@
-// The page: an image comes in, the server classifies it, and the attention maps follow.
+// The page: images come in, the server classifies each, and one is shown in full, with its attention maps.
 
 import { fetchAttention, fetchModels, fetchPrediction } from "./api.js";
 import { clearAttention, setUpAttention, showAttention, showAttentionLoading, showModelInput } from "./attention.js";
@@ -7,15 +7,21 @@ import { clearError, PageError, showError } from "./errors.js";
 import { listenForImages } from "./image_input.js";
 import { megabytes, showModelInfo } from "./model_info.js";
 import { clearPrediction, MAX_CLASSES, showPrediction } from "./predictions.js";
+import { addResults, createResult, drawList, drawResult } from "./results.js";
 
 const TITLE = document.title;
+const AT_A_TIME = 3; // images in requests at a time, so that a hundred of them leave the server free for others
 
-let server = null;       // its models and limits
-let model = null;        // the selected one
-let currentImage = null; // for another model to classify
-let controller = new AbortController(); // aborted by a newer image: a late response never appears next to another image
+let server = null;    // its models and limits
+let model = null;     // the selected one
+const results = [];   // of all images on the page, the newest first
+let selected = null;  // the one that is shown in full
+let waiting = [];     // those to classify
+let active = 0;       // requests under way
+let generation = 0;   // counts changes of the model: a late response of another model is dropped
+let controller = new AbortController(); // of the attention maps: another selection aborts them
 
-listenForImages(classify, showError);
+listenForImages(addImages, showError);
 start();
 
 function start() {
@@ -36,7 +42,15 @@ async function loadModels() {
 
 byId("model").addEventListener("change", () => {
   selectModel(byId("model").value);
-  if (currentImage) classify(currentImage);
+  generation += 1;
+  for (const result of results) Object.assign(result, { answers: null, error: null, caption: "" });
+  results.forEach(result => drawResult(result, model));
+  waiting = results.filter(result => result !== selected);
+  if (selected) {
+    waiting.unshift(selected);
+    select(selected);
+  }
+  classifyWaiting();
 });
 
 function selectModel(name) {
@@ -46,33 +60,91 @@ function selectModel(name) {
   showModelInfo(model, server.limits);
 }
 
-async function classify(image, note = "") {
-  controller.abort();
-  controller = new AbortController();
-  const { signal } = controller;
-  currentImage = image;
-  showPreview(image, note);
+/** Adds images, chosen at once, and shows the first of them in full. */
+function addImages(images) {
+  const added = images.map(image => createResult(image, select));
+  const removed = new Set(addResults(results, added));
+  waiting = [...added, ...waiting].filter(result => !removed.has(result));
+  added.forEach(result => drawResult(result, model));
+  select(added[0]);
+  classifyWaiting();
+}
+
+function classifyWaiting() {
+  while (active < AT_A_TIME && waiting.length) {
+    active += 1;
+    classify(waiting.shift()).finally(() => {
+      active -= 1;
+      classifyWaiting();
+    });
+  }
+}
+
+/** Asks the server about one image, and writes the answer into the list and, if it is selected, into the page. */
+async function classify(result) {
+  let asked = generation;
+  const { image } = result;
   try {
     await loadModels();
-    if (signal.aborted) return;
+    asked = generation;
     checkSize(image, server.limits.body_bytes);
     const started = performance.now();
     const hasAttention = model.views.length > 0; // without it, the prediction has to bring the model's input along
     const top = Math.min(MAX_CLASSES, model.classes.length);
-    const { answers, seen } = await fetchPrediction(image, model.name, top, !hasAttention, signal);
-    if (signal.aborted) return;
-    const prediction = showPrediction(answers, model);
-    announce(image, prediction, (performance.now() - started) / 1000, note);
-    showAttentionLoading(model);
-    await (hasAttention
-      ? showAttention(await fetchAttention(image, model.name, signal), prediction, signal)
-      : showModelInput(seen, prediction, signal));
+    const { answers, seen } = await fetchPrediction(image, model.name, top, !hasAttention);
+    if (asked !== generation) return;
+    const seconds = (performance.now() - started) / 1000;
+    Object.assign(result, { answers, seen, caption: `answered in ${seconds.toFixed(seconds < 1 ? 2 : 1)} s` });
+  } catch (error) {
+    if (asked !== generation) return;
+    result.error = error;
+  }
+  drawResult(result, model);
+  drawList(results, selected);
+  if (result === selected) await showSelected();
+}
+
+/** Shows one image in full: at once, and its prediction as soon as it is there. */
+function select(result) {
+  selected = result;
+  controller.abort();
+  controller = new AbortController();
+  drawList(results, selected);
+  showPreview(result);
+  if (result.answers || result.error) showSelected();
+}
+
+async function showSelected() {
+  const result = selected, { signal } = controller;
+  if (result.error) return showFailure(result, result.error);
+  const prediction = showPrediction(result.answers, model);
+  announce(result, prediction);
+  showAttentionLoading(model);
+  try {
+    await (model.views.length
+      ? showAttention(await fetchAttention(result.image, model.name, signal), prediction, signal)
+      : showModelInput(result.seen, prediction, signal));
   } catch (error) {
     if (signal.aborted) return;
     clearAttention();
-    if (byId("prediction").hasAttribute("aria-busy")) hidePreview();
-    showError(error, () => classify(image, note));
+    showError(error, () => select(result));
   }
+}
+
+function showFailure(result, error) {
+  clearAttention();
+  hidePreview();
+  showError(error, () => {
+    // a missing key or a busy server concerns all images, not only this one
+    const failed = results.filter(other => other === result || other.error?.canRetry || other.error?.useKey);
+    for (const other of failed) {
+      other.error = null;
+      drawResult(other, model);
+    }
+    waiting = [result, ...failed.filter(other => other !== result), ...waiting];
+    select(result);
+    classifyWaiting();
+  });
 }
 
 function checkSize(image, limit) {
@@ -82,14 +154,13 @@ function checkSize(image, limit) {
 }
 
 /** Shows the image at once, before its prediction is there. */
-function showPreview(image, note) {
+function showPreview({ image, url }) {
   clearError();
   clearPrediction();
   clearAttention();
   byId("upload").classList.add("small");
-  URL.revokeObjectURL(byId("preview").src);
-  Object.assign(byId("preview"), { src: URL.createObjectURL(image), alt: "Your image", hidden: false });
-  setCaption(image.name, note);
+  Object.assign(byId("preview"), { src: url, alt: "Your image", hidden: false });
+  setCaption(image.name);
   byId("prediction").setAttribute("aria-busy", "true");
   byId("prediction").hidden = false;
   byId("prediction").scrollIntoView({ block: "nearest" });
@@ -97,10 +168,10 @@ function showPreview(image, note) {
   document.title = "Classifying … · vitkit";
 }
 
-function announce(image, prediction, seconds, note) {
+function announce({ image, caption }, prediction) {
   byId("prediction").removeAttribute("aria-busy");
   byId("preview").alt = `Your image. ${prediction}`;
-  setCaption(image.name, `answered in ${seconds.toFixed(seconds < 1 ? 2 : 1)} s`, note);
+  setCaption(image.name, caption);
   byId("status").textContent = prediction;
   document.title = `${prediction} · vitkit`;
 }
@@ -110,11 +181,10 @@ const setCaption = (...texts) => { byId("caption").textContent = texts.filter(Bo
 // HEIC or TIFF: the server decodes them, many browsers do not. The preprocessed image is shown all the same.
 byId("preview").addEventListener("error", () => { byId("preview").hidden = true; });
 
-/** Returns to the invitation, because there was no prediction. */
+/** Shows no image in full, because there was no prediction; without others, returns to the invitation. */
 function hidePreview() {
-  currentImage = null;
   byId("prediction").hidden = true;
-  byId("upload").classList.remove("small");
+  byId("upload").classList.toggle("small", results.length > 1);
   byId("status").textContent = "";
   document.title = TITLE;
 }

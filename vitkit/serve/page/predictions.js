@@ -20,10 +20,14 @@ export function percent(share) {
   return share < 0.0005 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
 }
 
+/** The prediction in words: the class, or several, and how probable. */
+export const describePrediction = (answers, model) =>
+  model.multilabel ? likelyClasses(answers, model) : bestClass(answers, model);
+
 /** Draws the prediction and returns it as one line of text. */
 export function showPrediction(answers, model) {
   current = { answers, model };
-  const { title, note } = model.multilabel ? likelyClasses(answers, model) : bestClass(answers, model);
+  const { title, note } = describePrediction(answers, model);
   byId("headline").replaceChildren(create("bdi", { textContent: title }),
     create("span", { className: "screen-reader", textContent: ": " }),
     create("span", { className: "result", textContent: note }));
@@ -39,14 +43,18 @@ export function clearPrediction() {
 
 const classCount = model => model.classes.length.toLocaleString("en");
 
-const bestClass = ([best], model) =>
-  ({ title: className(best), note: `${percent(best.probability)}, the most probable of ${classCount(model)} classes` });
+const bestClass = ([best], model) => ({
+  title: className(best),
+  short: percent(best.probability),
+  note: `${percent(best.probability)}, the most probable of ${classCount(model)} classes`,
+});
 
 function likelyClasses(answers, model) {
   const likely = answers.filter(answer => answer.probability >= 0.5);
   const count = likely.length === MAX_CLASSES ? `${MAX_CLASSES} or more` : likely.length;
   return {
     title: likely.map(className).join(", ") || "None of its classes",
+    short: `${count} of ${classCount(model)}`,
     note: `${count} of ${classCount(model)} classes at 50 % or above`,
   };
 }
