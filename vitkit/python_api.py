@@ -95,7 +95,7 @@ def check(
 class Run(RunRecord):
     """A trained model with its record; its methods are the verbs, and their options have the same names.
 
-    source     a run folder, a weights file or hf:OWNER/NAME
+    source     a run folder, a weights file, hf:OWNER/NAME, or ti16, the weights inside the package
     image      another size than the model's own; positions are resized
     device     "auto", "cpu", "cuda", "cuda:1" …
     labels     class names in the order of the logits, or a file of them, for weights that carry none
