@@ -143,6 +143,19 @@ def test_embeddings_are_the_representation_of_each_image_in_order(run: vitkit.Ru
     assert set(head.predict(features)) <= {"cat", "dog", "owl"}
 
 
+def test_preprocessing_can_be_overridden_for_every_method(run: vitkit.Run, folder: Path):
+    photo = folder / "photos/dog/3.jpg"
+    other = vitkit.Run(run, preprocessing={"resize": "squash", "mean": [0.4], "std": [0.3]})
+    with Image.open(photo) as image:
+        pixels = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC), np.float32) / 255
+    expected = torch.from_numpy((pixels - 0.4) / 0.3).permute(2, 0, 1)
+    # Pillow rounds to a grey level in each of its two passes
+    torch.testing.assert_close(vitkit.preprocess(other.model)(photo), expected, atol=2 / 255 / 0.3, rtol=0)
+    np.testing.assert_allclose(other.embed(photo)[0], representation(other, photo), atol=1e-5)
+    assert not np.allclose(other.embed(photo), run.embed(photo), atol=1e-3)
+    assert run.model.metadata.preprocessing.resize == "crop"
+
+
 def test_an_unreadable_image_is_named_where_features_are_asked_for(run: vitkit.Run, folder: Path, tmp_path: Path):
     (tmp_path / "text.jpg").write_text("no image")
     with pytest.raises(vitkit.VitkitError, match=r"2 of 3 images cannot be read(.|\n)*missing\.jpg(.|\n)*text\.jpg"):
@@ -226,6 +239,11 @@ def test_only_training_prints(run: vitkit.Run, folder: Path, tmp_path: Path, cap
         (lambda run, data: vitkit.Run("B/16"), "B/16 is the name of a model"),
         (lambda run, data: vitkit.Run(run, device="tpu"), "tpu"),
         (lambda run, data: vitkit.Run(run, labels=["a"]).predict(data), "1 class names for a model of 3 classes"),
+        (
+            lambda run, data: vitkit.Run(run, preprocessing={"crops": 0.9}),
+            "preprocessing has no 'crops'; did you mean crop",
+        ),
+        (lambda run, data: vitkit.Run(run, preprocessing={"crop": 9}).predict(data), "crop=9 is a share"),
         (lambda run, data: vitkit.check("nowhere"), "nowhere does not exist"),
         (lambda run, data: run.evaluate("nowhere"), "nowhere does not exist"),
         (lambda run, data: run.evaluate(data, batch=0), "batch=0 must be a whole number, 1 or more"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from vitkit.data.contact_sheet import check_sheet_path, contact_sheet, save_shee
 from vitkit.data.sources.hub import PREFIX
 from vitkit.data.sources.open import open_data
 from vitkit.devices import pick_device, pick_workers
+from vitkit.errors import ConfigError, did_you_mean
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.features import FeatureExtractor, write_features
@@ -46,6 +47,8 @@ from vitkit.progress import Progress, no_progress, show_progress
 from vitkit.run import resume, start_run
 from vitkit.run_record import RunRecord, describe_config
 from vitkit.weights.load import load
+
+OVERRIDES = ("resize", "crop", "interpolation", "mean", "std")  # of a model's preprocessing
 
 PathOrName = str | os.PathLike[str]
 
@@ -95,12 +98,13 @@ def check(
 class Run(RunRecord):
     """A trained model with its record; its methods are the verbs, and their options have the same names.
 
-    source     a run folder, a weights file, hf:OWNER/NAME, or ti16, the weights inside the package
-    image      another size than the model's own; positions are resized
-    device     "auto", "cpu", "cuda", "cuda:1" …
-    labels     class names in the order of the logits, or a file of them, for weights that carry none
-    progress   how to show the progress of long work; default: a bar on a terminal, nothing elsewhere
-    log        a function of a label and a text, called when slow work begins
+    source          a run folder, a weights file, hf:OWNER/NAME, or ti16, the weights inside the package
+    image           another size than the model's own; positions are resized
+    preprocessing   values instead of the weights' own, such as {"crop": 0.9}; others: resize, interpolation, mean, std
+    device          "auto", "cpu", "cuda", "cuda:1" …
+    labels          class names in the order of the logits, or a file of them, for weights that carry none
+    progress        how to show the progress of long work; default: a bar on a terminal, nothing elsewhere
+    log             a function of a label and a text, called when slow work begins
 
     A run stands for its path wherever one is expected: `vitkit.load(run)`, `vitkit.fit(data, weights=run)`.
     """
@@ -110,6 +114,7 @@ class Run(RunRecord):
         source: PathOrName,
         *,
         image: int | tuple[int, int] | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
         device: str = "auto",
         labels: Sequence[str] | PathOrName | None = None,
         progress: Progress | None = None,
@@ -118,6 +123,7 @@ class Run(RunRecord):
         super().__init__(os.fspath(source))
         self.device = pick_device(device)
         self._image, self._labels, self._log = image, labels, log
+        self._preprocessing = _check_overrides(preprocessing or {})
         self._progress = progress or _progress_on_terminals()
         if not self.source.startswith(PREFIX) and not self.path.exists():
             _ = self.model  # a name that vitkit knows, or the error that suggests the nearest one
@@ -126,6 +132,8 @@ class Run(RunRecord):
     def model(self) -> Model:
         """The model, loaded when it is first needed; of an incomplete run, its latest checkpoint."""
         model = load(self.source, image=self._image).to(self.device)
+        preprocessing = model.metadata.preprocessing.override(**self._preprocessing, channels=model.config.channels)
+        model.metadata = replace(model.metadata, preprocessing=preprocessing)
         if self._labels is not None:
             model.metadata = replace(model.metadata, labels=class_names(self._labels, model.config.classes))
         return model
@@ -336,6 +344,14 @@ class Run(RunRecord):
         for name in ("model", "classifier", "fast_classifier"):
             self.__dict__.pop(name, None)  # they are those of the checkpoint
         return self
+
+
+def _check_overrides(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as `Preprocessing.override` takes them; an unknown name is an error that suggests one."""
+    for name in preprocessing.keys() - set(OVERRIDES):
+        raise ConfigError(f"preprocessing has no {name!r}{did_you_mean(name, OVERRIDES)}", known=", ".join(OVERRIDES))
+    pairs = ((name, tuple(value) if isinstance(value, list) else value) for name, value in preprocessing.items())
+    return dict(pairs)
 
 
 def _check_counts(*, batch: int = BATCH, workers: int | None = None) -> None:

@@ -20,13 +20,14 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "--set --label --seed --device --precision --workers --track --json",
     "resume": "RUN --device --workers --json",
     "evaluate": "RUN DATA --split --labels --label --real --image --batch --device --precision --workers --max-failed "
-    "--out --json",
+    "--out --json --resize --crop --interpolation --mean --std",
     "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
-    "--workers --max-failed --json",
+    "--workers --max-failed --json --resize --crop --interpolation --mean --std",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
     "predict": "RUN IMAGES… --top --out --overwrite --labels --image --fast --device --workers --max-failed "
-    "--csv --json",
-    "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json",
+    "--csv --json --resize --crop --interpolation --mean --std",
+    "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json --resize "
+    "--crop --interpolation --mean --std",
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",
     "shard": "DATA DIR --megabytes --side --label --workers --json",
     "cost": "MODEL… --image --classes --batch --precision --images --epochs --json",

@@ -85,9 +85,7 @@ def test_the_train_transform_describes_itself():
     uncropped = TrainTransform(
         image=(32, 32), crop=None, flip=False, preprocessing=Preprocessing(crop=0.5, mean=(0.2,) * 3)
     )
-    assert uncropped.describe() == [
-        "resize to cover 64 x 64, cut 32 x 32 from the centre (bilinear, antialiased, uint8)"
-    ]
+    assert uncropped.describe() == ["short side to 64 px (bilinear, antialiased, uint8), centre crop 32 x 32"]
 
 
 def test_values_are_normalised_by_mean_and_std():
@@ -110,12 +108,42 @@ def test_a_letterbox_keeps_all_of_the_image_and_its_aspect_ratio(height: int, wi
     assert columns == pytest.approx(max(width * scale, 1), abs=0.51)
 
 
-def test_the_eval_transform_describes_itself():
-    transform = EvalTransform(image=(224, 224), preprocessing=Preprocessing(crop=0.875))
-    assert transform.describe() == [
-        "resize to cover 256 x 256, cut 224 x 224 from the centre (bicubic, antialiased, float32)",
-        "scale to 0…1, subtract 0.5, divide by 0.5",
-    ]
+@pytest.mark.parametrize(
+    ("image", "preprocessing", "geometry"),
+    [
+        ((224, 224), {"crop": 0.9}, "short side to 249 px (bicubic, antialiased), centre crop 224 x 224"),
+        (
+            (224, 224),
+            {"crop": 0.9, "rounding": "timm"},
+            "short side to 248 px (bicubic, antialiased), centre crop 224 x 224",
+        ),
+        (
+            (160, 224),
+            {"crop": 0.9, "rounding": "timm"},
+            "resized to cover 177 x 248 px (bilinear, antialiased), centre crop 160 x 224",
+        ),
+        ((32, 32), {"resize": "squash"}, "resized to 32 x 32 px, whatever the shape (bicubic, antialiased)"),
+        (
+            (224, 224),
+            {"resize": "squash", "crop": 0.875},
+            "resized to 256 x 256 px, whatever the shape (bicubic, antialiased), centre crop 224 x 224",
+        ),
+        (
+            (32, 32),
+            {"resize": "letterbox", "crop": 0.9},
+            "resized to fit 32 x 32 px (bicubic, antialiased), padded with the mean colour",
+        ),
+        (
+            (32, 32),
+            {"resize": "letterbox", "crop": 0.9, "rounding": "timm"},
+            "resized to fit 35 x 35 px (bicubic, antialiased), padded with the mean colour, centre crop 32 x 32",
+        ),
+    ],
+)
+def test_the_eval_transform_describes_itself(image, preprocessing, geometry):
+    transform = EvalTransform(image=image, preprocessing=Preprocessing(**preprocessing, origin="says who"))
+    assert transform.describe() == [geometry, "scaled to 0…1, mean 0.5, std 0.5", "says who"]
+    assert transform.description == f"{geometry}; scaled to 0…1, mean 0.5, std 0.5; says who"
 
 
 def test_the_eval_transform_keeps_more_than_8_bits():

@@ -52,7 +52,7 @@ def test_a_file_alone_has_exact_gelu_and_the_default_preprocessing(fixtures: Pat
     model = vitkit.load(fixtures / "timm_token_weights.safetensors", heads=3)
     assert model.config.gelu == "exact"
     assert model.metadata.preprocessing == Preprocessing(
-        resize="crop", crop=1.0, interpolation="bicubic", mean=(0.5,) * 3, std=(0.5,) * 3
+        resize="crop", crop=0.9, interpolation="bicubic", mean=(0.5,) * 3, std=(0.5,) * 3, rounding="timm"
     )
 
 
@@ -82,7 +82,12 @@ def test_a_folder_in_the_layout_of_timms_hub_is_read_with_its_config(fixtures: P
     assert (model.config.heads, model.config.gelu) == (3, "tanh")
     assert model.metadata.labels == tuple("abcdefghij")
     assert model.metadata.preprocessing == Preprocessing(
-        resize="squash", crop=0.875, interpolation="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+        resize="squash",
+        crop=0.875,
+        interpolation="bilinear",
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        rounding="timm",
     )
 
 

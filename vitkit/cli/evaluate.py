@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitkit.cli import options
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError
 
 
@@ -15,6 +16,7 @@ def evaluate(
     label: options.Label = None,
     real: Annotated[Path | None, options.option("ImageNet-ReaL's real.json, to score against it too", "FILE")] = None,
     image: options.ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     batch: options.InferenceBatch = 64,
     device: options.Device = "auto",
     precision: options.InferencePrecision = "fp32",
@@ -33,6 +35,7 @@ def evaluate(
     if out is not None and (out.suffix != ".json" or not out.parent.is_dir()):
         raise ConfigError(f"--out {out}: the name of a .json file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
+    preprocessing.check()
 
     from dataclasses import asdict
 
@@ -41,7 +44,9 @@ def evaluate(
     from vitkit.progress import show_progress
     from vitkit.python_api import Run
 
-    asked = Run(run, image=size, device=device, labels=labels, progress=show_progress)
+    asked = Run(
+        run, image=size, preprocessing=asdict(preprocessing), device=device, labels=labels, progress=show_progress
+    )
     with options.advise_max_failed():
         evaluation = asked.evaluate(
             data,

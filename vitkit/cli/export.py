@@ -1,6 +1,7 @@
 """The verb `export`: write a model as one file for other runtimes."""
 
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,7 @@ from tyro.conf import arg
 
 from vitkit.cli.options import ImageSize, Json, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
 from vitkit.cli.options import Run as RunName
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.messages import say
 
 
@@ -36,6 +38,7 @@ def export(
     ] = None,
     images: Annotated[int | None, option("int8: most images to score; default: 1,000", "N")] = None,
     image: ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE if it exists")] = False,
     json: Json = False,
 ) -> None:
@@ -45,22 +48,45 @@ def export(
 
     To run it without vitkit; the same lines for your file are printed, and written next to it:
 
-        import numpy, onnxruntime; from PIL import Image, ImageOps
-        image = numpy.array(ImageOps.exif_transpose(Image.open("image.jpg")).convert("RGB"))
-        probabilities, logits = onnxruntime.InferenceSession("model.onnx").run(None, {"images": image[None]})
+        import json, numpy, onnxruntime
+        from PIL import Image, ImageOps
+        image = ImageOps.exif_transpose(Image.open("image.jpg"))  # upright
+        if image.mode.startswith("I"):  # 16 bits of grey; vitkit also scales floats, which this does not
+            pixels = (numpy.array(image)[..., None].repeat(3, axis=2) / 257).round()
+        else:
+            if image.has_transparency_data:  # over white
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+            pixels = numpy.array(image.convert("RGB"))
+        pixels = pixels.astype("uint8")
+        session = onnxruntime.InferenceSession("model.onnx")
+        probabilities, logits = session.run(None, {"images": pixels[None]})
+        labels = json.loads(session.get_modelmeta().custom_metadata_map["vitkit"])["labels"]
+        for index in probabilities[0].argsort()[::-1][:5]:
+            print(f"{probabilities[0][index]:.1%}  {labels[index]}")
 
-    and a .pt2, with torch instead of onnxruntime:
+    and a .pt2, with torch instead of onnxruntime and these lines for the session's:
 
-        probabilities, logits = torch.export.load("model.pt2").module()(torch.from_numpy(image[None]))
+        extra = {"vitkit.json": ""}
+        program = torch.export.load("model.pt2", extra_files=extra).module()
+        probabilities, logits = (output.detach().numpy() for output in program(torch.from_numpy(pixels[None])))
+        labels = json.loads(extra["vitkit.json"])["labels"]
     """
     at_least(1, images=images)
     size = None if image is None else image_size(image)
+    preprocessing.check()
 
     from vitkit.export.write import summary
     from vitkit.progress import show_progress
     from vitkit.python_api import Run
 
-    asked = Run(run, image=size, device="cpu", progress=show_progress, log=partial(say, file=sys.stderr))
+    asked = Run(
+        run,
+        image=size,
+        preprocessing=asdict(preprocessing),
+        device="cpu",
+        progress=show_progress,
+        log=partial(say, file=sys.stderr),
+    )
     with stop_cleanly_on_sigterm():
         exported = asked.export(
             out,

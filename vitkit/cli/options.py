@@ -138,7 +138,7 @@ NUMBER_PARSERS = ConstructorRegistry()
 
 @NUMBER_PARSERS.primitive_rule
 def _number_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Parse int, float and tuples of int with clear messages; None is a default, never a word on the command line."""
+    """Parse int, float and tuples of them with clear messages; None is a default, never a word on the command line."""
     kind = _without_none(info.type)
     if kind in NUMBER_NAMES:
         return PrimitiveConstructorSpec(
@@ -149,11 +149,12 @@ def _number_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
             str_from_instance=lambda value: [str(value)],
         )
     items = get_args(kind)
-    if get_origin(kind) is tuple and set(items) <= {int, ...}:
+    if get_origin(kind) is tuple and (set(items) <= {int, ...} or set(items) <= {float, ...}):
+        number = items[0]
         return PrimitiveConstructorSpec(
             nargs="*" if ... in items else len(items),
-            metavar="INT",
-            instance_from_str=lambda texts: tuple(_parse(int, text) for text in texts),
+            metavar=number.__name__.upper(),
+            instance_from_str=lambda texts: tuple(_parse(number, text) for text in texts),
             is_instance=lambda value: value is None or isinstance(value, tuple),
             str_from_instance=lambda value: list(map(str, value or (None,))),
         )

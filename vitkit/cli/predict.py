@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 
 from vitkit import messages
 from vitkit.cli import options
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import TOO_MANY_FAILED, ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def predict(
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE and start over")] = False,
     labels: options.LabelsFile = None,
     image: options.ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     fast: Annotated[
         bool,
         tyro.conf.FlagCreatePairsOff,
@@ -72,6 +74,7 @@ def predict(
         raise ConfigError("--csv, --json and --out exclude each other")
     options.check_max_failed(max_failed)
     size = None if image is None else options.image_size(image)
+    preprocessing.check()
 
     from vitkit.data.sources.image_paths import find_images, unlabelled_split
     from vitkit.evaluate.matching import read_labels
@@ -90,17 +93,18 @@ def predict(
     if out is not None:
         check_output_path(out)
     model = load(run, image=size)
+    preprocessing.apply(model)
     classifier = Classifier(
         model, device=device, labels=None if labels is None else read_labels(labels, model.config.classes)
     )
     if not classifier.model.metadata.labels:
         log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", run)
+    messages.say("input", classifier.transform.description, file=sys.stderr)
     workers = workers_for(len(paths), workers, classifier.device)
     if fast and len(paths) >= MIN_IMAGES_FOR_FAST.get(classifier.device.type, 0):
         classifier.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
         messages.say("engine", classifier.engine.description, file=sys.stderr)
     log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", classifier.engine.batch, workers)
-    log.info("preprocessing: %s", "; ".join(classifier.transform.describe()))
     log.info("engine: %s", classifier.engine.description)
     if out is not None:
         try:

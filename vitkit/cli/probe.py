@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from vitkit.cli import options
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError, Interrupted
 
 
@@ -22,6 +23,7 @@ def probe(
     seeds: Annotated[int | None, options.option("fewshot: random draws of them; default: 3", "N")] = None,
     neighbours: Annotated[int | None, options.option("knn: images that vote; default: 20", "N")] = None,
     image: options.ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
     label: options.Label = None,
     features: Annotated[
         Path | None, options.option("write features, labels, keys and class names to this file", "FILE.npz")
@@ -45,6 +47,7 @@ def probe(
     if features is not None and (features.suffix != ".npz" or not features.parent.is_dir()):
         raise ConfigError(f"--features {features}: the name of a .npz file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
+    preprocessing.check()
 
     from dataclasses import asdict
 
@@ -52,7 +55,7 @@ def probe(
     from vitkit.progress import show_progress
     from vitkit.python_api import Run
 
-    asked = Run(run, image=size, device=device, progress=show_progress)
+    asked = Run(run, image=size, preprocessing=asdict(preprocessing), device=device, progress=show_progress)
     try:
         with options.advise_max_failed():
             result = asked.probe(

@@ -97,6 +97,9 @@ def serve(
             def on_ready() -> None:
                 if json:
                     summary = {"address": address, "port": listener.getsockname()[1], "models": list(sources)}
+                    summary["input"] = {
+                        name: "; ".join(pool.workers[name].describe().preprocessing) for name in sources
+                    }
                     print_json("serve", {**summary, "key_needed": key is not None, "pid": os.getpid()})
                     sys.stdout.flush()
                     return
@@ -185,4 +188,5 @@ def _print_model(pool: ModelPool, name: str, source: str) -> None:
         f"{name}{note}: {info.variant or 'custom sizes'} at {height} x {width} px, "
         f"{len(info.classes)} classes, from {source}",
     )
+    say("input", "; ".join(info.preprocessing))
     say("computes", f"{info.computes}; micro-batches of up to {worker.batch} images")

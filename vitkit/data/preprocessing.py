@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from vitkit.errors import ConfigError
 
 Resize = Literal["crop", "squash", "letterbox"]
 Interpolation = Literal["bilinear", "bicubic"]
+# Whose code the sizes and offsets are rounded as, in `geometry.py`: a pixel more or less changes answers. Records of
+# earlier versions have no such field, and mean vitkit.
+Rounding = Literal["vitkit", "timm", "transformers"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Preprocessing:
     """Resize, crop and normalisation. The defaults, for weights without a record: short side, centre crop, [-1, 1]."""
 
@@ -21,18 +24,30 @@ class Preprocessing:
     interpolation: Interpolation = "bicubic"
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    rounding: Rounding = "vitkit"
+    origin: str = field(default="", compare=False)  # who says so, where the weights themselves do not
 
     def __post_init__(self) -> None:
-        if self.resize not in get_args(Resize) or self.interpolation not in get_args(Interpolation):
-            raise ConfigError(
-                f"preprocessing by {self.resize!r}, {self.interpolation!r} is unknown",
-                resize=", ".join(get_args(Resize)),
-                interpolation=", ".join(get_args(Interpolation)),
-            )
+        for name, choices in (("resize", Resize), ("interpolation", Interpolation), ("rounding", Rounding)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(
+                    f"preprocessing with {name} {getattr(self, name)!r} is unknown",
+                    choose_from=", ".join(get_args(choices)),
+                )
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop={self.crop} is a share: above 0, at most 1")
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
             raise ConfigError(f"mean={self.mean} and std={self.std} must pair, with deviations above 0")
+
+    def __repr__(self) -> str:
+        """Return what images depend on; as before the field `rounding`, whose absence cached features rely on."""
+        shown = [spec.name for spec in fields(self) if spec.compare and (spec.name != "rounding" or self.rounded_as)]
+        return f"Preprocessing({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+    @property
+    def rounded_as(self) -> str | None:
+        """Return whose code sizes are rounded as, or None for vitkit's own."""
+        return None if self.rounding == "vitkit" else self.rounding
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
@@ -44,3 +59,30 @@ class Preprocessing:
             return cls(**fields)
         except (TypeError, AttributeError) as error:
             raise ConfigError(f"this record of preprocessing cannot be used: {error}") from error
+
+    def override(
+        self,
+        *,
+        resize: Resize | None = None,
+        crop: float | None = None,
+        interpolation: Interpolation | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        channels: int = 3,
+    ) -> Preprocessing:
+        """Return a copy with other values, which says so; None keeps a value, one number serves every channel."""
+        changes: dict[str, Any] = {"resize": resize, "crop": crop, "interpolation": interpolation}
+        for name, values in (("mean", mean), ("std", std)):
+            if values is not None and len(values) not in (1, channels):
+                raise ConfigError(f"--{name}: 1 or {channels} numbers are needed; found {len(values)}")
+            changes[name] = None if values is None else values * (channels // len(values))
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if not changes:
+            return self
+        for name, kept in (("mean", self.mean), ("std", self.std)):  # a single number of old records serves all too
+            if name not in changes and len(kept) == 1:
+                changes[name] = kept * channels
+        given = [name for name in ("resize", "crop", "interpolation", "mean", "std") if name in changes]
+        if (resize or self.resize) == "letterbox" and crop is not None and self.rounding != "timm":
+            raise ConfigError("--crop has no effect on a letterbox, which shows all of the image")
+        return replace(self, **changes, origin=f"{', '.join(given)} as requested")

@@ -6,7 +6,6 @@ TrainTransform  uint8: a random crop and flip, drawn for each image from (seed, 
 Shapes: C channels, (height, width) of the model's input.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,14 +14,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from vitkit.data.geometry import geometry, interpolation_of, resize_target
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.random_boxes import random_box
 from vitkit.data.resize import Size, resize
 from vitkit.data.stateless_rng import uniform
 from vitkit.errors import ConfigError
-
-LONG_SIDE_RATIO = 4.0  # an image longer than this many times the crop is trimmed before resizing
-FILTER_MARGIN = 4  # pixels around the crop that the widest filter can reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,71 +44,75 @@ class EvalTransform:
         return (pixels / 255 - mean) / std
 
     def describe(self) -> list[str]:
-        options, (height, width) = self.preprocessing, self.image
-        size = f"{height} x {width}"
-        resized = f"{size_before_crop(height, options.crop)} x {size_before_crop(width, options.crop)}"
-        geometry = {
-            "crop": f"resize to cover {resized}, cut {size} from the centre",
-            "squash": f"resize to {resized}, whatever the shape"
-            + (f", cut {size} from the centre" if options.crop != 1 else ""),
-            "letterbox": f"resize to fit {size}, pad with the mean colour",
-        }[options.resize]
+        """Return the geometry and the normalisation in the words that every verb, report and file uses."""
+        options, image = self.preprocessing, self.image
+        target = resize_target(image, options)
+        filter = f"({interpolation_of(image, options)}, antialiased)"
+        size, cut = _size(target), f", centre crop {_size(image)}"
+        if options.resize == "letterbox":
+            geometry = f"resized to fit {size} px {filter}, padded with the mean colour" + cut * (target != image)
+        elif options.resize == "squash":
+            geometry = f"resized to {size} px, whatever the shape {filter}" + cut * (target != image)
+        else:
+            side = f"short side to {target[0]} px" if target[0] == target[1] else f"resized to cover {size} px"
+            geometry = f"{side} {filter}{cut}"
         return [
-            f"{geometry} ({options.interpolation}, antialiased, float32)",
-            f"scale to 0…1, subtract {_format(options.mean)}, divide by {_format(options.std)}",
+            geometry,
+            f"scaled to 0…1, mean {_format(options.mean)}, std {_format(options.std)}",
+            *([options.origin] if options.origin else []),
         ]
+
+    @property
+    def description(self) -> str:
+        """The preprocessing on one line: what each verb prints as its `input`."""
+        return "; ".join(self.describe())
 
 
 def fit_to_size(pixels: Tensor, image: Size, preprocessing: Preprocessing) -> Tensor:
     """Crop, squash or letterbox (C, h, w) → (C, *image)."""
-    if preprocessing.resize == "letterbox":
-        return _letterbox(pixels, image, preprocessing)
-    target = size_before_crop(image[0], preprocessing.crop), size_before_crop(image[1], preprocessing.crop)
-    if preprocessing.resize == "crop":
-        pixels = _trim_ends(pixels, target)
-    size = target if preprocessing.resize == "squash" else _cover_size((pixels.shape[-2], pixels.shape[-1]), target)
-    cropped = centre_crop(resize(pixels[None], size, preprocessing.interpolation)[0], image)
-    # bicubic overshoots 0 to 255 at hard edges; for uint8, interpolate clamps by itself
-    return cropped.clamp(0, 255) if cropped.is_floating_point() else cropped
-
-
-def centre_crop(pixels: Tensor, image: Size) -> Tensor:
-    top, left = ((side - crop) // 2 for side, crop in zip(pixels.shape[-2:], image, strict=True))
-    return pixels[:, top : top + image[0], left : left + image[1]]
-
-
-def _trim_ends(pixels: Tensor, target: Size) -> Tensor:
-    """Trim from very long images the ends that the crop would cut off anyway, before resizing enlarges them.
-
-    A line of 1 x 60,000 pixels would otherwise become 224 x 13,440,000 for the sake of its middle.
-    """
-    sides = pixels.shape[-2:]
-    scale = max(goal / side for side, goal in zip(sides, target, strict=True))
-    kept = []
-    for side, goal in zip(sides, target, strict=True):
-        needed = math.ceil(goal / scale) + 2 * FILTER_MARGIN
-        # the centre stays: as many pixels go on one side as on the other
-        kept.append(side if side * scale <= LONG_SIDE_RATIO * goal or side <= needed else needed + (side - needed) % 2)
-    top, left = ((side - keep) // 2 for side, keep in zip(sides, kept, strict=True))
-    return pixels[:, top : top + kept[0], left : left + kept[1]]
-
-
-def _cover_size(size: Size, target: Size) -> Size:
-    """Return the smallest size of the same aspect ratio that covers the target."""
-    scale = max(target[0] / size[0], target[1] / size[1])
-    return max(round(size[0] * scale), target[0]), max(round(size[1] * scale), target[1])
-
-
-def _letterbox(pixels: Tensor, image: Size, preprocessing: Preprocessing) -> Tensor:
-    height, width = pixels.shape[-2:]
-    scale = min(image[0] / height, image[1] / width)
-    size = min(max(round(height * scale), 1), image[0]), min(max(round(width * scale), 1), image[1])
-    resized = resize(pixels[None], size, preprocessing.interpolation)[0]
-    top, left = (image[0] - size[0]) // 2, (image[1] - size[1]) // 2
+    plan = geometry((pixels.shape[-2], pixels.shape[-1]), image, preprocessing)
+    (top, left), (height, width) = plan.first, plan.kept
+    resized = resize(
+        pixels[None, :, top : top + height, left : left + width],
+        plan.size,
+        interpolation_of(image, preprocessing),
+        clamp=clamps_each_pass(preprocessing),
+    )
+    framed = cut(resized[0], plan.offset, image)
+    if framed.is_floating_point() and clamps(preprocessing):  # for uint8, interpolate clamps by itself
+        framed = framed.clamp(0, 255)
+    if framed.shape[-2:] == image:
+        return framed
     # pad with the mean colour, which normalisation maps to zero
-    padded = (per_channel(preprocessing.mean, len(pixels)) * 255).expand(-1, *image).clone()
-    padded[:, top : top + size[0], left : left + size[1]] = resized
+    padded = padding_colour(preprocessing, len(pixels)).to(pixels.dtype).expand(-1, *image).clone()
+    top, left = (max(-offset, 0) for offset in plan.offset)
+    padded[:, top : top + framed.shape[-2], left : left + framed.shape[-1]] = framed
     return padded
+
+
+def cut(pixels: Tensor, offset: Size, image: Size) -> Tensor:
+    """Cut (C, *image) out of (C, h, w), as far as there are pixels."""
+    rows, columns = (
+        slice(max(first, 0), first + length if first >= 0 else None)
+        for first, length in zip(offset, image, strict=True)
+    )
+    return pixels[:, rows, columns]
+
+
+def clamps(preprocessing: Preprocessing) -> bool:
+    """Return whether values are clamped to 0 to 255, which bicubic overshoots; letterboxes of old records are not."""
+    return preprocessing.resize != "letterbox" or preprocessing.rounding != "vitkit"
+
+
+def clamps_each_pass(preprocessing: Preprocessing) -> bool:
+    """Return whether values are clamped after each of the two passes, as timm's and transformers' bytes are."""
+    return preprocessing.rounding != "vitkit"
+
+
+def padding_colour(preprocessing: Preprocessing, channels: int) -> Tensor:
+    """Return the mean colour on 0 to 255 as (C, 1, 1); timm pads in whole grey levels."""
+    colour = per_channel(preprocessing.mean, channels) * 255
+    return colour.round() if preprocessing.rounding == "timm" else colour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ class TrainTransform:
         else:
             bilinear = replace(self.preprocessing, interpolation="bilinear")
             evaluation = EvalTransform(image=self.image, preprocessing=bilinear)
-            lines = [evaluation.describe()[0].replace("float32", "uint8")]
+            lines = [evaluation.describe()[0].replace("antialiased", "antialiased, uint8")]
         return lines + ["random horizontal flip of half of the images"] * self.flip
 
     @staticmethod
@@ -188,8 +189,8 @@ def per_channel(values: tuple[float, ...], channels: int) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
 
 
-def size_before_crop(side: int, crop: float) -> int:
-    return round(side / crop)
+def _size(image: Size) -> str:
+    return f"{image[0]} x {image[1]}"
 
 
 def _format(values: tuple[float, ...]) -> str:

@@ -14,6 +14,7 @@ from vitkit.compute.split_logits import SplitLogits, collect_logits
 from vitkit.data.loader import MAX_FAILED
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import canonical_split, scoring_split
+from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.imagenet_real import read_real, real_accuracy
@@ -90,6 +91,7 @@ def evaluate(
         unlabelled=len(chosen) - len(rows),
         missing=matched.missing,
         extra=matched.extra,
+        input=EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing).description,
         **scores,
     )
 

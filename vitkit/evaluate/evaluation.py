@@ -67,6 +67,7 @@ class Evaluation:
     calibration_error: float | None = None
     mean_average_precision: Estimate | None = None  # multi-label
     real: Estimate | None = None  # ImageNet-ReaL
+    input: str = ""  # description of the preprocessing; evaluations of earlier versions have none
     reliability: tuple[ReliabilityBin, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()  # rows: truth, columns: prediction

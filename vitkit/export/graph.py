@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitkit.data.geometry import FILTER_MARGIN, LONG_SIDE_RATIO, interpolation_of, resize_target
 from vitkit.data.preprocessing import Interpolation, Preprocessing
 from vitkit.data.resize import Size
-from vitkit.data.transforms import FILTER_MARGIN, LONG_SIDE_RATIO, per_channel, size_before_crop
+from vitkit.data.transforms import clamps, clamps_each_pass, padding_colour
 
 
 @dataclass(frozen=True)
@@ -38,34 +39,64 @@ def resize_batch(images: Tensor, image: Size, preprocessing: Preprocessing) -> T
     """(B, height, width, C) → (B, C, *image), both on 0 to 255: the geometry for images of one size."""
     height, width, channels = images.shape[1:]
     down, across = axes(height, width, image, preprocessing)
-    rows, rows_used = filter_weights(down, height, image[0], preprocessing.interpolation)  # (rows, height)
-    columns, columns_used = filter_weights(across, width, image[1], preprocessing.interpolation)  # (columns, width)
-    # rows first: they may have interleaved channels, and the transposed image is smaller then
-    shrunk = (rows @ images.float().flatten(2)).unflatten(2, (width, channels))  # (B, rows, width, C)
-    framed = shrunk.permute(0, 3, 1, 2) @ columns.T  # (B, C, rows, columns)
+    filter = interpolation_of(image, preprocessing)
+    rows, rows_used = filter_weights(down, height, image[0], filter)  # (rows, height)
+    columns, columns_used = filter_weights(across, width, image[1], filter)  # (columns, width)
+    if clamps_each_pass(preprocessing):  # columns first, as Pillow does
+        narrowed = (images.float().permute(0, 3, 1, 2) @ columns.T).clamp(0, 255)  # (B, C, height, columns)
+        framed = rows @ narrowed  # (B, C, rows, columns)
+    else:
+        # rows first: they may have interleaved channels, and the transposed image is smaller then
+        shrunk = (rows @ images.float().flatten(2)).unflatten(2, (width, channels))  # (B, rows, width, C)
+        framed = shrunk.permute(0, 3, 1, 2) @ columns.T  # (B, C, rows, columns)
     if preprocessing.resize == "letterbox":
         # the mean colour is what normalisation makes zero
         padding = ~(rows_used[:, None] & columns_used)
-        return framed + padding * (per_channel(preprocessing.mean, channels) * 255)
-    return framed.clamp(0, 255)
+        framed = framed + padding * padding_colour(preprocessing, channels)
+    return framed.clamp(0, 255) if clamps(preprocessing) else framed
 
 
 def axes(height: int, width: int, image: Size, preprocessing: Preprocessing) -> tuple[Axis, Axis]:
+    """Return `vitkit.data.geometry.geometry`, as operations of a graph."""
     output, sides = _scalars(*image), _scalars(height, width)
-    target = _scalars(size_before_crop(image[0], preprocessing.crop), size_before_crop(image[1], preprocessing.crop))
+    square = len(set(resize_target(image, preprocessing))) == 1
+    target = _scalars(*resize_target(image, preprocessing))
     kept, sizes = sides, target
     if preprocessing.resize == "letterbox":
-        scale = torch.minimum(output[0] / sides[0], output[1] / sides[1])
-        sizes = [(side * scale).round().clamp(1, most) for side, most in zip(sides, image, strict=True)]
+        sizes = _fit_sizes(sides, target, preprocessing)
     elif preprocessing.resize == "crop":
-        kept = _without_ends(sides, target)
-        scale = torch.maximum(target[0] / kept[0], target[1] / kept[1])
-        sizes = [torch.maximum((side * scale).round(), least) for side, least in zip(kept, target, strict=True)]
+        kept = _without_ends(sides, target, LONG_SIDE_RATIO[preprocessing.rounding])
+        sizes = _cover_sizes(kept, target, preprocessing, square)
     down, across = (
-        Axis(_halved(side - keep), keep, size, _halved(size - room))
+        Axis((side - keep) // 2, keep, size, _offset(size - room, preprocessing))
         for side, keep, size, room in zip(sides, kept, sizes, output, strict=True)
     )
     return down, across
+
+
+def _cover_sizes(sides: list[Tensor], target: list[Tensor], preprocessing: Preprocessing, square: bool) -> list[Tensor]:
+    if preprocessing.rounding == "vitkit":
+        scale = torch.maximum(target[0] / sides[0], target[1] / sides[1])
+        return [torch.maximum((side * scale).round(), least) for side, least in zip(sides, target, strict=True)]
+    if square:
+        short = torch.minimum(*sides)
+        return [(target[0] * side / short).floor() for side in sides]
+    ratio = torch.minimum(sides[0] / target[0], sides[1] / target[1])
+    return [(side / ratio).round() for side in sides]
+
+
+def _fit_sizes(sides: list[Tensor], target: list[Tensor], preprocessing: Preprocessing) -> list[Tensor]:
+    if preprocessing.rounding == "timm":
+        ratio = torch.maximum(sides[0] / target[0], sides[1] / target[1])
+        return [(side / ratio).round().clamp(min=1) for side in sides]
+    scale = torch.minimum(target[0] / sides[0], target[1] / sides[1])
+    return [torch.minimum((side * scale).round().clamp(min=1), most) for side, most in zip(sides, target, strict=True)]
+
+
+def _offset(excess: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Halve and round; of padding, the beginning never gets the larger half."""
+    half = excess / 2
+    return torch.where(half < 0, half.trunc(), half.round() if preprocessing.rounding == "timm" else half.floor())
 
 
 def _scalars(*sides: int) -> list[Tensor]:
@@ -76,19 +107,14 @@ def _scalars(*sides: int) -> list[Tensor]:
     return [torch.full((), side, dtype=torch.float64) for side in sides]
 
 
-def _without_ends(sides: list[Tensor], target: list[Tensor]) -> list[Tensor]:
+def _without_ends(sides: list[Tensor], target: list[Tensor], most: float) -> list[Tensor]:
     scale = torch.maximum(target[0] / sides[0], target[1] / sides[1])
     kept = []
     for side, length in zip(sides, target, strict=True):
         needed = (length / scale).ceil() + 2 * FILTER_MARGIN
         odd = (side - needed) % 2  # as many pixels go on one side as on the other
-        kept.append(torch.where((side * scale <= LONG_SIDE_RATIO * length) | (side <= needed), side, needed + odd))
+        kept.append(torch.where((side * scale <= most * length) | (side <= needed), side, needed + odd))
     return kept
-
-
-def _halved(count: Tensor) -> Tensor:
-    """Halve and round towards zero: the beginning never loses, or gets, the larger half."""
-    return (count / 2).trunc()
 
 
 def filter_weights(axis: Axis, side: int, length: int, filter: Interpolation) -> tuple[Tensor, Tensor]:

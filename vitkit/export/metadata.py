@@ -48,36 +48,57 @@ def _feed(classifier: Classifier, input: ExportInput) -> str:
 
 
 def usage(path: str | Path, metadata: dict[str, Any]) -> dict[str, Any]:
-    """Describe what a file takes and gives, with three lines of Python for people who do not have vitkit."""
-    onnx, name = Path(path).suffix == ".onnx", json.dumps(str(path), ensure_ascii=False)
+    """Describe what a file takes and gives, with a few lines of Python for people who do not have vitkit."""
+    onnx = Path(path).suffix == ".onnx"
     takes = metadata["feed"] + (f": {'; '.join(metadata['steps'])}" if metadata["input"] == "tensor" else "")
     labels = f'the labels under "{HEADER}" in its metadata' if onnx else f"the labels in its extra/{EXTRA}"
-    call = (
-        f'onnxruntime.InferenceSession({name}).run(None, {{"{IMAGES}": image[None]}})'
-        if onnx
-        else f"torch.export.load({name}).module()(torch.from_numpy(image[None]))"
-    )
-    opened = _open_image(metadata)
-    modules = f"import numpy, {'onnxruntime' if onnx else 'torch'}"
     return {
         "takes": takes,
         "gives": f"{PROBABILITIES} and {LOGITS}, (batch, {len(metadata['labels'])}) each, in the order of {labels}",
         "ask": [
-            f"{modules}; from PIL import Image, ImageOps" if "Image." in opened else modules,
-            f"image = {opened}",
-            f"{PROBABILITIES}, {LOGITS} = {call}",
+            *_image_lines(metadata, f"import json, numpy, {'onnxruntime' if onnx else 'torch'}"),
+            *_run_lines(json.dumps(str(path), ensure_ascii=False), onnx),
+            f"for index in {PROBABILITIES}[0].argsort()[::-1][:5]:",
+            f'    print(f"{{{PROBABILITIES}[0][index]:.1%}}  {{labels[index]}}")',
         ],
     }
 
 
-def _open_image(metadata: dict[str, Any]) -> str:
-    """Return an expression for one image as the file takes it."""
+def _image_lines(metadata: dict[str, Any], modules: str) -> list[str]:
+    """Return the lines that make `pixels` of one image, as vitkit's decoder does: upright, over white, all 16 bits."""
     mode = {1: "L", 3: "RGB"}.get(metadata["channels"])
-    if metadata["input"] == "tensor" or mode is None:  # no one call makes these
-        return 'numpy.load("image.npy")  # as the file takes it, without the batch dimension'
-    opened = f'numpy.array(ImageOps.exif_transpose(Image.open("image.jpg")).convert("{mode}"))'
-    bands = "[..., None]" if mode == "L" else ""
-    return opened + bands + ('.astype("float32")' if metadata["input"] == "float32" else "")
+    if metadata["input"] == "tensor" or mode is None:  # no few calls make these
+        return [modules, 'pixels = numpy.load("image.npy")  # as the file takes it, without the batch dimension']
+    convert = f'numpy.array(image.convert("{mode}"))' + ("[..., None]" if mode == "L" else "")
+    rounded = ".round()" if metadata["input"] == "uint8" else ""
+    return [
+        modules,
+        "from PIL import Image, ImageOps",
+        'image = ImageOps.exif_transpose(Image.open("image.jpg"))  # upright',
+        'if image.mode.startswith("I"):  # 16 bits of grey; vitkit also scales floats, which this does not',
+        f"    pixels = (numpy.array(image)[..., None].repeat({metadata['channels']}, axis=2) / 257){rounded}",
+        "else:",
+        "    if image.has_transparency_data:  # over white",
+        '        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))',
+        f"    pixels = {convert}",
+        f'pixels = pixels.astype("{metadata["input"]}")',
+    ]
+
+
+def _run_lines(name: str, onnx: bool) -> list[str]:
+    """Return the lines that run a file on `pixels` and read its class names."""
+    if onnx:
+        return [
+            f"session = onnxruntime.InferenceSession({name})",
+            f'{PROBABILITIES}, {LOGITS} = session.run(None, {{"{IMAGES}": pixels[None]}})',
+            f'labels = json.loads(session.get_modelmeta().custom_metadata_map["{HEADER}"])["labels"]',
+        ]
+    return [
+        f'extra = {{"{EXTRA}": ""}}',
+        f"program = torch.export.load({name}, extra_files=extra).module()",
+        f"{PROBABILITIES}, {LOGITS} = (output.detach().numpy() for output in program(torch.from_numpy(pixels[None])))",
+        f'labels = json.loads(extra["{EXTRA}"])["labels"]',
+    ]
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:

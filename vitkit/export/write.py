@@ -53,6 +53,7 @@ class Export:
         return {
             "file": self.path.name,
             "bytes": self.bytes,
+            "preprocessing": "; ".join(self.metadata["steps"]),
             **usage(self.path.name, self.metadata),
             "comparison": self.comparison.record(),
             "int8": None
@@ -219,11 +220,12 @@ def summary(made: Export) -> list[str]:
             "one image at a time, they are always the same",
         ]
     described = usage(made.path, made.metadata)
-    first, *rest = described["ask"]
     return [
         *lines,
+        f"input      {'; '.join(made.metadata['steps'])}",
         f"takes      {described['takes']}",
         f"gives      {described['gives']}",
-        f"use it     {first}",
-        *(f"           {line}" for line in rest),
+        "use it     with these lines, which need no vitkit:",
+        "",
+        *described["ask"],
     ]

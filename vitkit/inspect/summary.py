@@ -16,6 +16,7 @@ def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
     content: dict[str, Any] = {
         "variant": name_of(config),
         "image": list(config.image),
+        "input": inspection.image_set.transform.description,
         "images": len(inspection.image_set.images),
         "found": inspection.image_set.total,
         "skipped": inspection.image_set.skipped,
@@ -56,6 +57,7 @@ def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
     images, distance, similarity = inspection.image_set, inspection.distance, inspection.similarity
     all_used = images.total == len(images.images) + len(images.skipped)
     print(f"images     {len(images.images):,}" + ("" if all_used else f", evenly spaced among {images.total:,}"))
+    print(f"input      {images.transform.description}")
     if images.skipped:
         print(f"skipped    {few([f'{printable(name)} ({reason})' for name, reason in images.skipped.items()])}")
     if distance is not None:

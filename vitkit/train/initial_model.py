@@ -28,7 +28,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
     model, origin = (
         _random_model(config, len(classes)) if config.weights == "none" else _pretrained_model(config, classes)
     )
-    preprocessing = model.metadata.preprocessing
+    preprocessing = replace(model.metadata.preprocessing, origin="")  # from here on, the run's own record says so
     if config.resize is not None and config.resize != preprocessing.resize:
         preprocessing = replace(preprocessing, resize=config.resize, crop=1.0)
     model.metadata = replace(

@@ -14,7 +14,7 @@ from vitkit.cost import cost
 from vitkit.data.loader import Loader, SplitDataset
 from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
-from vitkit.data.transforms import TrainTransform
+from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.run_folder import RunError, RunFolder
@@ -217,6 +217,8 @@ def _build_loop(
         ),
     )
     print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
+    evaluation = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    print_line("input", f"{evaluation.description} (when it is scored and used)")
     computing = precision + " (fp32 master weights)" * (precision == "bf16") + ", fp8 forward products" * config.fp8
     computing += f", {parallelism.upper()}" * (parallelism != "none") + ", CUDA graph" * captured
     not_fused = objective.reason_not_fused if device.type == "cuda" else None

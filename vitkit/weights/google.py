@@ -32,6 +32,13 @@ NAMING = {
 PREFIXES = ("", "params/", "opt/target/")  # of bare weights, and of newer and older training states
 FIRST_KERNELS = ("embedding/kernel", "resnet/root_block/standardized_conv2d/kernel")
 
+# Google's code evaluates whole images, resized to a square: `tf.image.resize(im, [crop_size, crop_size])` in
+# vision_transformer's vit_jax/input_pipeline.py, and the same in big_transfer's bit_jax. TensorFlow does not antialias
+# there; vitkit does, as transformers' copies of these weights do.
+PREPROCESSING = Preprocessing(
+    resize="squash", interpolation="bilinear", origin="as Google evaluates its weights, the file does not say"
+)
+
 # The options that `conversion_losses` judges.
 KNOWN = allow(
     "the google format",
@@ -69,7 +76,9 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
         config = _infer_resnet(checkpoint)
         rules = list(resnet_rules(config))
     state = to_native_state(tensors, rules, config, checkpoint.origin)
-    return formats.LoadedWeights(config=config, state=state, metadata=Metadata(provenance=provenance))
+    return formats.LoadedWeights(
+        config=config, state=state, metadata=Metadata(preprocessing=PREPROCESSING, provenance=provenance)
+    )
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
@@ -117,8 +126,8 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
         dropped.append("the ResNet's epsilons: Google's differ")
     if model.metadata.labels:
         dropped.append("class names: an npz cannot hold them")
-    if model.metadata.preprocessing != Preprocessing():
-        dropped.append("preprocessing: an npz cannot hold it, and is read with the default")
+    if model.metadata.preprocessing != PREPROCESSING:
+        dropped.append("preprocessing: an npz cannot hold it, and is read with Google's")
     return formats.ConversionLosses(
         unsupported=unsupported, changed=changed, dropped=dropped + formats.training_settings(config)
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitkit.data.preprocessing import Interpolation, Preprocessing
+from vitkit.data.geometry import resize_target
 from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
@@ -18,6 +18,7 @@ from vitkit.model.build import Model
 from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
+from vitkit.weights.huggingface_preprocessing import RESAMPLE, preprocessing_of
 from vitkit.weights.infer_sizes import infer_heads, infer_image
 
 _GELU: dict[str, Gelu] = {
@@ -27,7 +28,6 @@ _GELU: dict[str, Gelu] = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
 }
-_RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's codes
 
 # The options that `conversion_losses` judges and `config_of` writes.
 KNOWN = allow(
@@ -52,7 +52,7 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
     config = _infer(checkpoint)
     metadata = Metadata(
         labels=_labels(checkpoint, config.classes),
-        preprocessing=_preprocessing(checkpoint),
+        preprocessing=preprocessing_of(checkpoint.preprocessor, config.channels),
         provenance=checkpoint.config.get("vitkit", {"format": "hf"}),
     )
     state = mapping.to_native_state(checkpoint.tensors, rules(config), config, checkpoint.origin)
@@ -103,19 +103,23 @@ def preprocessor_of(model: Model) -> dict[str, Any]:
         "rescale_factor": 1 / 255,
         "image_mean": list(preprocessing.mean),
         "image_std": list(preprocessing.std),
-        "resample": {name: number for number, name in _RESAMPLE.items()}[preprocessing.interpolation],
+        "resample": {name: number for number, name in RESAMPLE.items()}[preprocessing.interpolation],
         "vitkit": asdict(preprocessing),
     }
+    target = resize_target(model.config.image, preprocessing)
+    crop_size = {"height": height, "width": width}
     if preprocessing.resize == "squash":
-        return record | {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
+        record |= {"image_processor_type": "ViTImageProcessor", "size": {"height": target[0], "width": target[1]}}
+        if target == model.config.image:
+            return record
+        return record | {"image_processor_type": "DeiTImageProcessor", "do_center_crop": True, "crop_size": crop_size}
     # transformers' ViT processor cannot crop; CLIP's is the same with a crop
-    short = round(min(height, width) / preprocessing.crop)
     return record | {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,
         "do_center_crop": True,
-        "size": {"shortest_edge": short},
-        "crop_size": {"height": height, "width": width},
+        "size": {"shortest_edge": min(target)},
+        "crop_size": crop_size,
     }
 
 
@@ -204,26 +208,6 @@ def _labels(checkpoint: Checkpoint, classes: int) -> tuple[str, ...] | None:
     labels = tuple(names.get(str(index), "") for index in range(classes))
     placeholders = all(label in ("", f"LABEL_{index}") for index, label in enumerate(labels))
     return None if placeholders else labels
-
-
-def _preprocessing(checkpoint: Checkpoint) -> Preprocessing:
-    settings = checkpoint.preprocessor
-    if settings is None:
-        return Preprocessing()
-    size, default = settings.get("size", {}), Preprocessing()
-    shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
-    crop_size = settings.get("crop_size", {})
-    target = min(crop_size.values(), default=shortest) if isinstance(crop_size, Mapping) else crop_size
-    if "vitkit" in settings:  # written by vitkit: exact where transformers' whole pixels are not
-        return Preprocessing.from_record(settings["vitkit"])
-    scaled = settings.get("do_normalize", True)
-    return Preprocessing(
-        resize="squash" if shortest is None else "crop",
-        crop=target / shortest if shortest else 1.0,
-        interpolation=_RESAMPLE.get(settings.get("resample", 3), "bicubic"),
-        mean=tuple(settings.get("image_mean", default.mean)) if scaled else (0.0,),
-        std=tuple(settings.get("image_std", default.std)) if scaled else (1.0,),
-    )
 
 
 def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

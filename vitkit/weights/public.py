@@ -24,9 +24,9 @@ class PublicCheckpoint:
         return self.source.removeprefix("hf:") if self.source.startswith("hf:") else None
 
 
-_VIT = Preprocessing(crop=0.9)
-_BIT = Preprocessing(crop=0.875, interpolation="bilinear")
-_SQUASH = Preprocessing(resize="squash", interpolation="bilinear")
+_VIT = Preprocessing(crop=0.9, rounding="timm")
+_BIT = Preprocessing(crop=0.875, interpolation="bilinear", rounding="timm")
+_SQUASH = Preprocessing(resize="squash", interpolation="bilinear", rounding="transformers")
 
 
 def _timm(name: str, preprocessing: Preprocessing = _VIT) -> PublicCheckpoint:

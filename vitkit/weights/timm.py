@@ -1,18 +1,21 @@
 """timm's format for ViTs, the hybrids that timm has, and BiT ResNets: config.json and model.safetensors in a folder.
 
-A file alone means timm's defaults: exact GELU, LayerNorm epsilon 1e-6; the norms in it tell how it pools.
+A file alone means timm's defaults: exact GELU, LayerNorm epsilon 1e-6, and the preprocessing that timm has for most
+such models; the norms in it tell how it pools.
 """
 
 import logging
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from vitkit.data.preprocessing import Preprocessing, Resize
+from vitkit.data.geometry import resize_target
+from vitkit.data.preprocessing import Interpolation, Preprocessing, Resize
 from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
@@ -88,7 +91,7 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
     labels = arguments.get("label_names")
     metadata = Metadata(
         labels=tuple(labels) if labels and len(labels) == config.classes else None,
-        preprocessing=_preprocessing(arguments),
+        preprocessing=_preprocessing(checkpoint, arguments, config),
         provenance=checkpoint.config.get("vitkit", {"format": "timm"}),
     )
     return formats.LoadedWeights(
@@ -139,7 +142,7 @@ def config_of(model: Model) -> dict[str, Any]:
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),
         "interpolation": preprocessing.interpolation,
-        "crop_pct": preprocessing.crop,
+        "crop_pct": _crop_pct(model),
         "crop_mode": {ours: theirs for theirs, ours in _CROP.items()}[preprocessing.resize],
     }
     if config.channels != 3:
@@ -151,6 +154,7 @@ def config_of(model: Model) -> dict[str, Any]:
         "global_pool": pool,
         "model_args": arguments,
         "pretrained_cfg": pretrained,
+        "preprocessing": asdict(preprocessing),
         "vitkit": dict(model.metadata.provenance),
     }
     if model.metadata.labels:
@@ -352,18 +356,56 @@ def _image(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
     return (size[0], size[1]) if size else None
 
 
-def _preprocessing(arguments: Mapping[str, Any]) -> Preprocessing:
-    default = Preprocessing()
-    mode = arguments.get("crop_mode", "center")
+def _preprocessing(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any], config: ModelConfig) -> Preprocessing:
+    """Return what timm's `resolve_data_config` and `create_transform` do, by the configuration or timm's defaults."""
+    if "preprocessing" in checkpoint.config:  # written by vitkit, whose rounding timm does not have
+        return Preprocessing.from_record(checkpoint.config["preprocessing"])
+    if not checkpoint.config:
+        return _default_preprocessing(config)
+    mode, filter = arguments.get("crop_mode") or "center", arguments.get("interpolation") or "bicubic"
     if mode not in _CROP:
         log.warning("vitkit does not know timm's crop mode %r; images will be cropped at the centre", mode)
+    if filter not in get_args(Interpolation):
+        log.warning("vitkit does not have timm's interpolation %r; images will be resized bicubically", filter)
+    missing = [name for name in _UNSAID if not arguments.get(name)]
+    values = {**_UNSAID, **{name: arguments[name] for name in _UNSAID if name not in missing}}
     return Preprocessing(
-        resize=_CROP.get(mode, default.resize),
-        crop=arguments.get("crop_pct") or default.crop,
-        interpolation="bilinear" if arguments.get("interpolation") == "bilinear" else "bicubic",
-        mean=tuple(arguments.get("mean", default.mean)),
-        std=tuple(arguments.get("std", default.std)),
+        resize=_CROP.get(mode, "crop"),
+        crop=values["crop_pct"],
+        interpolation="bilinear" if filter == "bilinear" else "bicubic",
+        mean=tuple(values["mean"]),
+        std=tuple(values["std"]),
+        rounding="timm",
+        origin=f"{', '.join(missing)}: timm's default, config.json does not say" if missing else "",
     )
+
+
+# timm's PretrainedCfg, for what a config.json leaves out
+_UNSAID: dict[str, Any] = {"crop_pct": 0.875, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+def _default_preprocessing(config: ModelConfig) -> Preprocessing:
+    """Return `_cfg` of timm's vision_transformer.py and resnetv2.py, where models of 384 px or more are not cropped."""
+    vit = isinstance(config, ViTConfig)
+    half = (0.5,) * config.channels
+    return Preprocessing(
+        crop=1.0 if min(config.image) >= 384 else 0.9 if vit else 0.875,
+        interpolation="bicubic" if vit else "bilinear",
+        mean=half,
+        std=half,
+        rounding="timm",
+        origin=f"timm's default for {'ViTs' if vit else 'ResNets'}, the file does not say",
+    )
+
+
+def _crop_pct(model: Model) -> float:
+    """Return the crop for which timm, which rounds down, resizes to the same size as vitkit."""
+    preprocessing, side = model.metadata.preprocessing, min(model.config.image)
+    target, share = min(resize_target(model.config.image, preprocessing)), preprocessing.crop
+    if math.floor(side / share) == target:
+        return share
+    share = side / target
+    return share if math.floor(side / share) == target else math.nextafter(share, 0)
 
 
 def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
