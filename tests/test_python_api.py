@@ -149,8 +149,8 @@ def test_preprocessing_can_be_overridden_for_every_method(run: vitkit.Run, folde
     with Image.open(photo) as image:
         pixels = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC), np.float32) / 255
     expected = torch.from_numpy((pixels - 0.4) / 0.3).permute(2, 0, 1)
-    # Pillow rounds to a grey level in each of its two passes
-    torch.testing.assert_close(vitkit.preprocess(other.model)(photo), expected, atol=2 / 255 / 0.3, rtol=0)
+    # Pillow rounds to a grey level in each of its two passes, and a JPEG decoder may differ from another by one
+    torch.testing.assert_close(vitkit.preprocess(other.model)(photo), expected, atol=3 / 255 / 0.3, rtol=0)
     np.testing.assert_allclose(other.embed(photo)[0], representation(other, photo), atol=1e-5)
     assert not np.allclose(other.embed(photo), run.embed(photo), atol=1e-3)
     assert run.model.metadata.preprocessing.resize == "crop"
