@@ -106,7 +106,13 @@ def test_broken_images_are_reported_in_order_and_do_not_affect_others(classifier
     np.testing.assert_allclose(first, last, atol=rounding(classifier.model))
     with pytest.raises(DecodeError, match=r"missing\.jpg: No such file"):
         predictions[2].label  # noqa: B018
-    assert predictions[1].record(3) == {"image": None, "error": predictions[1].error, "answers": []}
+    assert predictions[1].record(3) == {
+        "image": None,
+        "error": predictions[1].error,
+        "label": None,
+        "probability": None,
+        "answers": [],
+    }
 
 
 def test_an_output_that_is_not_a_number_is_an_error(classifier: vitkit.Classifier):

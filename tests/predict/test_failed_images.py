@@ -66,7 +66,7 @@ def test_a_job_with_5_percent_missing_files_finishes_and_its_exit_code_says_so(j
     assert done.stdout == f"written  {out}: 200 images; 10 could not be read\n"
     last = done.stderr.splitlines()[-1]
     first = next(name for name in listed(job) if not Path(name).exists())
-    assert last.startswith(f"vitkit predict: 10 of 200 images failed (5.0%); first: {first}: ")
+    assert last.startswith(f"vitkit predict: 10 of 200 images failed (5.0 %); first: {first}: ")
     assert "No such file or directory" in last
     assert last.endswith("; --max-failed 0.1 allows them")
     with out.open(newline="") as file:
@@ -77,7 +77,7 @@ def test_a_job_with_5_percent_missing_files_finishes_and_its_exit_code_says_so(j
 
     allowed = run(job, "--out", tmp_path / "allowed.jsonl", "--max-failed", "0.05")
     assert allowed.returncode == 0
-    assert "failed    10 of 200 images failed (5.0%)" in allowed.stderr
+    assert "failed    10 of 200 images failed (5.0 %)" in allowed.stderr
     assert "--max-failed" not in allowed.stderr
     rows = [json.loads(line) for line in (tmp_path / "allowed.jsonl").read_text().splitlines()]
     assert errors(rows) == [(name, not Path(name).exists()) for name in listed(job)]

@@ -489,9 +489,9 @@ def test_the_exit_code_says_whether_too_many_images_have_no_prediction(
     predict(run, good, broken, *arguments, *["--overwrite"] * ("--out" in arguments))
     capsys.readouterr()
     for images, message in (
-        ([broken], "1 of 1 image failed (100.0%); first: "),
-        ([broken, text], "2 of 2 images failed (100.0%); first: "),
-        ([broken, text, good, "gone.jpg"], "3 of 4 images failed (75.0%); first: "),
+        ([broken], "1 of 1 image failed (100 %); first: "),
+        ([broken, text], "2 of 2 images failed (100 %); first: "),
+        ([broken, text, good, "gone.jpg"], "3 of 4 images failed (75.0 %); first: "),
     ):
         with pytest.raises(SystemExit) as stopped:
             predict(run, *images, *arguments, *["--overwrite"] * ("--out" in arguments))

@@ -83,11 +83,11 @@ def test_the_start_prints_the_models_and_warns_if_other_machines_can_reach_it(
     main(["serve", str(run), f"second={run}", "--port", "0", "--host", "0.0.0.0", "--batch", "3", "--device", "cpu"])
     output, errors = capsys.readouterr()
     assert "model     small (default): mu/8 at 32 x 32 px, 10 classes" in output
-    assert "model    second: mu/8" in output
+    assert "model     second: mu/8" in output
     assert "computes  exact: float32 on cpu" in output
     assert "micro-batches of up to 3 images" in output
     assert "32 MB, 64 images, 30 s per request; 50 megapixels per image; 256 images in the queue" in output
-    assert "serving  http://0.0.0.0:" in output
+    assert "serving   http://0.0.0.0:" in output
     assert "bound to 0.0.0.0 without a key" in errors
 
 

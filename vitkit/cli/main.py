@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _explain(error: Exception) -> str | None:
+def _explain(error: Exception) -> VitkitError | str | None:
     """Return what has happened where the machine is to blame: a killed data worker or a full disk; else None."""
     if isinstance(error, RuntimeError):
         from vitkit.data.workers import lost_worker

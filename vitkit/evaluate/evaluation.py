@@ -86,6 +86,8 @@ class Evaluation:
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
         record: dict[str, Any] = json.loads(text)
+        for name in ("verb", "vitkit", "failed", "failures"):  # what `vitkit evaluate --json` adds
+            record.pop(name, None)
         for row in (record, *record["reliability"], *record["per_class"]):
             if "pictures" in row:  # as vitkit 0.1.0 wrote it
                 row["images"] = row.pop("pictures")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from vitkit.data.loader import advised_max_failed, allowed_failures
-from vitkit.text import counted, printable
+from vitkit.text import counted, percent, printable
 
 KEPT = 100  # failures that are listed; the rows have all of them
 
@@ -26,10 +26,10 @@ class Failures:
 
     def describe(self, max_failed: float) -> str:
         """Return the last line of a job with failures: how many, the first one, and how to allow them."""
-        image, error = self.first[0]["image"], self.first[0]["error"]
+        image, error = self.first[0]["image"], (self.first[0]["error"] or "").removesuffix(".")
         share = self.failed / self.images
         advice = f"; --max-failed {advised_max_failed(share):g} allows them" if self.too_many(max_failed) else ""
         return (
-            f"{self.failed:,} of {counted(self.images, 'image')} failed ({share:.1%}); "
+            f"{self.failed:,} of {counted(self.images, 'image')} failed ({percent(share)}); "
             f"first: {printable(image or 'an image')}: {error}{advice}"
         )

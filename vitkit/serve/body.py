@@ -23,7 +23,7 @@ DEPRECATED_FIELD = "pictures"  # accepted for one release
 _MAX_BOUNDARY = 70  # RFC 2046
 _EXPECTED = (
     f'Send files in the field "{FIELD}" of multipart/form-data, JSON {{"{FIELD}": ["BASE64", …]}}, or the bytes of one '
-    "image with Content-Type: image/jpeg, image/png, …."
+    "image with Content-Type: image/jpeg, image/png and so on."
 )
 _FORM, _JSON, _BYTES = b"multipart/form-data", b"application/json", b"application/octet-stream"
 MAX_NAME = 255  # characters of a client's file name that are repeated in the response
