@@ -13,6 +13,7 @@ from PIL import Image
 import vitkit
 from tests.evaluate.small_model import as_input, small_model, some_fashion
 from tests.model.kinds import make
+from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.sources.open import open_data
 from vitkit.errors import WeightsError
@@ -72,6 +73,7 @@ def test_a_second_extraction_computes_nothing(tmp_path: Path, computed: list[int
 
 def test_caches_of_vitkit_0_1_0_are_found(fixtures: Path, tmp_path: Path):
     model = vitkit.load(fixtures / "google_token_weights.npz")
+    model.metadata = replace(model.metadata, preprocessing=Preprocessing())  # as an npz was read then
     split = open_data("fashion").splits["test"].select(np.arange(10))
     FeatureExtractor(model=model, cache_folder=tmp_path)(split)
     assert [path.name for path in tmp_path.iterdir()] == ["d5e4455640347217e1930b86f045b91b.npz"]

@@ -125,11 +125,11 @@ def test_features_are_written_out(run: Path, data: Path, tmp_path: Path, capsys:
 def test_foreign_weights_with_a_head_and_without_are_probed_alike(
     fixtures: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The head is not used, and weights without a record have the default preprocessing."""
+    """The head is not used, and weights without a record have the preprocessing of their format."""
     result = json_of(capsys, fixtures / "google_token_weights.npz", data, "--method", "knn")
     assert result["classes"] == list(open_data(data).classes)
-    assert "cover 32 x 32, cut 32 x 32 from the centre (bicubic" in result["inputs"][0]
-    assert result["inputs"][1] == "scale to 0…1, subtract 0.5, divide by 0.5"
+    assert result["inputs"][0] == "resized to 32 x 32 px, whatever the shape (bilinear, antialiased)"
+    assert result["inputs"][1] == "scaled to 0…1, mean 0.5, std 0.5"
     model = vitkit.load(fixtures / "google_token_weights.npz", classes=0)
     vitkit.save(model, tmp_path / "headless")
     assert json_of(capsys, tmp_path / "headless", data, "--method", "knn")["top1"] == result["top1"]

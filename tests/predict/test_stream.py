@@ -205,7 +205,7 @@ def test_rows_of_another_model_are_never_mixed(run: Path, photos: Path, tmp_path
     lies = find_images([photos])
     for arguments, other, paths, top in (
         (
-            r"preprocessing: resize to cover 32 x 32.*; now resize to 32 x 32, whatever the shape",
+            r"preprocessing: short side to 32 px .*; now resized to 32 x 32 px, whatever the shape",
             vitkit.Classifier(small_model(resize="squash")),
             lies,
             5,

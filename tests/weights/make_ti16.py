@@ -48,7 +48,7 @@ def main(source: Path, info: Path, target: Path, *, record_only: bool = False) -
     model = vitkit.load(source)
     model.metadata = Metadata(
         labels=class_names(info),
-        preprocessing=Preprocessing(crop=0.9),  # timm's for its AugReg models of 224 pixels
+        preprocessing=Preprocessing(crop=0.9, rounding="timm"),  # timm's for its AugReg models of 224 pixels
         provenance={
             "name": "ti16",
             "title": "Ti/16 of AugReg, ImageNet-1k",

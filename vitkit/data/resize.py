@@ -11,16 +11,24 @@ from vitkit.data.preprocessing import Interpolation
 Size = tuple[int, int]  # height, width
 
 
-def resize(images: Tensor, size: Size, filter: Interpolation, *, clamp: bool = False) -> Tensor:
+def resize(images: Tensor, size: Size, filter: Interpolation, *, bytes: bool = False) -> Tensor:
     """Resize (B, C, height, width) to (B, C, *size); uint8 or float, and the same dtype out.
 
-    clamp   keep floats in 0 to 255 after each of the two passes, as Pillow's bytes are: bicubic overshoots at hard
-            edges, and what the first pass overshoots would spread in the second
+    bytes   round floats to whole numbers of 0 to 255 after each of the two passes, columns first, as Pillow does
     """
-    if clamp and filter == "bicubic" and images.is_floating_point():
-        across = _interpolate(images, (images.shape[-2], size[1]), filter).clamp(0, 255)  # Pillow's order
-        return _interpolate(across, size, filter).clamp(0, 255)
+    if bytes and images.is_floating_point():
+        across = as_bytes(_interpolate(images, (images.shape[-2], size[1]), filter))
+        return as_bytes(_interpolate(across, size, filter))
     return _interpolate(images, size, filter)
+
+
+def as_bytes(values: Tensor) -> Tensor:
+    """Round floats as Pillow's integers are, halves up, and clamp them to 0 to 255.
+
+    A sum in float32 ends a little beside the half that it is in exact arithmetic, in each runtime on another side; the
+    share of a grey level that is added here is larger than that.
+    """
+    return (values + (0.5 + 1e-4)).floor().clamp(0, 255)
 
 
 def _interpolate(images: Tensor, size: Size, filter: Interpolation) -> Tensor:

@@ -76,7 +76,7 @@ def fit_to_size(pixels: Tensor, image: Size, preprocessing: Preprocessing) -> Te
         pixels[None, :, top : top + height, left : left + width],
         plan.size,
         interpolation_of(image, preprocessing),
-        clamp=clamps_each_pass(preprocessing),
+        bytes=rounds_to_bytes(preprocessing) and bool((pixels == pixels.round()).all()),
     )
     framed = cut(resized[0], plan.offset, image)
     if framed.is_floating_point() and clamps(preprocessing):  # for uint8, interpolate clamps by itself
@@ -104,8 +104,8 @@ def clamps(preprocessing: Preprocessing) -> bool:
     return preprocessing.resize != "letterbox" or preprocessing.rounding != "vitkit"
 
 
-def clamps_each_pass(preprocessing: Preprocessing) -> bool:
-    """Return whether values are clamped after each of the two passes, as timm's and transformers' bytes are."""
+def rounds_to_bytes(preprocessing: Preprocessing) -> bool:
+    """Return whether whole grey levels stay whole, as in timm and transformers; of deeper images nothing is rounded."""
     return preprocessing.rounding != "vitkit"
 
 

@@ -91,7 +91,7 @@ def evaluate(
         unlabelled=len(chosen) - len(rows),
         missing=matched.missing,
         extra=matched.extra,
-        input=EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing).description,
+        inputs=tuple(EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing).describe()),
         **scores,
     )
 

@@ -67,7 +67,7 @@ class Evaluation:
     calibration_error: float | None = None
     mean_average_precision: Estimate | None = None  # multi-label
     real: Estimate | None = None  # ImageNet-ReaL
-    input: str = ""  # description of the preprocessing; evaluations of earlier versions have none
+    inputs: tuple[str, ...] = ()  # description of the preprocessing; evaluations of earlier versions have none
     reliability: tuple[ReliabilityBin, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()  # rows: truth, columns: prediction
@@ -99,4 +99,5 @@ class Evaluation:
         record["confusion"] = tuple(tuple(row) for row in record["confusion"])
         for name in ("classes", "missing", "extra"):
             record[name] = tuple(record[name])
+        record["inputs"] = tuple(record.get("inputs", ()))
         return cls(**record)

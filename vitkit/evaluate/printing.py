@@ -17,8 +17,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
         f"{evaluation.data}, {evaluation.split}: {counted(evaluation.images, 'image')}, "
         f"{counted(len(evaluation.classes), 'class')}",
     )
-    if evaluation.input:
-        _print_row("input", evaluation.input)
+    _print_list("input", evaluation.inputs)
     for name, estimate in (
         ("top-1", evaluation.top1),
         ("top-5", evaluation.top5),
@@ -85,7 +84,7 @@ def print_probe(result: ProbeResult) -> None:
         "data",
         f"{result.data}: {fitted} to fit, {images:,} {scored} to score, {counted(len(result.classes), 'class')}",
     )
-    _print_row("input", "; ".join(result.inputs))
+    _print_list("input", result.inputs)
     _print_row("features", f"{counted(result.width, 'feature')} per image, frozen")
     for score in result.shots:
         spread = "" if score.spread is None else f" ± {100 * score.spread:.1f}"

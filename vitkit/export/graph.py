@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vitkit.data.geometry import FILTER_MARGIN, LONG_SIDE_RATIO, interpolation_of, resize_target
 from vitkit.data.preprocessing import Interpolation, Preprocessing
-from vitkit.data.resize import Size
-from vitkit.data.transforms import clamps, clamps_each_pass, padding_colour
+from vitkit.data.resize import Size, as_bytes
+from vitkit.data.transforms import clamps, padding_colour, rounds_to_bytes
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,15 @@ def resize_batch(images: Tensor, image: Size, preprocessing: Preprocessing) -> T
     filter = interpolation_of(image, preprocessing)
     rows, rows_used = filter_weights(down, height, image[0], filter)  # (rows, height)
     columns, columns_used = filter_weights(across, width, image[1], filter)  # (columns, width)
-    if clamps_each_pass(preprocessing):  # columns first, as Pillow does
-        narrowed = (images.float().permute(0, 3, 1, 2) @ columns.T).clamp(0, 255)  # (B, C, height, columns)
-        framed = rows @ narrowed  # (B, C, rows, columns)
+    if rounds_to_bytes(preprocessing):
+        values = images.float()
+        whole = (
+            (values == values.round()).flatten(1).all(dim=1)[:, None, None, None]
+            if images.is_floating_point()
+            else True
+        )
+        narrowed = _as_bytes_where(whole, values.permute(0, 3, 1, 2) @ columns.T)  # (B, C, height, columns)
+        framed = _as_bytes_where(whole, rows @ narrowed)  # (B, C, rows, columns)
     else:
         # rows first: they may have interleaved channels, and the transposed image is smaller then
         shrunk = (rows @ images.float().flatten(2)).unflatten(2, (width, channels))  # (B, rows, width, C)
@@ -54,6 +60,10 @@ def resize_batch(images: Tensor, image: Size, preprocessing: Preprocessing) -> T
         padding = ~(rows_used[:, None] & columns_used)
         framed = framed + padding * padding_colour(preprocessing, channels)
     return framed.clamp(0, 255) if clamps(preprocessing) else framed
+
+
+def _as_bytes_where(whole: Tensor | bool, values: Tensor) -> Tensor:
+    return as_bytes(values) if whole is True else torch.where(torch.as_tensor(whole), as_bytes(values), values)
 
 
 def axes(height: int, width: int, image: Size, preprocessing: Preprocessing) -> tuple[Axis, Axis]:
