@@ -15,9 +15,9 @@ import pytest
 import vitkit
 from tests.evaluate.small_model import small_model, some_fashion
 from vitkit import progress
+from vitkit.compute.features import FeatureExtractor
 from vitkit.compute.split_logits import collect_logits
 from vitkit.data.sources.dataset import Split
-from vitkit.evaluate.features import FeatureExtractor
 from vitkit.export.compare import compare
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.samples import Samples

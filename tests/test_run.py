@@ -86,9 +86,9 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 def test_fit_from_python_is_the_same_run(finished: Path, photos: Path, tmp_path: Path):
     run = vitkit.fit(photos, weights="none", model="mu/4", image=16, steps=3, batch=6, workers=0, out=tmp_path / "run")
-    assert run == tmp_path / "run"
-    assert {entry.name for entry in run.iterdir()} >= COMPLETE
-    ours, theirs = weights(run), weights(finished)
+    assert run.path == Path(run) == tmp_path / "run"
+    assert {entry.name for entry in run.path.iterdir()} >= COMPLETE
+    ours, theirs = weights(run.path), weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert vitkit.Classifier(run)(photos / "ant" / "0.png").label in COLOURS
     assert read(run / "run.json")["command"].startswith(f"vitkit.fit('{photos}', weights='none', model='mu/4', image=")

@@ -4,7 +4,6 @@ import contextlib
 import os
 import platform
 import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -55,17 +54,6 @@ PRIORS = {
     "data": "probabilities are corrected to the data's own shares when training ends; --set priors=balanced finds more "
     "of the rare classes",
 }
-
-
-def fit(data: str | os.PathLike[str], **settings: Any) -> Path:
-    """Train as `vitkit fit` does and return the run folder, for `vitkit.Classifier` and `vitkit.load`.
-
-    The settings have the names of config.toml, tables as dictionaries: weights="none", epochs=5, out="runs/photos",
-    augment={"mixup": 0.2}.
-    """
-    explicit = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()}
-    arguments = ", ".join([repr(os.fspath(data)), *(f"{name}={value!r}" for name, value in explicit.items())])
-    return start_run({**explicit, "data": os.fspath(data)}, explicit, sys.stdout, f"vitkit.fit({arguments})")
 
 
 def start_run(settings: Mapping[str, Any], explicit: Mapping[str, Any], output: TextIO, command: str) -> Path:

@@ -146,7 +146,7 @@ def test_files_that_inspect_has_not_made_are_never_replaced(
     shutil.copy(photos / "a.png", folder / name)
     (folder / "notes.txt").write_text("mine")
     before = contents(folder)
-    message = error_message(["nowhere.npz", photos, "--out", folder], capsys)  # before the weights are loaded
+    message = error_message([__file__, photos, "--out", folder], capsys)  # before it is read as weights
     assert f"{folder} holds files that inspect has not made" in message
     assert name in message
     assert "--out DIR" in message
@@ -160,9 +160,9 @@ def test_folders_links_and_pipes_with_the_name_of_a_figure_are_not_replaced(
         folder = tmp_path / str(number)
         folder.mkdir()
         make_one(folder / "image-1.png")
-        assert "has not made" in error_message(["nowhere.npz", photos, "--out", folder], capsys)
+        assert "has not made" in error_message([__file__, photos, "--out", folder], capsys)
     (tmp_path / "file").touch()
-    assert "Not a directory" in error_message(["nowhere.npz", photos, "--out", tmp_path / "file"], capsys)
+    assert "Not a directory" in error_message([__file__, photos, "--out", tmp_path / "file"], capsys)
 
 
 def test_earlier_figures_are_replaced_but_not_files_of_others(
@@ -216,7 +216,7 @@ def test_figures_are_not_written_among_the_images(
     (photos.parent / "folder").symlink_to(photos)
     monkeypatch.chdir(photos)
     before = contents(photos)
-    message = error_message(["nowhere.npz", source, "--out", out], capsys)
+    message = error_message([__file__, source, "--out", out], capsys)
     assert "the next inspection would read the figures as images" in message
     assert contents(photos) == before
     assert not (photos / "new").exists()

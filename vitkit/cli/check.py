@@ -6,17 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.cli.options import (
-    Data,
-    Json,
-    Label,
-    at_least,
-    failures_as_json,
-    image_size,
-    option,
-    outside_data,
-    print_json,
-)
+from vitkit.cli.options import Data, Json, Label, at_least, failures_as_json, image_size, option, print_json
 from vitkit.errors import ConfigError
 
 
@@ -45,6 +35,7 @@ def check(
     from vitkit.data.check import check as check_data
     from vitkit.data.check_report import print_report, report_as_json
     from vitkit.data.contact_sheet import check_sheet_path, contact_sheet, names_without_font, save_sheet
+    from vitkit.data.sources.image_paths import outside_data
     from vitkit.data.sources.open import open_data
     from vitkit.progress import show_progress
 

@@ -37,38 +37,26 @@ def evaluate(
     size = None if image is None else options.image_size(image)
     preprocessing.check()
 
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from vitkit.atomic import write_text
-    from vitkit.compute.inference import check_precision
-    from vitkit.data.sources.open import open_data
-    from vitkit.devices import pick_device, pick_workers
-    from vitkit.evaluate.classify import evaluate as evaluate_model
-    from vitkit.evaluate.held_out import data_to_score
-    from vitkit.evaluate.matching import read_labels
     from vitkit.evaluate.printing import print_evaluation
     from vitkit.progress import show_progress
-    from vitkit.weights.load import load
+    from vitkit.python_api import Run
 
-    chosen = pick_device(device)
-    opened = data_to_score(run, open_data(data, label=label), split)
-    model = load(run, image=size)
-    preprocessing.apply(model)
-    if labels is not None:
-        model.metadata = replace(model.metadata, labels=read_labels(labels, model.config.classes))
-    check_precision(model, chosen, precision)
+    asked = Run(
+        run, image=size, preprocessing=asdict(preprocessing), device=device, labels=labels, progress=show_progress
+    )
     with options.advise_max_failed():
-        evaluation = evaluate_model(
-            model,
-            opened,
-            split,
-            device=chosen,
+        evaluation = asked.evaluate(
+            data,
+            split=split,
+            label=label,
+            real=real,
             precision=precision,
             batch=batch,
-            workers=pick_workers(workers, chosen, 1),
+            workers=workers,
             max_failed=max_failed,
-            real=real,
-            progress=show_progress,
         )
     if out is not None:
         write_text(out, evaluation.to_json() + "\n", ConfigError)

@@ -1,21 +1,22 @@
 """The verb `export`: write a model as one file for other runtimes."""
 
 import sys
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import arg
 
-from vitkit.cli.options import ImageSize, Json, Run, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
+from vitkit.cli.options import ImageSize, Json, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
+from vitkit.cli.options import Run as RunName
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
-from vitkit.errors import ConfigError
 from vitkit.messages import say
-from vitkit.weights.bundled import local_path
 
 
 def export(
-    run: Run,
+    run: RunName,
     to: Annotated[Literal["onnx", "pt2"], arg(help="onnx: onnxruntime and others; pt2: torch.export's program")],
     out: Annotated[
         Path | None, option("the file to write; default: model.onnx or model.pt2 in the run folder, or here", "FILE")
@@ -70,61 +71,35 @@ def export(
         probabilities, logits = (output.detach().numpy() for output in program(torch.from_numpy(pixels[None])))
         labels = json.loads(extra["vitkit.json"])["labels"]
     """
-    if not int8 and (max_drop is not None or images is not None):
-        raise ConfigError("--max-drop and --images are for --int8")
-    if int8 and to != "onnx":
-        raise ConfigError(
-            "--int8 needs --to onnx: torch's own quantisation has moved to another package, torchao.",
-            try_="--to onnx --int8, or --to pt2 alone",
-        )
     at_least(1, images=images)
-    if max_drop is not None and not max_drop >= 0:
-        raise ConfigError(f"--max-drop {max_drop:g}: 0 or more is needed")
     size = None if image is None else image_size(image)
     preprocessing.check()
-    target = out or _run_folder(run) / ("model.int8.onnx" if int8 else f"model.{to}")
-    if target.suffix != f".{to}":
-        raise ConfigError(f"--out {target}: a name that ends in .{to} is needed")
 
-    from vitkit.export.write import MAX_DROP, SCORED, export_int8, refuse_existing, summary
-    from vitkit.export.write import export as export_model
-    from vitkit.predict.classifier import Classifier
-    from vitkit.predict.samples import find_samples
+    from vitkit.export.write import summary
     from vitkit.progress import show_progress
-    from vitkit.weights.load import load
+    from vitkit.python_api import Run
 
-    refuse_existing(target, overwrite)
-    model = load(run, image=size)
-    preprocessing.apply(model)
-    classifier = Classifier(model, device="cpu")
-    samples = find_samples(run, classifier.model, data)
-    say("exporting", f"{run} to {target}; tracing takes up to a minute", file=sys.stderr)
+    asked = Run(
+        run,
+        image=size,
+        preprocessing=asdict(preprocessing),
+        device="cpu",
+        progress=show_progress,
+        log=partial(say, file=sys.stderr),
+    )
     with stop_cleanly_on_sigterm():
-        if int8:
-            exported = export_int8(
-                classifier,
-                target,
-                input=input,
-                samples=samples,
-                overwrite=overwrite,
-                progress=show_progress,
-                max_images=images or SCORED,
-                max_drop=MAX_DROP if max_drop is None else max_drop,
-            )
-        else:
-            exported = export_model(
-                classifier, target, to=to, input=input, samples=samples, overwrite=overwrite, progress=show_progress
-            )
+        exported = asked.export(
+            out,
+            to=to,
+            input=input,
+            int8=int8,
+            max_drop=max_drop,
+            data=data,
+            images=images,
+            overwrite=overwrite,
+        )
     if json:
         print_json("export", {"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
     else:
         for line in summary(exported):
             print(line)
-
-
-def _run_folder(run: str) -> Path:
-    """Return the folder of a run or of its model.safetensors; the current directory for anything else."""
-    path = local_path(run)
-    if path and path.is_dir():
-        return path
-    return path.parent if path and path.name == "model.safetensors" else Path()

@@ -5,24 +5,14 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from vitkit.cli.options import (
-    Device,
-    ImageSize,
-    Json,
-    Run,
-    failures_as_json,
-    image_size,
-    option,
-    outside_data,
-    print_json,
-)
+from vitkit.cli.options import Device, ImageSize, Json, failures_as_json, image_size, option, print_json
+from vitkit.cli.options import Run as RunName
 from vitkit.errors import ConfigError
 from vitkit.messages import progress_line
-from vitkit.weights.bundled import local_path
 
 
 def inspect(
-    run: Run,
+    run: RunName,
     images: Annotated[Positional[tuple[str, ...]], option("images, or folders of them", "IMAGES…")],
     out: Annotated[
         Path | None, option("the folder to write; default: inspect/ in the run folder, or here", "DIR")
@@ -50,42 +40,20 @@ def inspect(
     """
     size = None if image is None else image_size(image)
     tokens = _parse_tokens(token)
-    if not images:
-        raise ConfigError("no images named", try_=f"vitkit inspect {run} photos/")
 
-    from vitkit.devices import pick_device
-    from vitkit.inspect.image_set import open_images, refuse_output_among_images
-    from vitkit.inspect.inspection import inspect_model
-    from vitkit.inspect.output_folder import refuse_foreign_files
-    from vitkit.inspect.page import write_page
-    from vitkit.inspect.summary import as_json, print_summary
+    from vitkit.inspect.summary import print_summary
     from vitkit.predict.inputs import refuse_urls
-    from vitkit.weights.load import load
+    from vitkit.python_api import Run
 
     refuse_urls(images)
-    path = local_path(run)
-    in_run_folder = path is not None and path.is_dir()
-    folder = out or (path / "inspect" if path and in_run_folder else Path("inspect"))
-    if out is None and not in_run_folder:
-        for source in images:
-            folder = outside_data(Path(source), folder)
-    refuse_output_among_images(folder, images)
-    refuse_foreign_files(folder)
-    model = load(run, image=size).to(pick_device(device))
-    inspection = inspect_model(
-        model,
-        open_images(model, images),
-        layers=layer,
-        heads=head,
-        tokens=tokens,
-        log=lambda what: progress_line("inspecting", f"inspecting {what}"),
+    page = Run(run, image=size, device=device, log=progress_line).inspect(
+        images, out, layers=layer, heads=head, tokens=tokens
     )
-    files = write_page(inspection, folder, run)
     if json:
-        skipped = failures_as_json(inspection.image_set.skipped)
-        print_json("inspect", {"run": run, **as_json(inspection, files), **skipped})
+        skipped = failures_as_json(page.inspection.image_set.skipped)
+        print_json("inspect", {"run": run, **page.record(), **skipped})
     else:
-        print_summary(inspection, files)
+        print_summary(page.inspection, page.files)
 
 
 def _parse_tokens(tokens: tuple[str, ...] | None) -> list[Any] | None:

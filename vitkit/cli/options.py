@@ -86,12 +86,6 @@ def at_least(least: int, **options: int | None) -> None:
             raise ConfigError(f"--{name} {value}: {least} or more is needed")
 
 
-def outside_data(data: Path, file: Path) -> Path:
-    """Return a path outside the data folder: the next run would read an image inside it as data."""
-    folder = data.resolve()
-    return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
-
-
 def print_json(verb: str, content: Mapping[str, Any]) -> None:
     """Print the result of a verb as one object on one line, in the form of docs/command-line.md."""
     from vitkit import __version__

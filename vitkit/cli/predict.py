@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vitkit.predict.failures import Failures
     from vitkit.predict.prediction import Prediction
 
-MIN_IMAGES_FOR_WORKERS = 257  # fewer are decoded within a second, which is not worth a process
 # choosing a fast engine takes as long as predicting about so many images exactly: measured for Ti/16 on two busy cores,
 # estimated for a GPU; a fixed number, so that a job which is continued decides as it did before
 MIN_IMAGES_FOR_FAST = {"cpu": 1_000, "cuda": 10_000}
@@ -78,7 +77,6 @@ def predict(
     preprocessing.check()
 
     from vitkit.data.sources.image_paths import find_images, unlabelled_split
-    from vitkit.devices import pick_workers
     from vitkit.evaluate.matching import read_labels
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.failures import Failures
@@ -86,7 +84,7 @@ def predict(
     from vitkit.predict.printing import print_predictions
     from vitkit.predict.rows import check_output_path, csv_lines
     from vitkit.predict.samples import Samples
-    from vitkit.predict.stream import predict_files, predict_into
+    from vitkit.predict.stream import predict_files, predict_into, workers_for
     from vitkit.progress import no_progress, show_progress
     from vitkit.weights.load import load
 
@@ -101,16 +99,12 @@ def predict(
     )
     if not classifier.model.metadata.labels:
         log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", run)
-    print(f"input    {classifier.transform.description}", file=sys.stderr)
-    if workers is not None or len(paths) >= MIN_IMAGES_FOR_WORKERS:
-        workers = pick_workers(workers, classifier.device, 1)
-    else:
-        workers = 0
+    messages.say("input", classifier.transform.description, file=sys.stderr)
+    workers = workers_for(len(paths), workers, classifier.device)
     if fast and len(paths) >= MIN_IMAGES_FOR_FAST.get(classifier.device.type, 0):
         classifier.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
         messages.say("engine", classifier.engine.description, file=sys.stderr)
     log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", classifier.engine.batch, workers)
-    log.info("preprocessing: %s", "; ".join(classifier.transform.describe()))
     log.info("engine: %s", classifier.engine.description)
     if out is not None:
         try:

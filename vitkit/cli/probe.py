@@ -1,6 +1,5 @@
 """The verb `probe`: measure the frozen features of a model."""
 
-import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,46 +51,30 @@ def probe(
 
     from dataclasses import asdict
 
-    from vitkit.compute.features import FeatureExtractor, write_features
-    from vitkit.compute.inference import check_precision
-    from vitkit.data.groups import keep_together
-    from vitkit.data.sources.open import open_data
-    from vitkit.devices import cores, pick_device, pick_workers
     from vitkit.evaluate.printing import print_probe
-    from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method
-    from vitkit.evaluate.probe import probe as probe_features
     from vitkit.progress import show_progress
-    from vitkit.weights.load import load
+    from vitkit.python_api import Run
 
-    probe_method = pick_method(method, shots=shots, seeds=seeds, neighbours=neighbours)
-    chosen = pick_device(device)
-    kept = keep_together(held_out_as_test(run, open_data(data, label=label)), workers=cores(), progress=show_progress)
-    opened = kept.data
-    for name, text in kept.lines:
-        if name == "warning":
-            logging.getLogger("vitkit").warning(text)
-    model = load(run, image=size)
-    preprocessing.apply(model)
-    check_precision(model, chosen, precision)
-    extract = FeatureExtractor(
-        model=model,
-        device=chosen,
-        precision=precision,
-        batch=batch,
-        workers=pick_workers(workers, chosen, 1),
-        max_failed=max_failed,
-        progress=show_progress,
-    )
+    asked = Run(run, image=size, preprocessing=asdict(preprocessing), device=device, progress=show_progress)
     try:
         with options.advise_max_failed():
-            features_of_splits = extract_features(extract, opened, probe_method)
+            result = asked.probe(
+                data,
+                method,
+                shots=shots,
+                seeds=seeds,
+                neighbours=neighbours,
+                label=label,
+                features=features,
+                precision=precision,
+                batch=batch,
+                workers=workers,
+                max_failed=max_failed,
+            )
     except KeyboardInterrupt:
         raise Interrupted(
             "the features computed so far are cached; the same command continues from there", 130
         ) from None
-    if features is not None:
-        write_features(features, features_of_splits.by_name(), opened.classes)
-    result = probe_features(features_of_splits, opened, probe_method)
     if json:
         options.print_json("probe", {**asdict(result), **options.failures_as_json(result.left_out)})
     else:

@@ -3,7 +3,7 @@
 Shapes: B images, C channels, K classes.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -31,7 +31,9 @@ def supported_precisions(device: torch.device) -> tuple[Precision, ...]:
 
 
 def check_precision(model: Model, device: torch.device, precision: Precision) -> None:
-    """Raise a ConfigError where the model or the device cannot do fp8; bf16 works anywhere, slowly where not native."""
+    """Raise a ConfigError where the model or the device cannot do it; bf16 works anywhere, slowly where not native."""
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision={precision!r} is not known", choose_from=", ".join(get_args(Precision)))
     if precision != "fp8":
         return
     if reason := reason_to_decline(model):

@@ -67,6 +67,11 @@ class DataReport:
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
+    @property
+    def ok(self) -> bool:
+        """Return whether nothing was found that would hurt training."""
+        return not self.problems
+
 
 def check(
     data: Data,

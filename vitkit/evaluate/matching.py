@@ -4,6 +4,7 @@ Only ImageNet's 1000 classes are matched by index: every model has them in the o
 """
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -87,6 +88,15 @@ def _are_synsets(names: Sequence[str]) -> bool:
         and list(names) == sorted(set(names))
         and all(re.fullmatch(r"n\d{8}", name) for name in names)
     )
+
+
+def class_names(labels: Sequence[str] | str | os.PathLike[str], classes: int) -> tuple[str, ...]:
+    """Return class names in the order of the logits, from a file of them or as they are."""
+    if isinstance(labels, str | os.PathLike):
+        return read_labels(Path(labels), classes)
+    if len(labels) != classes:
+        raise ConfigError(f"{len(labels)} class names for a model of {classes} classes")
+    return tuple(labels)
 
 
 def read_labels(path: Path, classes: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from vitkit.compute.features import FeatureExtractor, Features
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.splits import scoring_split, training_split, validation_split
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, did_you_mean
 from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate
 from vitkit.evaluate.fewshot import SEEDS, SHOTS, FewShotScore, few_shot
@@ -24,6 +24,7 @@ from vitkit.evaluate.intervals import proportion
 from vitkit.evaluate.linear import L2Trial
 from vitkit.evaluate.metrics import Ints
 from vitkit.evaluate.neighbours import NEIGHBOURS, TEMPERATURE, classify
+from vitkit.model.config import check_count
 from vitkit.text import few
 
 
@@ -99,11 +100,16 @@ METHODS: dict[str, type[Method]] = {"fewshot": FewShot, "knn": Knn, "linear": Li
 
 def pick_method(name: str, **options: Any) -> Method:
     """Return a method with its options; None means the default, and an option of another method is an error."""
+    if name not in METHODS:
+        raise ConfigError(f"method={name!r} is not known{did_you_mean(name, METHODS)}", choose_from=", ".join(METHODS))
     chosen = {option: value for option, value in options.items() if value is not None}
     known = {field.name for field in fields(METHODS[name])}
     for option in chosen.keys() - known:
         owner = next(other for other, kind in METHODS.items() if option in {field.name for field in fields(kind)})
         raise ConfigError(f"--{option} is for --method {owner}, not for {name}")
+    for option, value in chosen.items():
+        for count in value or (0,) if isinstance(value, tuple) else (value,):
+            check_count(option, count, least=1)
     return METHODS[name](**chosen)
 
 

@@ -24,8 +24,9 @@ from vitkit.compute.inference import for_inference
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model, shared_copy
+from vitkit.predict.embedding import embed_images
 from vitkit.predict.engines import Engine, exact_engine
-from vitkit.predict.inputs import SINGLE_IMAGE, ImageInput, file_name, not_an_image, preprocess
+from vitkit.predict.inputs import SINGLE_IMAGE, ImageInput, expand, file_name, not_an_image, preprocess
 from vitkit.predict.prediction import THRESHOLD, Prediction, to_probabilities
 from vitkit.weights.load import load
 
@@ -139,7 +140,12 @@ class Classifier:
         """(B, C, height, width), preprocessed → (B, K)."""
         return to_probabilities(self.engine.logits(images), self.multilabel)
 
-    def embed(self, images: Tensor) -> NDArray[np.float32]:
-        """(B, C, height, width), preprocessed → (B, D): the representation before the logits, as in `vitkit probe`."""
-        with torch.inference_mode():
-            return for_inference(self.model, "fp32").represent(images.to(self.device)).cpu().numpy()
+    def embed(self, images: Tensor | ImageInput | Iterable[ImageInput]) -> NDArray[np.float32]:
+        """Return (B, D): the representation before the logits, as in `vitkit probe`, a row for each image.
+
+        The images come in any form that a prediction takes, or as a preprocessed tensor (B, C, height, width).
+        """
+        if isinstance(images, Tensor):
+            with torch.inference_mode():
+                return for_inference(self.model, "fp32").represent(images.to(self.device)).cpu().numpy()
+        return embed_images(self.model, expand(images))

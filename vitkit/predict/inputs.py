@@ -7,7 +7,7 @@ logits = model(torch.stack([preprocess("cat.jpg"), preprocess(pil_image)]))
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,6 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitkit.data.decode import decode
+from vitkit.data.sources.dataset import PackedStrings, Split
+from vitkit.data.sources.image_paths import find_images, names_several, unlabelled_split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
 from vitkit.model.build import Model
@@ -41,18 +43,56 @@ def pixels_of(image: ImageInput, *, channels: int = 3) -> NDArray[Any]:
 
     An array is (height, width) or (height, width, channels): uint8, uint16, or floats by their range, as in a .npy.
     """
-    content: bytes | NDArray[Any] | Image.Image
+    return decode(content_of(image), channels=channels)
+
+
+def content_of(image: ImageInput) -> bytes | NDArray[Any] | Image.Image:
+    """Return what `decode` takes of an image: its encoded bytes, or the array or PIL image itself."""
     if isinstance(image, str | os.PathLike):
-        content = _read(image)
-    elif isinstance(image, bytes | bytearray | memoryview):
-        content = bytes(image)
-    elif isinstance(image, Image.Image | np.ndarray):
-        content = image
-    elif isinstance(image, BinaryFile):
-        content = _read_open(image)
-    else:
-        raise not_an_image(image)
-    return decode(content, channels=channels)
+        return _read(image)
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image)
+    if isinstance(image, Image.Image | np.ndarray):
+        return image
+    if isinstance(image, BinaryFile):
+        return _read_open(image)
+    raise not_an_image(image)
+
+
+@dataclass(frozen=True)
+class InputStore:
+    """Images in any form as an ImageStore, from which a split reads them."""
+
+    images: Sequence[ImageInput]
+
+    def read(self, row: int) -> Any:
+        return content_of(self.images[row])
+
+
+def as_split(images: Sequence[ImageInput]) -> Split:
+    """Return images in any form as a split without labels; its keys are the names of files, or positions."""
+    if all(isinstance(image, str | os.PathLike) for image in images):
+        return unlabelled_split([Path(os.fspath(path)) for path in images])  # type: ignore[arg-type]
+    names = PackedStrings(file_name(image) or f"image {index}" for index, image in enumerate(images))
+    return Split(names, np.full(len(images), -1, np.int64), InputStore(images), np.arange(len(images)))
+
+
+def expand(images: ImageInput | Iterable[ImageInput]) -> list[ImageInput]:
+    """Return one image, or several, as a list, in which folders and patterns have become the files that they name.
+
+    A file that does not exist stays in the list: reading it reports why it cannot be used.
+    """
+    if isinstance(images, SINGLE_IMAGE):
+        return expand([images])
+    if not isinstance(images, Iterable):
+        raise not_an_image(images)
+    expanded: list[ImageInput] = []
+    for image in images:
+        if not isinstance(image, SINGLE_IMAGE):
+            raise not_an_image(image)
+        several = isinstance(image, str | os.PathLike) and not is_url(os.fspath(image)) and names_several(image)
+        expanded += find_images([image]) if several else [image]  # type: ignore[list-item]
+    return expanded
 
 
 def not_an_image(value: object) -> ConfigError:

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import torch
+
 from vitkit.compute.features import weights_hash
 from vitkit.data.loader import Batch, SplitDataset, sequential_batches
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.image_paths import unlabelled_split
+from vitkit.devices import pick_workers
 from vitkit.errors import ConfigError
 from vitkit.model.variants import name_of
 from vitkit.predict.classifier import Classifier
@@ -19,6 +22,13 @@ from vitkit.predict.prediction import Prediction, with_first_answer
 from vitkit.predict.rows import check_output_path, write_rows
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few, printable
+
+MIN_IMAGES_FOR_WORKERS = 257  # fewer are decoded within a second, which is not worth a process
+
+
+def workers_for(images: int, requested: int | None, device: torch.device) -> int:
+    """Return the number of data workers for so many images: as requested, none for few, else the device's number."""
+    return 0 if requested is None and images < MIN_IMAGES_FOR_WORKERS else pick_workers(requested, device, 1)
 
 
 def predict_files(

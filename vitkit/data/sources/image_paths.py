@@ -44,10 +44,21 @@ def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return paths
 
 
+def names_several(source: str | os.PathLike[str]) -> bool:
+    """Return whether the source is a folder or a pattern, as opposed to the name of one file."""
+    return os.path.isdir(source) or (glob.has_magic(os.fspath(source)) and not os.path.lexists(source))
+
+
 def unlabelled_split(paths: Sequence[Path]) -> Split:
     """Return the files as a split without labels."""
     names = PackedStrings(map(str, paths))
     return Split(names, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
+
+
+def outside_data(data: Path, file: Path) -> Path:
+    """Return a path outside the data folder: the next run would read an image inside it as data."""
+    folder = data.resolve()
+    return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
 
 
 def _standard_input() -> list[Path]:

@@ -1,0 +1,104 @@
+"""Small stand-ins for what the documentation names (photos/, runs/photos, ViT-B_16.npz), and smaller commands.
+
+A command of the documentation runs as it stands, with two changes: training takes SMALL's settings, so that it is a
+matter of seconds, and MODELS takes the place of large models where their speed is measured.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import vitkit
+from vitkit.data.decode import decode
+from vitkit.data.shard_writer import write_shards
+from vitkit.data.sources.fashion import open_fashion
+from vitkit.data.sources.open import open_data
+from vitkit.run import start_run
+
+CLASSES = ("cat", "dog", "owl")
+EACH = 6
+SMALL: dict[str, Any] = {"steps": 2, "batch": 4, "image": 32, "workers": 0, "device": "cpu"}
+SMALL_MODEL: dict[str, Any] = {"model": "mu/4", "weights": "none"}  # for a run that names no weights to start from
+NO_WARMUP = {"schedule": {"warmup": 0}}  # that of some recipes is longer than these runs
+MODELS = {"B/16": "mu/4", "L/16": "mu/4"}
+
+
+def write_images(folder: Path, first: int) -> None:
+    """Write real images, of three classes of Fashion-MNIST, in colour and of several sizes."""
+    split = open_fashion().splits["test"]
+    for number, name in enumerate(CLASSES):
+        (folder / name).mkdir(parents=True)
+        for index, row in enumerate(np.flatnonzero(split.labels == number)[first : first + EACH]):
+            image = Image.fromarray(decode(split.read(int(row)))).resize((40 + 2 * index, 36))
+            image.save(folder / name / f"{index}.jpg")
+
+
+def make_template(root: Path) -> Path:
+    """Make everything that the documentation names, once; each example runs in a copy of it."""
+    write_images(root / "photos", 0)
+    write_images(root / "more_photos", 50)
+    for name in ("pets", "labelled"):
+        shutil.copytree(root / "photos", root / name)
+    shutil.copytree(root / "more_photos" / "cat", root / "new")
+    shutil.copy(root / "photos/cat/0.jpg", root / "cat.jpg")
+    shutil.copy(root / "photos/dog/0.jpg", root / "dog.jpg")
+    shutil.copy(root / "photos/dog/0.jpg", root / "image.jpg")
+    write_shards(open_data(root / "photos"), root / "shards")
+    train(root / "photos", root / "runs/photos")
+    train(root / "photos", root / "runs/pre", objective="masked-patch")
+    for name in ("pets", "3", "7"):
+        shutil.copytree(root / "runs/photos", root / "runs" / name)
+    tiny = vitkit.create("Ti/16", classes=10)  # B/16's layers, grid and input in less memory
+    vitkit.save(tiny, root / "ViT-B_16.npz", format="google", lossy=True)
+    vitkit.save(tiny, root / "timm", format="timm", lossy=True)
+    shutil.move(root / "timm/model.safetensors", root / "vit_ti16_in1k_timm.safetensors")
+    shutil.rmtree(root / "timm")
+    return root
+
+
+def train(data: Path, out: Path, **settings: Any) -> None:
+    with open("/dev/null", "w") as output:
+        explicit = {**SMALL, **SMALL_MODEL, **NO_WARMUP, **settings, "out": str(out)}
+        start_run({**explicit, "data": str(data)}, explicit, output, "vitkit fit")
+
+
+def smaller(words: list[str]) -> list[str]:
+    """Return a command of a verb with settings for a test of seconds; everything else of it stays."""
+    verb, *rest = words
+    if verb == "bench":
+        rest = replace_option([MODELS.get(word, word) for word in rest], "image", 32)
+        return [verb, *replace_option(rest, "batch", 2)]
+    if verb not in ("fit", "pretrain"):
+        return words
+    settings = SMALL if "--weights" in rest else {**SMALL, **SMALL_MODEL}
+    if verb == "pretrain":
+        settings = {name: value for name, value in settings.items() if name != "weights"}
+    rest = replace_option(rest, "epochs", None)
+    for name, value in settings.items():
+        rest = replace_option(rest, name, value)
+    return [verb, *rest, "--set", "schedule.warmup=0"]
+
+
+def replace_option(words: list[str], name: str, value: object) -> list[str]:
+    """Return the words with another value of an option; None removes it."""
+    if f"--{name}" in words:
+        index = words.index(f"--{name}")
+        words = [*words[:index], *words[index + 2 :]]
+    return words if value is None else [*words, f"--{name}", str(value)]
+
+
+def prepare(words: list[str]) -> None:
+    """Put the sandbox into the state that a command is for: a new folder for a run, or a stopped run to resume."""
+    if "--out" in words:
+        out = Path(words[words.index("--out") + 1])
+        shutil.rmtree(out, ignore_errors=True)
+    if words[0] == "shard":
+        shutil.rmtree(words[2], ignore_errors=True)
+    if words[0] == "resume":
+        for name in ("model.safetensors", "model.json", "report.html"):  # as if killed while it was scored
+            (Path(words[1]) / name).unlink()
