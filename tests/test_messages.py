@@ -157,7 +157,7 @@ def test_progress_is_json_with_numbers_or_nothing(capsys: pytest.CaptureFixture[
             display.message("rolled back")
         return capsys.readouterr().err
 
-    assert work().splitlines()[0].startswith("decoding  1 of 3, ")
+    assert work().splitlines()[0].startswith("decoding  1 of 3 images, ")
     messages.configure(log_format="json")
     lines = lines_of(work())
     assert [line["done"] for line in lines if line["label"] == "decoding"] == [1, 2, 3]
