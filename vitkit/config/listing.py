@@ -27,8 +27,8 @@ class ListedSetting:
 def list_settings(pattern: str = "") -> list[ListedSetting]:
     """Return the settings whose name or meaning contains the pattern, in any case; none is an error."""
     settings = list(_settings())
-    lowered = pattern.lower()
-    matching = [item for item in settings if lowered in item.name or lowered in item.meaning.lower()]
+    text = pattern.lower()
+    matching = [item for item in settings if text in item.name or text in item.meaning.lower()]
     if not matching:
         by_last_word = {item.name.rpartition(".")[2]: item.name for item in settings}
         nearest = did_you_mean(pattern, [item.name for item in settings], by_last_word)

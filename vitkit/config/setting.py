@@ -44,7 +44,7 @@ PART = Bounds(more_than=0, less_than=1)  # neither none nor all
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Facts about a setting beside its type and default."""
+    """The meaning and the range of a setting, which its type and default do not tell."""
 
     meaning: str
     bounds: tuple[Bounds, ...] = ()  # one for all numbers of the setting, or one for each of them

@@ -1,4 +1,4 @@
-"""Are the labels classes? What `vitkit fit` refuses and warns about, and `vitkit check` names beforehand."""
+"""Check that labels are classes: `vitkit fit` refuses what is none and warns, and `vitkit check` says so beforehand."""
 
 import math
 from collections.abc import Iterator
