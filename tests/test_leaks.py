@@ -78,7 +78,7 @@ def test_the_images_of_a_held_out_score_have_no_copy_in_training(copied: str, ca
     assert list(map(len, names)) == [side_images // 2 for side_images in map(len, sides)]
     assert not names[0] & names[1] | names[0] & names[2] | names[1] & names[2]
     first = read("run/evaluation.json")
-    assert "leaked" not in first
+    assert first["leaked"] is None
     again = evaluate("run", copied, capsys=capsys)  # without a fingerprint of any image
     assert again["images"] == 8
     assert again["top1"] == first["top1"]
@@ -121,7 +121,7 @@ def test_copies_in_the_test_folder_of_a_user_are_warned_about_and_scored_apart(
         Path("photos/test", name).unlink()
     others = evaluate("run", leaking, capsys=capsys)
     assert others["images"] == 3
-    assert "leaked" not in others
+    assert others["leaked"] is None
     assert others["top1"] == leaked["top1"]
     assert others["macro_f1"]["value"] == pytest.approx(leaked["macro_f1"]["value"])
 

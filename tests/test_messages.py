@@ -59,9 +59,9 @@ def test_notes_are_plain_json_or_silent(unnamed: Path):
     assert "--labels FILE names them" in plain.stderr
     in_json = vitkit_process("--log-format", "json", *command)
     assert in_json.stdout == plain.stdout
-    (note,) = lines_of(in_json.stderr)
-    assert (note["level"], note["label"]) == ("warning", "note")
-    assert plain.stderr == f"note      {note['text']}\n"
+    shown, note = sorted(lines_of(in_json.stderr), key=lambda line: line["label"])
+    assert [(line["level"], line["label"]) for line in (shown, note)] == [("info", "input"), ("warning", "note")]
+    assert sorted(plain.stderr.splitlines()) == [f"input     {shown['text']}", f"note      {note['text']}"]
     quiet = vitkit_process(*command, "--quiet")
     assert (quiet.stdout, quiet.stderr, quiet.returncode) == (plain.stdout, "", 0)
     verbose = vitkit_process(*command, VITKIT_LOG_LEVEL="verbose", VITKIT_LOG_FORMAT="json")

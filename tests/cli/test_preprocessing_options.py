@@ -35,7 +35,7 @@ def test_predict_uses_and_prints_the_overrides(folder: Path, capsys: pytest.Capt
     image = "photos/test/ant/1.png"
     main(["predict", "run", image, "--json", *OVERRIDES])
     captured = capsys.readouterr()
-    assert captured.err == f"input    {'; '.join(LINE)}; {REQUESTED}\n"
+    assert captured.err == f"input     {'; '.join(LINE)}; {REQUESTED}\n"
     changed = vitkit.Classifier(small_model(rounding="timm", crop=0.75, interpolation="bilinear", mean=(0.4,) * 3))
     answer = json.loads(captured.out)["answers"][0]
     assert answer["label"] == changed(image).label
@@ -43,7 +43,7 @@ def test_predict_uses_and_prints_the_overrides(folder: Path, capsys: pytest.Capt
     main(["predict", "run", image, "--json"])
     captured = capsys.readouterr()
     assert captured.err.startswith(
-        "input    short side to 32 px (bicubic, antialiased), centre crop 32 x 32; scaled to"
+        "input     short side to 32 px (bicubic, antialiased), centre crop 32 x 32; scaled to"
     )
     assert json.loads(captured.out)["answers"][0]["probability"] != answer["probability"]
 

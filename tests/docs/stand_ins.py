@@ -48,6 +48,7 @@ def make_template(root: Path) -> Path:
     shutil.copy(root / "photos/cat/0.jpg", root / "cat.jpg")
     shutil.copy(root / "photos/dog/0.jpg", root / "dog.jpg")
     shutil.copy(root / "photos/dog/0.jpg", root / "image.jpg")
+    (root / "settings.toml").write_text("seed = 3\n[augment]\nmixup = 0.1\n")
     write_shards(open_data(root / "photos"), root / "shards")
     train(root / "photos", root / "runs/photos")
     train(root / "photos", root / "runs/pre", objective="masked-patch")

@@ -21,7 +21,6 @@ import pytest
 import vitkit
 from tests.docs import examples
 from tests.docs.stand_ins import NO_WARMUP, SMALL, SMALL_MODEL, make_template, prepare, replace_option, smaller
-from tests.serve.servers import ServerProcess
 from vitkit.cli.main import main, verb_function
 from vitkit.config import toml
 
@@ -138,6 +137,9 @@ def run_in_shell(command: str) -> None:
 )
 def test_the_server_of_the_examples_answers(command: str, sandbox: Path):
     words = examples.vitkit_words(command) or []
+    pytest.importorskip("fastapi")
+    from tests.serve.servers import ServerProcess
+
     with ServerProcess(*replace_option(words[1:], "port", None)) as server:
         for request in REQUESTS if words[1:] == ["runs/photos"] else []:
             sent = re.sub(r"http://127\.0\.0\.1:\d+", server.address.rstrip("/"), request)

@@ -7,7 +7,7 @@ from vitkit import messages
 from vitkit.errors import ConfigError, did_you_mean
 
 LOG_LEVEL, LOG_FORMAT = "VITKIT_LOG_LEVEL", "VITKIT_LOG_FORMAT"
-GLOBAL_HELP = "--quiet, --verbose and --log-format json work with every verb; vitkit --help explains them."
+GLOBAL_HELP = "--quiet, --verbose and --log-format json go with every verb: vitkit --help"
 FLAGS = {"--quiet": "quiet", "-q": "quiet", "--verbose": "verbose", "-v": "verbose"}
 FORMAT_OPTION = "--log-format"
 

@@ -67,7 +67,7 @@ class Face:
 
 
 @dataclass(frozen=True)
-class Run:
+class TextRun:
     """Consecutive characters that one font can draw."""
 
     text: str
@@ -93,19 +93,19 @@ class Fonts:
     def can_draw(self, text: str) -> bool:
         return all(self._has(character) for character in _visible(text))
 
-    def runs(self, text: str) -> list[Run]:
+    def runs(self, text: str) -> list[TextRun]:
         """Divide a text into runs; a character that no font has becomes its code, such as [U+AC00]."""
         text = _visible(text)
         for face in self.faces:
             if face.has(text):  # in one piece, as joined scripts need it
-                return [Run(text, face)]
-        found: list[Run] = []
+                return [TextRun(text, face)]
+        found: list[TextRun] = []
         for character in text:
             shown = character if self._has(character) else f"[U+{ord(character):04X}]"
             if found and found[-1].face.has(shown):
-                found[-1] = Run(found[-1].text + shown, found[-1].face)
+                found[-1] = TextRun(found[-1].text + shown, found[-1].face)
             else:
-                found.append(Run(shown, next(face for face in self.faces if face.has(shown))))
+                found.append(TextRun(shown, next(face for face in self.faces if face.has(shown))))
         return found
 
     def width(self, text: str, size: int) -> float:

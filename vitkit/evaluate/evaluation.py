@@ -115,10 +115,7 @@ class Evaluation:
         return chosen
 
     def to_json(self) -> str:
-        record = asdict(self)
-        if self.leaked is None:
-            del record["leaked"]
-        return json.dumps(record)  # ASCII: file names need not be text
+        return json.dumps(asdict(self))  # ASCII: file names need not be text
 
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
