@@ -43,7 +43,8 @@ def main() -> None:
     print("\n## Recipes by data size, and from scratch\n")
     print(
         "One seed each. These learning rates were compared on the test images themselves: the table shows how much "
-        "the learning\nrate matters, not what to expect to a tenth of a point.\n"
+        "the learning\nrate matters, not what to expect to a tenth of a point. [transfer.md](transfer.md) says how the "
+        "recipes' rates were chosen since.\n"
     )
     print("| recipe | images | learning rate | top-1, % |\n|---|---|---|---|")
     sizes = (HERE / "by-size.log").read_text()
