@@ -201,8 +201,8 @@ def _transfer(model: str, *, steps: int, warmup: int) -> Fit:
 def small_transfer(model: str = "Ti/16") -> Fit:
     """Fine-tune on up to 2,000 images: 30 epochs, batch 32.
 
-    vitkit fit photos/      ours: 92.6 ± 0.3 on 20 classes of CIFAR-100 from 50 images each (Ti/16, three seeds), 12 s on
-    an H200. Rate, length and crop were chosen on validation images of five datasets: docs/transfer.md
+    vitkit fit photos/      ours: 92.6 ± 0.3 on 20 classes of CIFAR-100 from 50 images each (Ti/16, three seeds). Rate,
+    length and crop were chosen on validation images of five datasets: docs/transfer.md
     """
     return _sized_transfer(model, batch=32, epochs=30, lr=0.003)
 
@@ -210,8 +210,8 @@ def small_transfer(model: str = "Ti/16") -> Fit:
 def medium_transfer(model: str = "Ti/16") -> Fit:
     """Fine-tune on 2,000 to 20,000 images: 12 epochs, batch 128.
 
-    vitkit fit photos/      ours: 91.3 ± 0.2 on Pets, 3,680 images (Ti/16, three seeds), 17 s on an H200. Rate, length and
-    crop were chosen on validation images of five datasets: docs/transfer.md
+    vitkit fit photos/      ours: 91.3 ± 0.2 on Pets, 3,680 images (Ti/16, three seeds), 17 s on an H200. Rate, length
+    and crop were chosen on validation images of five datasets: docs/transfer.md
     """
     return _sized_transfer(model, batch=128, epochs=12, lr=0.01)
 
@@ -219,8 +219,8 @@ def medium_transfer(model: str = "Ti/16") -> Fit:
 def large_transfer(model: str = "Ti/16") -> Fit:
     """Fine-tune on 20,000 images or more: 8 epochs, batch 512, mixup 0.1 as in BiT's rule.
 
-    vitkit fit photos/      ours: 85.1 ± 0.3 on CIFAR-100 from 205 images of each class (Ti/16, three seeds). Rate, length
-    and crop were chosen on validation images of five datasets: docs/transfer.md
+    vitkit fit photos/      ours: 85.1 ± 0.3 on CIFAR-100 from 205 images of each class (Ti/16, three seeds). Rate,
+    length and crop were chosen on validation images of five datasets: docs/transfer.md
     """
     config = _sized_transfer(model, batch=512, epochs=8, lr=0.03)
     return replace(config, augment=replace(config.augment, mixup=0.1))
