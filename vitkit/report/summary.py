@@ -38,7 +38,7 @@ def headline(run: RunData) -> str:
         return (
             f"{percent(score.value)} {score_name(evaluation)} ({interval(score.low, score.high)}), "
             f"{counted(evaluation.images, f'{evaluation.split} image')}, {counted(len(evaluation.classes), 'class')}"
-            f"{trained}{_without_leaked(evaluation)}"
+            f"{_without_leaked(evaluation)}{trained}"
         )
     if run.lookup("head"):
         return f"{run.trained_weights}; not evaluated"
