@@ -118,6 +118,7 @@ def test_only_the_head_changes_and_everything_says_so(
     main(["fit", str(photos), "--weights", str(weights), "--device", "cpu", "--out", str(run)])
     printed = capsys.readouterr().out
     assert "all weights but the head's are frozen" in printed
+    assert "input     short side to 28 px (bicubic, antialiased), centre crop 28 x 28; scaled to 0…1" in printed
     assert re.search(r"next +vitkit fit .* --set start=full +# fine-tune all weights, about", printed)
     before, after = (load_file(folder / "model.safetensors") for folder in (weights, run))
     changed = {name for name in before if not torch.equal(before[name], after[name])}

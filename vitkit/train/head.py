@@ -99,6 +99,7 @@ def train_head(
             max_failed=config.max_failed,
             progress=show_progress,
         )
+        print_line("input", extract.transform.description)
         with devices.use_threads(threads):
             fitted = fit_head(extract, splits.train, config)
             fitted.apply_to(model)
