@@ -230,7 +230,6 @@ def test_several_labels_are_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["RUN", "fashion"], "--method"),
         (["RUN", "fashion", "--method", "svm"], "svm"),
         (["RUN", "fashion", "--method", "knn", "--shots", "5"], "--shots is for --method fewshot, not for knn"),
         (["RUN", "fashion", "--method", "linear", "--neighbours", "5"], "--neighbours is for --method knn"),
