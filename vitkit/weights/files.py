@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitkit.data.bounded_read import check_npz, check_zip
 from vitkit.errors import WeightsError
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
@@ -158,6 +159,7 @@ def _is_npz(path: Path) -> bool:
 def _open_npz(path: Path) -> dict[str, Tensor]:
     tensors = {}
     try:
+        check_npz(path)
         with np.load(path, allow_pickle=False) as archive:
             for name in archive.files:
                 tensors[name] = torch.from_numpy(archive[name])
@@ -171,6 +173,8 @@ def _open_npz(path: Path) -> dict[str, Tensor]:
 
 def _open_torch(path: Path) -> dict[str, Tensor]:
     try:
+        if zipfile.is_zipfile(path):
+            check_zip(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
