@@ -14,6 +14,7 @@ import io
 import json
 import lzma
 import os
+import re
 import resource
 import struct
 import subprocess
@@ -28,6 +29,7 @@ import numpy as np
 from PIL import Image
 
 GIGABYTE = 2**30
+SMALL_FIT = ["--model", "mu/4", "--weights", "none", "--image", "16", "--steps", "1", "--device", "cpu"]
 _ZEROS = 2**24  # bytes of zeros that are compressed once, and repeated
 
 
@@ -167,10 +169,9 @@ def commands(bombs: dict[str, Path], folder: Path) -> list[tuple[str, str, list[
     """Return (bomb, verb, arguments) of each command."""
     predict_files = {name: next(path.glob("a/bomb.*")) for name, path in bombs.items() if path.is_dir()}
     weights = bombs["npz of weights"]
-    small_fit = ["--model", "mu/4", "--weights", "none", "--image", "16", "--steps", "1", "--device", "cpu"]
     result = [(name, "check", ["check", str(path)]) for name, path in bombs.items() if path != weights]
     result += [(name, "predict", ["predict", "ti16", str(path)]) for name, path in predict_files.items()]
-    result += [("sparse file", "fit", ["fit", str(bombs["sparse file"]), *small_fit, "--out", str(folder / "run")])]
+    result += [("sparse file", "fit", ["fit", str(bombs["sparse file"]), *SMALL_FIT, "--out", str(folder / "run")])]
     return [*result, ("npz of weights", "predict", ["predict", str(weights), str(predict_files["LZMA TIFF"])])]
 
 
@@ -192,7 +193,7 @@ def measure(arguments: list[str], gigabytes: float) -> tuple[float, float, int, 
         seconds = usage.ru_utime + usage.ru_stime
         output.seek(0)
         text = output.read().decode(errors="replace")
-    lines = [line for line in text.splitlines() if "bomb" in line or "npz" in line or "npy" in line or "Error" in line]
+    lines = [line for line in text.splitlines() if re.search(r"bomb\.|\.npz|Error", line)]
     return seconds, usage.ru_maxrss / 1024, process.returncode, (lines or [text])[-1].strip()[:160]
 
 
@@ -212,10 +213,12 @@ def main() -> None:
             if options.only and name not in options.only:
                 continue
             if verb not in idle:
-                source = harmless / "a" if verb == "predict" else harmless
-                same = [str(source) if argument.startswith(str(folder)) else argument for argument in arguments]
-                same = [*same[:-1], str(folder / "idle")] if verb == "fit" else same
-                idle[verb] = measure(same, options.gigabytes)[:2]
+                same = {
+                    "check": ["check", str(harmless)],
+                    "predict": ["predict", "ti16", str(harmless / "a")],
+                    "fit": ["fit", str(harmless), *SMALL_FIT, "--out", str(folder / "idle")],
+                }
+                idle[verb] = measure(same[verb], options.gigabytes)[:2]
             seconds, megabytes, code, message = measure(arguments, options.gigabytes)
             size = sum(path.stat().st_blocks * 512 for path in [bombs[name], *bombs[name].glob("*/bomb.*")])
             more = megabytes - idle[verb][1]
