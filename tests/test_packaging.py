@@ -55,7 +55,7 @@ def test_the_extra_all_holds_every_extra_but_dev():
     assert set(reference[len("vitkit[") : -1].split(",")) == extras.keys() - {"all", "dev"}
 
 
-# The newest release that has the hole, by the advisory.
+# A release that has the hole.
 HOLES = {
     "jinja2": "3.1.5",  # CVE-2025-27516
     "pillow": "12.1.0",  # CVE-2026-25990

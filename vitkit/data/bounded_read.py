@@ -21,7 +21,9 @@ DEFAULT_MAX_IMAGE_BYTES = 512 * 2**20  # an encoded image; an uncompressed one o
 SMALL = 128 * 2**20  # bytes that may be decompressed from however few
 MAX_RATIO = 200  # decompressed to compressed bytes, above SMALL; deflate reaches 1,030, arrays of photos about 2
 UNREMARKABLE = 16_000_000  # pixels that an image of however few bytes may have
-MAX_PIXELS_PER_BYTE = 100_000  # above that; an empty page of fax-compressed TIFF has 40,000, a photo at most 100
+MAX_PIXELS_PER_BYTE = (
+    100_000  # above that; an empty A4 page of fax-compressed TIFF at 600 dpi has 40,000 by calculation
+)
 _CHUNK = 2**20
 _LONGEST_NPY_HEADER = 2**16
 
