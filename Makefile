@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo install test test-slow coverage lint clean
+.PHONY: demo install test test-slow coverage lint lock upgrade sbom clean
 
 demo: $(VENV)/bin/vitkit
 	$(VENV)/bin/vitkit demo
@@ -35,5 +35,17 @@ lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
+# Pin every package, and the hashes of their files for this platform; `upgrade` takes the newest versions.
+lock: $(READY)
+	$(VENV)/bin/python release/lock.py
+
+upgrade: $(READY)
+	$(VENV)/bin/python release/lock.py --upgrade
+
+# The software bill of materials of the environment, in CycloneDX's JSON, without its validation, which takes 16 s.
+SBOM := sbom.json
+sbom: $(READY)
+	$(VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --no-validate --output-file $(SBOM) $(VENV)/bin/python
+
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage coverage.xml
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage coverage.xml sbom.json

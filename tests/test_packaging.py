@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import json
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import vitkit
 
@@ -45,6 +53,75 @@ def test_the_extra_all_holds_every_extra_but_dev():
     [reference] = extras["all"]
     assert reference.startswith("vitkit[")
     assert set(reference[len("vitkit[") : -1].split(",")) == extras.keys() - {"all", "dev"}
+
+
+# A release that has the hole.
+HOLES = {
+    "jinja2": "3.1.5",  # CVE-2025-27516
+    "pillow": "12.1.0",  # CVE-2026-25990
+    "h11": "0.15.0",  # CVE-2025-43859
+    "starlette": "0.49.0",  # CVE-2025-62727
+    "python-multipart": "0.0.21",  # CVE-2026-24486
+    "protobuf": "6.31.0",  # CVE-2025-4565
+    "torch": "2.5.1",  # CVE-2025-32434
+}
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_the_lower_bound_excludes_releases_with_published_holes(name: str):
+    bounds = [Requirement(entry) for entry in REQUIREMENTS]
+    [bound] = [requirement for requirement in bounds if canonicalize_name(requirement.name) == name]
+    assert not bound.specifier.contains(HOLES[name])
+
+
+def test_every_package_that_make_install_installs_is_pinned():
+    """The walk over the installed packages' own metadata finds the closure that pip would install."""
+    pinned = set(map(canonicalize_name, PINNED))
+    extras = re.search(r"-e '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text(encoding="utf-8"))[1].split(",")
+    waiting = [Requirement(entry) for entry in PROJECT["dependencies"]]
+    waiting += [Requirement(entry) for extra in extras for entry in PROJECT["optional-dependencies"][extra]]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen or not (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+                continue
+            seen.add((name, extra))
+            try:
+                further = importlib.metadata.requires(name) or []
+            except importlib.metadata.PackageNotFoundError:
+                continue  # its pin is checked, its own requirements are not here
+            for text in map(Requirement, further):
+                if text.marker is None or text.marker.evaluate({"extra": extra}):
+                    text.marker = None
+                    waiting.append(text)
+    builds_of_torch = {name for name, _ in seen if name.startswith(("nvidia-", "cuda-"))}  # not of the CPU build
+    assert {name for name, _ in seen} - builds_of_torch <= pinned
+    assert {"fastapi", "starlette", "uvicorn", "h11", "onnx", "onnxruntime"} <= pinned
+
+
+def test_the_lock_has_a_hash_for_every_pin_and_no_address():
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()[1:]
+    locked = re.findall(r"^(\S+==\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", lock, re.MULTILINE)
+    assert locked == pins
+    assert "://" not in lock
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cyclonedx_py") is None, reason="cyclonedx-bom is not installed")
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_sbom_lists_every_installed_package_with_its_version(tmp_path: Path):
+    file, ready = tmp_path / "sbom.json", f"{sys.prefix}/.ready"
+    # -o: the environment is taken as it is
+    command = ["make", "sbom", "-o", ready, f"VENV={sys.prefix}", f"READY={ready}", f"SBOM={file}"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert content["bomFormat"] == "CycloneDX"
+    listed = {canonicalize_name(entry["name"]): entry["version"] for entry in content["components"]}
+    installed = {canonicalize_name(one.name): one.version for one in importlib.metadata.distributions()}
+    assert {**listed, "vitkit": ""} == {**installed, "vitkit": ""}
+    assert content["metadata"]["component"]["name"] == "vitkit"
 
 
 def _normal(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data.decode_memory import decode_memory
 from vitkit.data.duplicates import identical_images, near_duplicates
 from vitkit.data.fingerprint import FingerprintCache, Fingerprints, identity_of, read_fingerprints
 from vitkit.data.groups import keep_together
@@ -91,9 +92,10 @@ def check(
     def examine(ref: ImageRef) -> ImageInfo:
         split = data.splits[ref.split]
         try:
-            content = split.read(ref.index)
-            fingerprint_cache.compute(identity_of(split, ref.index), content)
-            return cache.lookup(content, channels)
+            with decode_memory.hold():
+                content = split.read(ref.index)
+                fingerprint_cache.compute(identity_of(split, ref.index), content)
+                return cache.lookup(content, channels)
         except DataError as error:
             return ImageInfo(error=str(error).splitlines()[0].removeprefix(f"{_key(data, ref)} "))
 

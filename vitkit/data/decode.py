@@ -14,6 +14,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from vitkit.data.bounded_read import check_pixels
+from vitkit.data.decode_memory import decode_memory
 from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
 from vitkit.errors import DecodeError
 
@@ -32,6 +34,7 @@ _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the latter two are Bi
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0")
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 _GREY, _COLOUR = 1, 3
+_PIXEL_COST = {"JPEG2000": 4}  # its decoder has 32 bits for each value; the others take the memory of one image or two
 _open_lock = threading.Lock()
 
 
@@ -62,6 +65,7 @@ def decode(
     return np.require(pixels, requirements=["C", "W"])  # Pillow's arrays are read-only, and torch warns about those
 
 
+@decode_memory.hold()
 def _decode(
     content: bytes | np.ndarray | Image.Image,
     channels: int,
@@ -86,6 +90,8 @@ def _decode(
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"the model takes {channels} channels, which only .npy and TIFF files can hold")
     with _open(content, formats, limit) as image:
+        _check_size(image.size, limit, len(content))
+        decode_memory.reserve(image.width * image.height * _PIXEL_COST.get(image.format or "", 1))
         return _decode_pillow(image, channels, background, limit)
 
 
@@ -113,7 +119,8 @@ def _decode_jpeg(content: bytes, channels: int, limit: int) -> np.ndarray | None
         height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
     except ValueError:
         return None
-    _check_size((width, height), limit)
+    _check_size((width, height), limit, len(content))
+    decode_memory.reserve(width * height)
     if colours in ("CMYK", "YCCK"):
         return None
     try:
@@ -133,8 +140,7 @@ def decode_reduced_jpeg(content: bytes, side: int) -> tuple[np.ndarray, float, f
         return None
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(content)
-        if width * height > PIXEL_LIMIT:
-            return None
+        _check_size((width, height), PIXEL_LIMIT, len(content))
         grey = simplejpeg.decode_jpeg(content, "GRAY", min_height=side, min_width=side)[:, :, 0]
     except ValueError:
         return None
@@ -242,10 +248,12 @@ def _register_heif() -> None:
     pi_heif.register_heif_opener()
 
 
-def _check_size(size: tuple[int, int], limit: int) -> None:
+def _check_size(size: tuple[int, int], limit: int, encoded: int | None = None) -> None:
     width, height = size
     if width * height > limit:
         raise DecodeError(f"{width} x {height} is {width * height:,} pixels, over the limit of {limit:,}")
+    if encoded is not None:
+        check_pixels(width * height, encoded)
 
 
 def _reason(error: Exception) -> str:

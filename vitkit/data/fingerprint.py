@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.data.decode import PIXEL_LIMIT, decode, decode_reduced_jpeg
+from vitkit.data.decode_memory import decode_memory
 from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
 from vitkit.data.image_info import content_hash, default_cache_path
 from vitkit.data.sources.dataset import DataError, Split, StoredImage
@@ -216,7 +217,8 @@ def _read_in_chunks(
     def examine(ref: tuple[Split, int], identity: bytes | None) -> tuple[bytes, bytes]:
         split, index = ref
         try:
-            return cache.compute(identity, split.read(index))
+            with decode_memory.hold():
+                return cache.compute(identity, split.read(index))
         except DataError:
             return b"", b""
 

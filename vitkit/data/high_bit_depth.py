@@ -5,14 +5,20 @@
 """
 
 import io
+import lzma
+import math
 import zlib
 from typing import Any
 
 import numpy as np
 
+from vitkit.data.bounded_read import SMALL, check_pixels, load_npy, read_npy_header
+from vitkit.data.decode_memory import decode_memory
 from vitkit.errors import DecodeError
 
-_DEFLATED = (8, 32946)  # TIFF's numbers for it
+# TIFF's numbers of compressions. Of the others, decoders return as many bytes as the data say, however many.
+_NONE, _LZW, _PACKBITS, _DEFLATED, _LZMA = (1,), (5,), (32773,), (8, 32946), (34925,)
+_LZMA_MEMORY = 128 * 2**20  # bytes of its dictionary; `xz -9` needs 65 MB
 
 
 def to_byte_scale(pixels: np.ndarray) -> np.ndarray:
@@ -38,15 +44,11 @@ def to_byte_scale(pixels: np.ndarray) -> np.ndarray:
 
 def read_npy(content: bytes, channels: int, limit: int) -> np.ndarray:
     """Read a .npy file; its header is checked before its values are read, and pickled objects are never loaded."""
-    file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
-    _check_size(shape, channels, limit)
-    if dtype.hasobject:
+    header = read_npy_header(io.BytesIO(content))
+    _check_size(header.shape, channels, limit, len(content))
+    if header.dtype.hasobject:
         raise DecodeError("pickled objects, which are never loaded")
-    file.seek(0)
-    return np.load(file, allow_pickle=False)
+    return load_npy(content)
 
 
 def read_tiff(content: bytes, channels: int, limit: int) -> np.ndarray:
@@ -61,6 +63,7 @@ def read_tiff(content: bytes, channels: int, limit: int) -> np.ndarray:
             (page.imagelength, page.imagewidth, page.size // max(page.imagelength * page.imagewidth, 1)),
             channels,
             limit,
+            len(content),
         )
         _refuse_bombs(page, content)
         pixels = page.asarray()
@@ -69,16 +72,32 @@ def read_tiff(content: bytes, channels: int, limit: int) -> np.ndarray:
 
 def _refuse_bombs(page: Any, content: bytes) -> None:
     """Refuse a TIFF strip or tile that decompresses to more than its size: tifffile would decompress all of it."""
-    if page.compression not in _DEFLATED:
-        return
-    expected = int(np.prod(page.chunks, dtype=np.int64)) * page.dtype.itemsize
+    if page.compression not in (*_NONE, *_LZW, *_PACKBITS, *_DEFLATED, *_LZMA):
+        name = getattr(page.compression, "name", page.compression)
+        raise DecodeError(f"a multi-band TIFF compressed by {name}; deflate, LZMA, LZW, PackBits or none are read")
+    expected = math.prod(page.chunks) * page.dtype.itemsize
+    if expected > max(SMALL, page.nbytes):
+        raise DecodeError(f"damaged: a strip or tile of {expected:,} bytes in an image of {page.nbytes:,}")
     for start, length in zip(page.dataoffsets, page.databytecounts, strict=True):
-        if len(zlib.decompressobj().decompress(content[start : start + length], expected + 1)) > expected:
+        if _unpacks_to_more(page.compression, content[start : start + length], expected):
             raise DecodeError(f"damaged: a strip or tile decompresses to more than its {expected:,} bytes")
 
 
-def _check_size(shape: tuple[int, ...], channels: int, limit: int) -> None:
+def _unpacks_to_more(compression: int, packed: bytes, expected: int) -> bool:
+    if compression in _DEFLATED:
+        return len(zlib.decompressobj().decompress(packed, expected + 1)) > expected
+    if compression in _LZMA:
+        decompressor = lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
+        # tifffile would decompress further streams after the first
+        return len(decompressor.decompress(packed, expected + 1)) > expected or bool(decompressor.unused_data)
+    # PackBits adds a byte to 128 at worst, LZW half as much again; what is longer than that holds too much
+    return compression not in _NONE and len(packed) > 2 * expected + 128
+
+
+def _check_size(shape: tuple[int, ...], channels: int, limit: int, encoded: int) -> None:
     """Check the size before anything is decompressed: many bands need as much memory as many pixels."""
-    pixels, values = (int(np.prod(sides, dtype=np.int64)) for sides in (shape[:2], shape))
+    pixels, values = math.prod(shape[:2]), math.prod(shape)  # in Python's integers, which do not overflow
     if pixels > limit or values > limit * max(channels, 4):
         raise DecodeError(f"{' x '.join(map(str, shape))} values, over the limit of {limit:,} pixels")
+    check_pixels(values, encoded)
+    decode_memory.reserve(values)

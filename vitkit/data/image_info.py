@@ -36,11 +36,11 @@ class ImageInfo:
     pixels: str = ""  # hash of the decoded pixels: equal for identical images in any lossless format
 
 
-def content_hash(content: bytes | np.ndarray) -> str:
+def content_hash(content: bytes | memoryview | np.ndarray) -> str:
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(content, np.ndarray):
         digest.update(f"{content.dtype.str}{content.shape}".encode())
-        content = content.tobytes()
+        content = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
     digest.update(content)
     return digest.hexdigest()
 

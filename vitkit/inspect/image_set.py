@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitkit.data.bounded_read import read_image_file
 from vitkit.data.decode import decode
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.image_paths import find_images
@@ -62,7 +63,7 @@ def open_images(model: Model, sources: Sequence[str | os.PathLike[str]], most: i
     image_set = ImageSet(transform, [], len(paths))
     for path in (paths[index] for index in _evenly_spaced(len(paths), most)):
         try:
-            pixels = decode(path.read_bytes(), channels=model.config.channels)
+            pixels = decode(read_image_file(path), channels=model.config.channels)
         except (DecodeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             image_set.skipped[str(path)] = reason or "unreadable"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitkit.data.bounded_read import read_image_file
 from vitkit.data.decode import decode
 from vitkit.data.sources.dataset import PackedStrings, Split
 from vitkit.data.sources.image_paths import find_images, names_several, unlabelled_split
@@ -139,7 +140,7 @@ def _read(path: str | os.PathLike[str]) -> bytes:
     if is_url(os.fspath(path)):
         raise DecodeError("this is a URL; download it first")
     try:
-        return Path(path).read_bytes()
+        return read_image_file(path)
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte in it
         raise _unreadable(error) from error
 

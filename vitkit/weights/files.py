@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitkit.data.bounded_read import TooLarge, check_npz, check_zip
 from vitkit.errors import WeightsError
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
@@ -158,9 +159,12 @@ def _is_npz(path: Path) -> bool:
 def _open_npz(path: Path) -> dict[str, Tensor]:
     tensors = {}
     try:
+        check_npz(path)
         with np.load(path, allow_pickle=False) as archive:
             for name in archive.files:
                 tensors[name] = torch.from_numpy(archive[name])
+    except TooLarge as error:
+        raise _too_large(path, error) from error
     except Exception as error:  # damaged bytes raise errors of zlib, struct, numpy or the tokeniser
         raise WeightsError(
             f"{path} is not an npz file of plain arrays: {error}",
@@ -171,7 +175,11 @@ def _open_npz(path: Path) -> dict[str, Tensor]:
 
 def _open_torch(path: Path) -> dict[str, Tensor]:
     try:
+        if zipfile.is_zipfile(path):
+            check_zip(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except TooLarge as error:
+        raise _too_large(path, error) from error
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path} holds more than tensors: opening it would execute code, so it was not opened.",
@@ -190,6 +198,10 @@ def _open_torch(path: Path) -> dict[str, Tensor]:
         keys = f" of {', '.join(map(str, list(content)[:8]))}" if isinstance(content, Mapping) else ""
         raise WeightsError(f"{path} is a torch file without a state dict: it holds a {type(content).__name__}{keys}.")
     return {_WRAPPERS.sub("", str(name)): value for name, value in content.items()}
+
+
+def _too_large(path: Path, error: TooLarge) -> WeightsError:
+    return WeightsError(f"{path}: {error}.", try_="save it uncompressed, if these are weights")
 
 
 def _first_line(error: Exception) -> str:

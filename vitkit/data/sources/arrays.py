@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.bounded_read import TooLarge, check_npz, read_npy_header
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
@@ -51,12 +52,16 @@ def open_arrays(name: str, file: Path) -> Data:
         with np.load(path, allow_pickle=False) as archive:
             members = list(archive.files)
             pairs = _pairs(name, members)
-            names = next((archive[member] for member in members if member.lower() in CLASSES), None)
+            class_names = next((member for member in members if member.lower() in CLASSES), None)
+            check_npz(path, filter(None, [class_names, *(member for pair in pairs.values() for member in pair)]))
+            names = archive[class_names] if class_names else None
             labels = {split: archive[second] if second else None for split, (_, second) in pairs.items()}
         images = {split: ArrayImages(path, first) for split, (first, _) in pairs.items()}
         shapes = {split: _check_images(name, pairs[split][0], store.open()) for split, store in images.items()}
     except DataError:
         raise
+    except TooLarge as error:
+        raise DataError(f"{name}: {error}.", try_="np.savez, uncompressed, if these are images") from error
     except Exception as error:  # damaged bytes raise errors of zlib, struct, numpy or the tokeniser
         raise DataError(
             f"{name} is not a npz file of plain arrays: {error}",
@@ -193,12 +198,7 @@ def _open_member(file: str, member: str) -> NDArray[Any]:
         inside = {re.sub(r"\.npy$", "", info.filename): info for info in archive.infolist()}
         info = inside[member]
         with archive.open(info) as stream:
-            version = np.lib.format.read_magic(stream)
-            read_header = (
-                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            )
-            shape, fortran, dtype = read_header(stream)
-            header = stream.tell()
+            shape, fortran, dtype, header = read_npy_header(stream)
     if info.compress_type != zipfile.ZIP_STORED or dtype.hasobject or 0 in shape:
         with np.load(file, allow_pickle=False) as arrays:
             return arrays[member]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitkit.data.bounded_read import read_image_file
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.group_pattern import GROUP_COLUMN, group_note
@@ -27,8 +28,7 @@ class HubImages:
             raise DataError("the cell is empty")
         if cell["bytes"] is not None:
             return cell["bytes"]
-        with open(cell["path"], "rb") as file:
-            return file.read()
+        return read_image_file(cell["path"])
 
 
 def open_hub(name: str, *, label: str | None = None, group: str | None = None) -> Data:

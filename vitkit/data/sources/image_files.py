@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from vitkit.data.bounded_read import read_image_file
 from vitkit.data.sources.dataset import PackedStrings
 from vitkit.text import counted, few
 
@@ -24,8 +25,7 @@ class FileImages:
         self.paths = paths
 
     def read(self, row: int) -> bytes:
-        with open(os.path.join(self.root, self.paths[row]), "rb") as file:
-            return file.read()
+        return read_image_file(os.path.join(self.root, self.paths[row]))
 
     def identity(self, row: int) -> tuple[object, ...]:
         path = os.path.join(self.root, self.paths[row])

@@ -4,7 +4,6 @@ index.json lists the version, the classes, and per split the shards with their s
 image. Both are written last, so shards with an index are complete.
 """
 
-import io
 import json
 import os
 import threading
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.bounded_read import check_image_bytes, check_npz, load_npy
 from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
 from vitkit.data.sources.image_files import file_version
@@ -56,12 +56,13 @@ class TarImages:
 
     def read(self, row: int) -> StoredImage:
         name, size = self.shards[self.shard[row]], int(self.size[row])
+        check_image_bytes(size)
         file = self._file(name)
         file.seek(int(self.offset[row]))
         content = file.read(size)
         if len(content) < size:
             raise DataError(f"{name} ends before the image does: {len(content):,} of {size:,} bytes")
-        return np.load(io.BytesIO(content), allow_pickle=False) if self.pixels[row] else content
+        return load_npy(content) if self.pixels[row] else content
 
     def identity(self, row: int) -> tuple[object, ...]:
         path = os.path.join(self.folder, self.shards[self.shard[row]])
@@ -93,6 +94,7 @@ def open_shards(name: str, folder: Path) -> Data:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if index["version"] != VERSION:
             raise DataError(f"{name}: shards of version {index['version']}; this vitkit reads version {VERSION}.")
+        check_npz(folder / INDEX_ARRAYS)
         with np.load(folder / INDEX_ARRAYS, allow_pickle=False) as archive:
             arrays = {member: archive[member] for member in archive.files}
         classes, multilabel = tuple(map(str, index["classes"])), bool(index["multilabel"])

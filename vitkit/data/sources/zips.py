@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitkit.data.bounded_read import check_image_bytes, inflate
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, StoredImage
 from vitkit.data.sources.folder_layout import infer_layout
@@ -25,21 +26,23 @@ class ZipImages:
 
     def __init__(self, file: str, members: Sequence[zipfile.ZipInfo]) -> None:
         self.file = os.path.abspath(file)
-        self.start, self.size, self.method, self.crc = (
+        self.start, self.packed, self.size, self.method, self.crc = (
             np.array([getattr(member, name) for member in members], dtype=np.int64)
-            for name in ("header_offset", "compress_size", "compress_type", "CRC")
+            for name in ("header_offset", "compress_size", "file_size", "compress_type", "CRC")
         )
 
     def read(self, row: int) -> StoredImage:
+        size, stored = int(self.size[row]), self.method[row] == zipfile.ZIP_STORED
+        check_image_bytes(max(size, int(self.packed[row])))
         with open(self.file, "rb", buffering=0) as file:
             file.seek(int(self.start[row]))
             header = file.read(_HEADER.size)
             if not header.startswith(_START) or len(header) < _HEADER.size:
                 raise self._damaged()
             file.seek(sum(_HEADER.unpack(header)), os.SEEK_CUR)  # its name and extra field
-            packed = file.read(int(self.size[row]))
+            packed = file.read(int(self.packed[row]))
         try:
-            content = packed if self.method[row] == zipfile.ZIP_STORED else zlib.decompress(packed, -zlib.MAX_WBITS)
+            content = packed if stored else inflate(packed, size)
         except zlib.error:
             raise self._damaged() from None
         if zlib.crc32(content) != self.crc[row]:
