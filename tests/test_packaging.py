@@ -58,10 +58,10 @@ def test_the_extra_all_holds_every_extra_but_dev():
 # A release that has the hole.
 HOLES = {
     "jinja2": "3.1.5",  # CVE-2025-27516
-    "pillow": "12.1.0",  # CVE-2026-25990
+    "pillow": "11.2.1",  # CVE-2025-48379
     "h11": "0.15.0",  # CVE-2025-43859
     "starlette": "0.49.0",  # CVE-2025-62727
-    "python-multipart": "0.0.21",  # CVE-2026-24486
+    "python-multipart": "0.0.17",  # CVE-2024-53981
     "protobuf": "6.31.0",  # CVE-2025-4565
     "torch": "2.5.1",  # CVE-2025-32434
 }
