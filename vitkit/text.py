@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 
-def printable(name: str) -> str:
+def valid_utf8(name: str) -> str:
     """Return a file name as valid UTF-8: names on disk need not be text, messages have to be."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 

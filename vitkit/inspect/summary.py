@@ -8,7 +8,7 @@ from vitkit.inspect.embeddings import similarity_by_steps
 from vitkit.inspect.inspection import Inspection
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
-from vitkit.text import counted, few, printable
+from vitkit.text import counted, few, valid_utf8
 
 
 def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
     print(f"images     {len(images.images):,}" + ("" if all_used else f", evenly spaced among {images.total:,}"))
     print(f"input      {images.transform.description}")
     if images.skipped:
-        print(f"skipped    {few([f'{printable(name)} ({reason})' for name, reason in images.skipped.items()])}")
+        print(f"skipped    {few([f'{valid_utf8(name)} ({reason})' for name, reason in images.skipped.items()])}")
     if distance is not None:
         first, last = distance.per_block[[0, -1]]
         print(

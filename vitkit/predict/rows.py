@@ -11,7 +11,7 @@ from typing import Any
 
 from vitkit.atomic import replacing
 from vitkit.errors import ConfigError
-from vitkit.text import printable
+from vitkit.text import valid_utf8
 
 Row = Mapping[str, Any]  # Prediction.record
 
@@ -106,7 +106,7 @@ def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
 def _flat(row: Row) -> dict[str, Any]:
     answers = row["answers"]
     return {
-        "image": printable(row["image"]),
+        "image": valid_utf8(row["image"]),
         "error": row["error"],
         "label": answers[0]["label"] if answers else None,
         "probability": answers[0]["probability"] if answers else None,

@@ -21,7 +21,7 @@ from vitkit.predict.journal import Journal, Trait, journal_path
 from vitkit.predict.prediction import Prediction, with_first_answer
 from vitkit.predict.rows import check_output_path, write_rows
 from vitkit.progress import Progress, no_progress
-from vitkit.text import few, printable
+from vitkit.text import few, valid_utf8
 
 MIN_IMAGES_FOR_WORKERS = 257  # fewer are decoded within a second, which is not worth a process
 
@@ -118,7 +118,7 @@ def _traits(classifier: Classifier, paths: Sequence[Path], top: int, source: str
         "preprocessing": Trait(preprocessing, "; ".join(transform.describe())),
         "engine": Trait(engine, engine),
         "--top": Trait(top, f"{top}"),
-        "images": Trait(names, f"{len(paths):,}, the first {printable(str(paths[0]))}" if paths else "none"),
+        "images": Trait(names, f"{len(paths):,}, the first {valid_utf8(str(paths[0]))}" if paths else "none"),
     }
 
 
