@@ -13,7 +13,7 @@ from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
-from vitkit.text import valid_utf8
+from vitkit.text import printable
 
 ROWS, COLUMNS = 12, 8
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -42,7 +42,7 @@ def names_without_font(data: Data) -> str:
     if not fonts.absent:
         return ""
     names = [
-        f"class {index + 1} is {valid_utf8(name)}" for index, name in enumerate(shown) if set(name) & set(fonts.absent)
+        f"class {index + 1} is {printable(name)}" for index, name in enumerate(shown) if set(name) & set(fonts.absent)
     ]
     return (
         f"No font on this machine has every letter of some names, so the sheet numbers them: {', '.join(names)}. "

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from vitkit.data.loader import advised_max_failed, allowed_failures
-from vitkit.text import counted, percent, valid_utf8
+from vitkit.text import counted, percent, printable
 
 KEPT = 100  # failures that are listed; the rows have all of them
 
@@ -31,5 +31,5 @@ class Failures:
         advice = f"; --max-failed {advised_max_failed(share):g} allows them" if self.too_many(max_failed) else ""
         return (
             f"{self.failed:,} of {counted(self.images, 'image')} failed ({percent(share)}); "
-            f"first: {valid_utf8(image or 'an image')}: {error}{advice}"
+            f"first: {printable(image or 'an image')}: {error}{advice}"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
-from vitkit.text import counted, few, valid_utf8
+from vitkit.text import counted, few, printable
 
 
 @dataclass
@@ -34,7 +34,7 @@ def infer_layout(
     layout = FolderLayout()
     prefix = _wrapper(paths, packed)
     if prefix:
-        layout.notes.append(f"splits or classes found in the folder {valid_utf8(prefix.rstrip('/'))}")
+        layout.notes.append(f"splits or classes found in the folder {printable(prefix.rstrip('/'))}")
     inner = [path.removeprefix(prefix).split("/") for path in paths]
     exist = [folder.removeprefix(prefix).split("/") for folder in folders if folder.startswith(prefix)]
     tops = {parts[0] for parts in inner if len(parts) > 1}
@@ -47,7 +47,7 @@ def infer_layout(
     if outside:
         layout.notes.append(
             f"next to the split folders, skipped: {counted(len(outside), 'image')}: "
-            + few([valid_utf8(paths[row]) for row in outside])
+            + few([printable(paths[row]) for row in outside])
         )
     for folder in sorted(splits):
         rows = [row for row, parts in enumerate(inner) if len(parts) > 1 and parts[0] == folder]
@@ -100,7 +100,7 @@ def _split_folders(source: str, tops: set[str], deep: set[str], layout: FolderLa
     if ambiguous and deep & splits.keys() and deep & set(others):
         raise DataError(
             f"{source} can be read in two ways: {few(sorted(splits))} as a split, or as a class next to "
-            f"{few([*map(valid_utf8, others)])}.",
+            f"{few([*map(printable, others)])}.",
             found="folders of images inside both",
             try_="the split's own folder, or rename it if it is a class",
         )
@@ -112,7 +112,7 @@ def _split_folders(source: str, tops: set[str], deep: set[str], layout: FolderLa
         return {}
     check_split_spellings(source, splits)
     if others:
-        layout.notes.append(f"folders next to the splits, skipped: {few([*map(valid_utf8, others)])}")
+        layout.notes.append(f"folders next to the splits, skipped: {few([*map(printable, others)])}")
     return splits
 
 
@@ -127,7 +127,7 @@ def _add(
         if counts:
             layout.notes.append(
                 f"{counted(len(loose), 'image')} outside folders and {counts.total():,} inside "
-                f"{few([prefix + valid_utf8(name) for name in sorted(counts)])}: read as unlabelled"
+                f"{few([prefix + printable(name) for name in sorted(counts)])}: read as unlabelled"
             )
         return
     if loose:
@@ -136,7 +136,7 @@ def _add(
         )
     empty = sorted({prefix + name for name in exist} - {prefix + name for name in counts})
     if empty and counts:
-        layout.notes.append(f"folders without images, not classes: {few([*map(valid_utf8, empty)])}")
+        layout.notes.append(f"folders without images, not classes: {few([*map(printable, empty)])}")
     kept = [(row, parts[0]) for row, parts in zip(rows, inner, strict=True) if len(parts) > 1]
     if any(canonical_split(parts[1]) for parts in inner if len(parts) > 2):
         layout.notes.append(

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 
 from vitkit.data.sources.image_files import count_by_extension, is_image, is_system_file
-from vitkit.text import few, valid_utf8
+from vitkit.text import few, printable
 
 # A folder may be linked as a split (val → test) or as a class and is then read again; deeper, once per class is enough,
 # otherwise a few folders that link to each other would be scanned in every possible order.
@@ -31,7 +31,7 @@ class FolderScan:
             (self.broken, "broken links or not regular files, skipped"),
         ):
             if names:
-                rows.append(f"{description}: {few([*map(valid_utf8, sorted(names))])}")
+                rows.append(f"{description}: {few([*map(printable, sorted(names))])}")
         return rows
 
 

@@ -18,7 +18,7 @@ from vitkit.data.sources.manifest_paths import complete_paths
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
 from vitkit.data.sources.splits import ALL, canonical_split
 from vitkit.errors import did_you_mean
-from vitkit.text import counted, few, valid_utf8
+from vitkit.text import counted, few, printable
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
 LABEL_COLUMNS = ("label", "class", "target", "category")
@@ -247,7 +247,7 @@ def _check_files_exist(name: str, folder: Path, paths: Sequence[tuple[int, str]]
             f"{name}: {len(missing):,} of {counted(len(paths), 'image')} "
             f"{'is' if len(missing) == 1 else 'are'} not where the manifest says.",
             looked_in=str(folder),
-            missing=[f"line {line}: {valid_utf8(path)}" for line, path in missing[:5]]
+            missing=[f"line {line}: {printable(path)}" for line, path in missing[:5]]
             + ([f"and {len(missing) - 5:,} more"] if len(missing) > 5 else []),
             try_=tries,
         )

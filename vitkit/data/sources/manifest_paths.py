@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.image_files import is_image, is_system_file
-from vitkit.text import counted, valid_utf8
+from vitkit.text import counted, printable
 
 
 def complete_paths(name: str, folder: Path, paths: Sequence[tuple[int, str]]) -> tuple[list[str], str]:
@@ -29,8 +29,8 @@ def complete_paths(name: str, folder: Path, paths: Sequence[tuple[int, str]]) ->
         matching = files.get(os.path.normpath(path), []) if path in unresolved else []
         if len(matching) > 1:
             raise DataError(
-                f"{name}, line {line}: {valid_utf8(path)} could be any of {counted(len(matching), 'file')}.",
-                found=[valid_utf8(file) for file in sorted(matching)[:5]],
+                f"{name}, line {line}: {printable(path)} could be any of {counted(len(matching), 'file')}.",
+                found=[printable(file) for file in sorted(matching)[:5]],
                 try_="a column with whole paths, such as path",
             )
         completed.append(matching[0] if matching else path)
