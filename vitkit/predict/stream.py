@@ -21,7 +21,7 @@ from vitkit.predict.journal import Journal, Trait, journal_path
 from vitkit.predict.prediction import Prediction, with_first_answer
 from vitkit.predict.rows import check_output_path, write_rows
 from vitkit.progress import Progress, no_progress
-from vitkit.text import few, valid_utf8
+from vitkit.text import few, printable
 
 MIN_IMAGES_FOR_WORKERS = 257  # fewer are decoded within a second, which is not worth a process
 
@@ -70,12 +70,13 @@ def predict_into(
     workers: int = 0,
     overwrite: bool = False,
     source: str = "",
+    csv_raw: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
     """Write rows into a file, .csv, .jsonl or .parquet; after an interruption, continue after the last row.
 
     Return how many rows were complete already, and the images that could not be read. `source` is where the model came
-    from, for messages.
+    from, for messages. csv_raw writes CSV without the guard against formulas.
     """
     check_output_path(out)
     if os.path.exists(out) and not overwrite and not _being_replaced(out):
@@ -89,7 +90,8 @@ def predict_into(
         failures = Failures(len(paths))
         for row in journal.rows():
             failures.add(row["image"], row["error"])
-        write_rows(out, map(with_first_answer, journal.rows()), top)  # older versions wrote rows without it
+        # older versions wrote rows without the first answer
+        write_rows(out, map(with_first_answer, journal.rows()), top, csv_raw=csv_raw)
         journal.discard()
     finally:
         journal.close()
@@ -118,7 +120,7 @@ def _traits(classifier: Classifier, paths: Sequence[Path], top: int, source: str
         "preprocessing": Trait(preprocessing, "; ".join(transform.describe())),
         "engine": Trait(engine, engine),
         "--top": Trait(top, f"{top}"),
-        "images": Trait(names, f"{len(paths):,}, the first {valid_utf8(str(paths[0]))}" if paths else "none"),
+        "images": Trait(names, f"{len(paths):,}, the first {printable(str(paths[0]))}" if paths else "none"),
     }
 
 
