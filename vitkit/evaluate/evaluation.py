@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitkit.data.groups import describe_leaks
-from vitkit.text import interval, percent
+from vitkit.text import counted, interval, percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,8 @@ class LeakedImages:
         leaks, score = describe_leaks(self.identical, self.nearly_identical, self.grouped), self.headline
         if score is None:
             return f"{leaks}; no other image could be scored"
-        return f"{leaks}; {percent(score.value)} ({interval(score.low, score.high)}) on the {self.others:,} others"
+        others = counted(self.others, "other")
+        return f"{leaks}; {percent(score.value)} ({interval(score.low, score.high)}) on the {others}"
 
 
 @dataclass(frozen=True, kw_only=True)
