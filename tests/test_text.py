@@ -14,8 +14,8 @@ from vitkit.text import (
     interval,
     mac_count,
     percent,
-    printable,
     short_number,
+    valid_utf8,
 )
 
 
@@ -53,7 +53,7 @@ from vitkit.text import (
         (image_size((224, 224)), "224 px"),
         (image_size((224, 320)), "224 x 320 px"),
         (few(["a", "b", "c"], 2), "a, b and 1 more"),
-        (printable("a\udcff.jpg"), "a\\udcff.jpg"),
+        (valid_utf8("a\udcff.jpg"), "a\\udcff.jpg"),
     ],
 )
 def test_numbers_names_and_lists_are_formatted(text: str, expected: str) -> None:

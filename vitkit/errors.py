@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable, Mapping
 
+from vitkit.text import printable
+
 TOO_MANY_FAILED = 3  # the exit code where more images failed than `max_failed` allows
 
 
@@ -24,7 +26,7 @@ class VitkitError(ValueError):
         for name, (first, *rest) in self.rows.items():
             lines.append(f"  {name:<{column}}  {first}")
             lines += [f"  {'':<{column}}  {more}" for more in rest]
-        self.args = ("\n".join(lines),)
+        self.args = ("\n".join(map(printable, lines)),)  # a name with a line break in it stays on its line
 
 
 class ConfigError(VitkitError):

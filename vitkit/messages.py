@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from traceback import format_exception
 from typing import Any, Literal, TextIO, get_args
 
+from vitkit.text import printable, printable_lines
+
 Verbosity = Literal["quiet", "normal", "verbose"]
 LogFormat = Literal["plain", "json"]
 VERBOSITIES: tuple[str, ...] = get_args(Verbosity)
@@ -62,7 +64,15 @@ def say(label: str, text: str, *, file: TextIO | None = None, **fields: Any) -> 
     if in_json():
         write_json("warning" if label == WARNING else "info", label, text, file=file, **fields)
     else:
-        print(f"{label:<{COLUMN}} {text}", file=file or sys.stdout, flush=True)
+        print_line(f"{label:<{COLUMN}} {text}", file=file)
+
+
+def print_line(text: str, *, file: TextIO | None = None) -> None:
+    """Print one line for people, of a message or of a verb's result.
+
+    A name in it can neither command the terminal nor begin a line of its own.
+    """
+    print(printable(text), file=file or sys.stdout, flush=True)
 
 
 def progress_line(what: str, text: str, **fields: Any) -> None:
@@ -72,7 +82,7 @@ def progress_line(what: str, text: str, **fields: Any) -> None:
     if in_json():
         write_json("info", what, text, file=sys.stderr, **fields)
     else:
-        print(text, file=sys.stderr, flush=True)
+        print_line(text, file=sys.stderr)
 
 
 def error(source: str, text: str, *, exit_code: int, traceback: str = "") -> None:
@@ -81,7 +91,7 @@ def error(source: str, text: str, *, exit_code: int, traceback: str = "") -> Non
         more = {"traceback": traceback} if traceback else {}
         write_json("error", source, text, file=sys.stderr, exit_code=exit_code, **more)
     else:
-        print(f"{traceback}{source}: {text}", file=sys.stderr, flush=True)
+        print(printable_lines(f"{traceback}{source}: {text}"), file=sys.stderr, flush=True)
 
 
 def write_json(level: str, label: str, text: str, *, file: TextIO | None = None, **fields: Any) -> None:
@@ -104,7 +114,8 @@ class MessageHandler(logging.Handler):
                 fields = {"traceback": trace} if trace else {}
                 write_json(record.levelname.lower(), label, record.getMessage(), file=sys.stderr, **fields)
             else:
-                print(f"{label:<{COLUMN}} {record.getMessage()}", file=sys.stderr)
-                print(trace, end="", file=sys.stderr, flush=True)
+                show = printable if record.name == "vitkit" else printable_lines  # other libraries write several lines
+                print(show(f"{label:<{COLUMN}} {record.getMessage()}"), file=sys.stderr)
+                print(printable_lines(trace), end="", file=sys.stderr, flush=True)
         except Exception:  # what logging does itself: a message must not end the work
             self.handleError(record)

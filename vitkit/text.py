@@ -1,11 +1,36 @@
 """Numbers, names and lists as people read them: the same words in messages, reports and model cards."""
 
 import math
+import unicodedata
 from collections.abc import Sequence
 
+JOINERS = "\u200c\u200d"  # invisible, and part of words and emoji: Persian and Hindi need them
 
-def printable(name: str) -> str:
-    """Return a file name as valid UTF-8: names on disk need not be text, messages have to be."""
+
+def printable(text: str) -> str:
+    """Return the text on one line that a terminal only shows: names from outside may hold anything.
+
+    Line breaks, terminal commands, characters that turn the direction of writing, and bytes that are not text are
+    escaped: "\\x1b[31m". Whatever is printed comes through here; a second time changes nothing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if _is_shown(character) else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"  # all spaces
+
+
+def printable_lines(text: str) -> str:
+    """Return text of several lines, each of them printable."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def valid_utf8(name: str) -> str:
+    """Return a name as valid UTF-8, as files have to be: names on disk need not be text."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

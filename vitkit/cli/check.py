@@ -8,6 +8,7 @@ from tyro.conf import arg
 
 from vitkit.cli.options import Data, Json, Label, at_least, failures_as_json, image_size, option, print_json
 from vitkit.errors import ConfigError
+from vitkit.messages import print_line
 
 
 def check(
@@ -57,8 +58,8 @@ def check(
         print_json("check", {**report_as_json(report), **failures_as_json(dict(report.bad)), "sheet": drawn})
     else:
         print_report(report)
-        print(f"sheet      {drawn}")
+        print_line(f"sheet      {drawn}")
         if note := names_without_font(opened):
-            print(f"           {note}")
+            print_line(f"           {note}")
     if report.problems:
         sys.exit(1)

@@ -8,6 +8,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Json, option, print_json
 from vitkit.errors import ConfigError
+from vitkit.messages import print_line
 
 
 def convert(
@@ -54,8 +55,8 @@ def convert(
         print_json("convert", summary)
     else:
         height, width = model.config.image
-        print(
+        print_line(
             f"read     {source}: {summary['variant'] or 'custom sizes'}, {summary['parameters']:,} parameters, "
             f"{height} x {width} px, {model.config.classes} classes"
         )
-        print(f"written  {out} ({to})")
+        print_line(f"written  {out} ({to})")

@@ -12,7 +12,7 @@ from tyro.conf import arg
 from vitkit.cli.options import ImageSize, Json, at_least, image_size, option, print_json
 from vitkit.cli.options import Run as RunName
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
-from vitkit.messages import say
+from vitkit.messages import print_line, say
 from vitkit.train.signals import stop_cleanly_on_sigterm
 
 
@@ -103,4 +103,4 @@ def export(
         print_json("export", {"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
     else:
         for line in summary(exported):
-            print(line)
+            print_line(line)

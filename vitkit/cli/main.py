@@ -23,6 +23,7 @@ from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
+from vitkit.text import printable
 from vitkit.train.signals import exit_code
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -92,6 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # file names need not be valid text, and a message must not fail over them
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    for word in rest:  # a file whose name looks like an option; the parser would print it as it is
+        if word.startswith("-") and not word.isprintable():
+            _fail(command, f"there is no option {printable(word)}\n  try  ./{printable(word)}, if it is a file")
     function = verb_function(verb)
     try:
         tyro.cli(

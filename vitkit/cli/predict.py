@@ -61,6 +61,11 @@ def predict(
     workers: options.Workers = None,
     max_failed: options.MaxFailed = 0.01,
     csv: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print CSV")] = False,
+    csv_raw: Annotated[
+        bool,
+        tyro.conf.FlagCreatePairsOff,
+        arg(help="write names in CSV as they are, without the ' before = + - @, which spreadsheets would compute"),
+    ] = False,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON, a line for each image")] = False,
 ) -> None:
     """Predict the classes of images with probabilities; a missing or unreadable image gets the reason instead.
@@ -74,6 +79,8 @@ def predict(
     options.at_least(0, workers=workers)
     if csv and (json or out is not None):
         raise ConfigError("--csv, --json and --out exclude each other")
+    if csv_raw and not (csv or (out is not None and out.suffix.lower() == ".csv")):
+        raise ConfigError("--csv-raw needs --csv or --out FILE.csv")
     options.check_max_failed(max_failed)
     size = None if image is None else options.image_size(image)
     preprocessing.check()
@@ -88,6 +95,7 @@ def predict(
     from vitkit.predict.samples import Samples
     from vitkit.predict.stream import predict_files, predict_into, workers_for
     from vitkit.progress import no_progress, show_progress
+    from vitkit.text import printable_lines
     from vitkit.weights.load import load
 
     refuse_urls(images)
@@ -119,6 +127,7 @@ def predict(
                     workers=workers,
                     overwrite=overwrite,
                     source=run,
+                    csv_raw=csv_raw,
                     progress=show_progress,
                 )
         except KeyboardInterrupt as stopped:
@@ -131,7 +140,9 @@ def predict(
             options.print_json("predict", {**result, "failed": failures.failed, "failures": failures.first})
         else:
             kept = f", {before:,} of them from an earlier call" if before else ""
-            print(f"written  {out}: {counted(len(paths), 'image')}{kept}; {failures.failed:,} could not be read")
+            messages.print_line(
+                f"written  {out}: {counted(len(paths), 'image')}{kept}; {failures.failed:,} could not be read"
+            )
         _report_failures(failures, max_failed)
         return
     progress = no_progress if sys.stdout.isatty() else show_progress  # a bar would run through the rows
@@ -139,7 +150,9 @@ def predict(
     predictions = _count_failures(failures, predict_files(classifier, paths, workers=workers, progress=progress))
     if csv:
         top = min(top, len(classifier.labels))
-        sys.stdout.writelines(csv_lines((prediction.record(top) for prediction in predictions), top))
+        lines = csv_lines((prediction.record(top) for prediction in predictions), top, raw=csv_raw)
+        # a program reads names as they are; a terminal would obey them
+        sys.stdout.writelines(map(printable_lines, lines) if sys.stdout.isatty() else lines)
     elif json:
         for prediction in predictions:
             print(text.dumps(prediction.record(top)))

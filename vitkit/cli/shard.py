@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Json, Label, at_least, option, print_json
+from vitkit.messages import print_line
 from vitkit.train.signals import stop_cleanly_on_sigterm
 
 
@@ -42,6 +43,7 @@ def shard(
         result = {"data": data, "folder": str(folder), "images": images, "smaller": resized, "shards": written}
         print_json("shard", result)
     else:
-        print(f"read     {data}: {opened.kind}, " + ", ".join(f"{count:,} {name}" for name, count in images.items()))
+        counts = ", ".join(f"{count:,} {name}" for name, count in images.items())
+        print_line(f"read     {data}: {opened.kind}, {counts}")
         note = f", {resized:,} images resized" if side is not None else ""
-        print(f"written  {folder}: {counted(len(written), 'shard')}{note}")
+        print_line(f"written  {folder}: {counted(len(written), 'shard')}{note}")

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from vitkit.data.check import DataReport
+from vitkit.messages import print_line
 from vitkit.text import counted
 
 SHOWN = 10  # bad files, duplicates and leaks listed in the text; --json has all of them
@@ -63,7 +64,7 @@ def report_as_json(report: DataReport) -> dict[str, Any]:
 
 
 def _line(name: str, text: str) -> None:
-    print(f"{name:<10} {text}")
+    print_line(f"{name:<10} {text}")
 
 
 def _list(name: str, texts: list[str]) -> None:

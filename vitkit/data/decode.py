@@ -20,6 +20,7 @@ from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
 from vitkit.errors import DecodeError
 
 PIXEL_LIMIT = 200_000_000
+LONGEST_REASON = 200  # characters of a decoder's own message, which may quote the file
 BACKGROUND = (255, 255, 255)  # behind transparent pixels: a white page
 # a subset of what Pillow opens: no documents, some of which it passes to other programs, no videos, no data grids
 FORMATS = tuple(
@@ -54,15 +55,25 @@ def decode(
     background  the colour behind transparent pixels
     formats     Pillow's names of the formats that are accepted, besides .npy
     """
-    try:
+    with only_decode_errors():
         pixels = _decode(content, channels, background, pixel_limit, formats)
+        return np.require(pixels, requirements=["C", "W"])  # Pillow's arrays are read-only, and torch warns about those
+
+
+@contextmanager
+def only_decode_errors() -> Iterator[None]:
+    """Raise a DecodeError in place of whatever a third-party decoder raises: damaged bytes can raise anything there.
+
+    Whoever gives bytes to Pillow, simplejpeg, numpy or tifffile does so in this context.
+    """
+    try:
+        yield
     except DecodeError:
         raise
     except MemoryError:
         raise DecodeError("too large for this machine's memory") from None
-    except Exception as error:  # damaged bytes can raise anything in a parser
+    except Exception as error:
         raise DecodeError(_reason(error)) from error
-    return np.require(pixels, requirements=["C", "W"])  # Pillow's arrays are read-only, and torch warns about those
 
 
 @decode_memory.hold()
@@ -259,5 +270,5 @@ def _check_size(size: tuple[int, int], limit: int, encoded: int | None = None) -
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image in any supported format"
-    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    text = next(iter(str(error).splitlines()), "")[:LONGEST_REASON] or type(error).__name__
     return text if "truncated" in text or "broken" in text else f"damaged: {text}"

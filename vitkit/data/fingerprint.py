@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.data.decode import PIXEL_LIMIT, decode, decode_reduced_jpeg
+from vitkit.data.decode import PIXEL_LIMIT, decode, decode_reduced_jpeg, only_decode_errors
 from vitkit.data.decode_memory import decode_memory
 from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
 from vitkit.data.image_info import content_hash, default_cache_path
@@ -65,13 +65,14 @@ class Fingerprints:
 def thumbnail(content: StoredImage) -> NDArray[np.uint8] | None:
     """Return (16, 16) grey levels of an image, or None if it cannot be decoded."""
     try:
-        reduced = decode_reduced_jpeg(content, REDUCED) if isinstance(content, bytes) else None
-        grey, height, width = reduced if reduced is not None else _full_size(content)
-    except (DecodeError, ValueError):
+        with only_decode_errors():
+            reduced = decode_reduced_jpeg(content, REDUCED) if isinstance(content, bytes) else None
+            grey, height, width = reduced if reduced is not None else _full_size(content)
+            image = Image.fromarray(grey)
+            # Pillow computes in integers: the same levels on every machine
+            return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=(0, 0, width, height)))
+    except DecodeError:
         return None
-    image = Image.fromarray(grey)
-    # Pillow computes in integers: the same levels on every machine
-    return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=(0, 0, width, height)))
 
 
 def _full_size(content: StoredImage) -> tuple[NDArray[np.uint8], float, float]:
@@ -87,13 +88,8 @@ def _full_size(content: StoredImage) -> tuple[NDArray[np.uint8], float, float]:
 def _all_bands(content: StoredImage) -> NDArray[Any]:
     if not isinstance(content, bytes):
         return to_byte_scale(content)
-    try:
-        read = read_npy if content[:6] == b"\x93NUMPY" else read_tiff
-        return to_byte_scale(read(content, 4, PIXEL_LIMIT))
-    except DecodeError:
-        raise
-    except Exception as error:  # damaged bytes can raise anything in a parser
-        raise DecodeError(str(error)) from error
+    read = read_npy if content[:6] == b"\x93NUMPY" else read_tiff
+    return to_byte_scale(read(content, 4, PIXEL_LIMIT))
 
 
 def _pixel_hash(content: StoredImage) -> bytes | None:

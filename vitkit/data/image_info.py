@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitkit.data.decode import decode
+from vitkit.data.decode import decode, only_decode_errors
 from vitkit.errors import DecodeError
 
 VERSION = 2  # of the cached records; a new number starts a new cache
@@ -61,14 +61,14 @@ def read_image_info(content: bytes | np.ndarray, channels: int) -> ImageInfo:
 
 def _header(content: bytes) -> dict[str, Any]:
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with only_decode_errors(), Image.open(io.BytesIO(content)) as image:
             return {
                 "format": image.format or "",
                 "mode": image.mode,
                 "frames": getattr(image, "n_frames", 1),
                 "turned": image.getexif().get(0x0112, 1) not in (0, 1),
             }
-    except Exception:  # decoding reports the reason
+    except DecodeError:  # decoding reports the reason
         return {"format": "npy" if content[:6] == b"\x93NUMPY" else ""}
 
 

@@ -28,6 +28,7 @@ from vitkit.data.stateless_rng import generator
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.data.workers import load_batches
 from vitkit.errors import TOO_MANY_FAILED, ConfigError, DecodeError
+from vitkit.text import printable
 
 MAX_FAILED = 0.01  # share of the images that may fail to decode, where the user does not say
 MAX_REPLACEMENTS = 100  # images tried in place of one that cannot be decoded
@@ -306,4 +307,4 @@ class _BatchBuilder:
 
 def _reason(error: Exception, key: str) -> str:
     """Return the error's first line without the image's name, which callers print next to it."""
-    return str(error).splitlines()[0].removeprefix(f"{key} ")
+    return str(error).splitlines()[0].removeprefix(f"{printable(key)} ")

@@ -9,6 +9,9 @@ from torch import Tensor
 from vitkit.data.preprocessing import Interpolation
 
 Size = tuple[int, int]  # height, width
+# pixels between the two passes, columns first: an image of 1 x 50,000,000 pixels would widen to 134 GB. Rows go first
+# in an image that would have more, one at least 200,000 pixels high
+MAX_BETWEEN = 50_000_000
 
 
 def resize(images: Tensor, size: Size, filter: Interpolation, *, bytes: bool = False) -> Tensor:
@@ -16,6 +19,8 @@ def resize(images: Tensor, size: Size, filter: Interpolation, *, bytes: bool = F
 
     bytes   round floats to whole numbers of 0 to 255 after each of the two passes, columns first, as Pillow does
     """
+    if images.shape[-1] < size[1] and images.shape[-2] * size[1] > MAX_BETWEEN:
+        images = _interpolate(images, (size[0], images.shape[-1]), filter)
     if bytes and images.is_floating_point():
         across = as_bytes(_interpolate(images, (images.shape[-2], size[1]), filter))
         return as_bytes(_interpolate(across, size, filter))

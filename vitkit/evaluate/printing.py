@@ -7,6 +7,7 @@ import numpy as np
 from vitkit.evaluate.evaluation import ClassScore, Estimate, Evaluation
 from vitkit.evaluate.probe import ProbeResult
 from vitkit.evaluate.rare_classes import recall_warning
+from vitkit.messages import print_line
 from vitkit.text import counted, few, percent
 
 SHOWN = 5  # weak classes, confusions and skipped images; --json has all of them
@@ -131,7 +132,7 @@ def _print_skipped(failures: Mapping[str, str]) -> None:
 
 
 def _print_row(name: str, text: str) -> None:
-    print(f"{name:<11} {text}")
+    print_line(f"{name:<11} {text}")
 
 
 def _print_list(name: str, rows: Sequence[str]) -> None:

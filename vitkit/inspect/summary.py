@@ -6,6 +6,7 @@ from typing import Any
 
 from vitkit.inspect.embeddings import similarity_by_steps
 from vitkit.inspect.inspection import Inspection
+from vitkit.messages import print_line
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
 from vitkit.text import counted, few, printable
@@ -56,21 +57,21 @@ def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
 def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
     images, distance, similarity = inspection.image_set, inspection.distance, inspection.similarity
     all_used = images.total == len(images.images) + len(images.skipped)
-    print(f"images     {len(images.images):,}" + ("" if all_used else f", evenly spaced among {images.total:,}"))
-    print(f"input      {images.transform.description}")
+    print_line(f"images     {len(images.images):,}" + ("" if all_used else f", evenly spaced among {images.total:,}"))
+    print_line(f"input      {images.transform.description}")
     if images.skipped:
-        print(f"skipped    {few([f'{printable(name)} ({reason})' for name, reason in images.skipped.items()])}")
+        print_line(f"skipped    {few([f'{printable(name)} ({reason})' for name, reason in images.skipped.items()])}")
     if distance is not None:
         first, last = distance.per_block[[0, -1]]
-        print(
+        print_line(
             f"distance   {first:.0f} px in the first layer, {last:.0f} px in the last; "
             f"uniform attention would be {distance.uniform:.0f} px"
         )
     if similarity is not None and similarity.shape[:2] != (1, 1):
-        print(f"positions  cosine similarity of neighbours: {similarity_by_steps(similarity)[1]:.2f}")
+        print_line(f"positions  cosine similarity of neighbours: {similarity_by_steps(similarity)[1]:.2f}")
     for reason in inspection.not_applicable:
-        print(f"omitted    {reason}")
-    print(f"written    {files[0]} and {counted(len(files) - 1, 'figure')}")
+        print_line(f"omitted    {reason}")
+    print_line(f"written    {files[0]} and {counted(len(files) - 1, 'figure')}")
 
 
 def _rounded(values: Any, digits: int = 2) -> list[float]:

@@ -10,7 +10,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitkit.atomic import write_text
-from vitkit.text import percent, printable
+from vitkit.text import percent, valid_utf8
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def write_html(path: Path, package: str, template: str, content: Mapping[str, An
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": _percent, "whole_percent": _rounded_percent, "breakable": _breakable}
-    write_text(path, printable(environment.get_template(template).render(content).lstrip()))
+    write_text(path, valid_utf8(environment.get_template(template).render(content).lstrip()))
     return path
 
 

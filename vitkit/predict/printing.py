@@ -5,7 +5,9 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
+from vitkit.messages import print_line
 from vitkit.predict.prediction import Answer, Prediction
+from vitkit.text import printable
 
 FEW = 6  # images that get bars
 BAR = 24  # characters of a probability of 1
@@ -17,7 +19,8 @@ def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], t
     """Print predictions; `names` are those of all images, so that columns are aligned from the first line on."""
     if len(names) <= FEW:
         for index, prediction in enumerate(predictions):
-            print("\n" * (index > 0) + "\n".join(_bars(prediction, top)))
+            for line in [""] * (index > 0) + _bars(prediction, top):
+                print_line(line)
         return
     common = os.path.commonpath([os.path.dirname(name) or "." for name in names]) if _comparable(names) else ""
     width = min(max(len(_short(name, common)) for name in names), NAME)
@@ -25,11 +28,11 @@ def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], t
     for prediction in predictions:
         name = _short(prediction.name or "", common)
         name = name if len(name) <= width else "…" + name[1 - width :]
-        print(_line(prediction, f"{name:<{width}}", top, room), flush=True)
+        print_line(_line(prediction, f"{name:<{width}}", top, room))
 
 
 def _bars(prediction: Prediction, top: int) -> list[str]:
-    name = escape_unprintable(prediction.name or "")
+    name = prediction.name or ""
     if prediction.error is not None:
         return [name, f"  no prediction: {prediction.error}"]
     return [
@@ -57,7 +60,7 @@ def _line(prediction: Prediction, name: str, top: int, room: int | None) -> str:
         return f"{name}  no prediction: {prediction.error}"
     line = name
     for index, answer in enumerate(prediction.top(top)):
-        more = f"  {answer.label} {answer.probability:.1%}{_mark(prediction, answer)}"
+        more = f"  {printable(answer.label)} {answer.probability:.1%}{_mark(prediction, answer)}"
         if index and room is not None and len(line) + len(more) > room:
             break
         line += more
@@ -65,12 +68,7 @@ def _line(prediction: Prediction, name: str, top: int, room: int | None) -> str:
 
 
 def _short(name: str, common: str) -> str:
-    return escape_unprintable(os.path.relpath(name, common) if common else name)
-
-
-def escape_unprintable(name: str) -> str:
-    """Escape the line breaks, terminal commands and undecodable bytes that a file name may hold."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return printable(os.path.relpath(name, common) if common else name)
 
 
 def _comparable(names: Sequence[str]) -> bool:

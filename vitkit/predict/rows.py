@@ -11,18 +11,20 @@ from typing import Any
 
 from vitkit.atomic import replacing
 from vitkit.errors import ConfigError
-from vitkit.text import printable
+from vitkit.text import valid_utf8
 
 Row = Mapping[str, Any]  # Prediction.record
 
 GROUP = 10_000  # rows of a Parquet group
+LINE_END = "\r\n"  # while a line is made: until Python 3.13, the writer quotes no other line breaks than its own
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def write_rows(path: Path, rows: Iterable[Row], top: int) -> None:
-    """Write a file completely or not at all, in the format of its suffix."""
+def write_rows(path: Path, rows: Iterable[Row], top: int, *, csv_raw: bool = False) -> None:
+    """Write a file completely or not at all, in the format of its suffix; csv_raw writes CSV without its guard."""
     write = WRITERS[path.suffix.lower()]
     with replacing(path, ConfigError) as temporary:
-        write(temporary, rows, top)
+        write(temporary, rows, top, csv_raw)
 
 
 def check_output_path(path: Path) -> None:
@@ -36,14 +38,16 @@ def check_output_path(path: Path) -> None:
         _pyarrow()
 
 
-def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
+def csv_lines(rows: Iterable[Row], top: int, *, raw: bool = False) -> Iterator[str]:
     """Yield a header, image, error, label_1, probability_1, label_2, …, and a line for each row.
 
     Rows of a multi-label model have the column `predicted`: the classes from their thresholds on, separated by |.
+    Unless `raw`, a name that a spreadsheet would compute as a formula has a single quote before it.
     """
+    guard = str if raw else without_formula
     rows, multilabel = _are_multilabel(rows)
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator=LINE_END)
     writer.writerow(
         [
             "image",
@@ -52,15 +56,21 @@ def csv_lines(rows: Iterable[Row], top: int) -> Iterator[str]:
             *(f"{name}_{rank}" for rank in range(1, top + 1) for name in ("label", "probability")),
         ]
     )
-    yield text.getvalue()
+    yield text.getvalue().removesuffix(LINE_END) + "\n"
     for row in rows:
         text.seek(0)
         text.truncate()
-        values = [value for answer in row["answers"] for value in (answer["label"], answer["probability"])]
+        values = [value for answer in row["answers"] for value in (guard(answer["label"]), answer["probability"])]
         # as many fields in each row: strict parsers, Arrow's among them, refuse the whole file otherwise
-        labels = ["|".join(row.get("predicted", ()))] if multilabel else []
-        writer.writerow([row["image"], row["error"] or "", *labels, *values, *[""] * (2 * top - len(values))])
-        yield text.getvalue()
+        labels = [guard("|".join(row.get("predicted", ())))] if multilabel else []
+        names = [guard(row["image"]), guard(row["error"] or ""), *labels]
+        writer.writerow([*names, *values, *[""] * (2 * top - len(values))])
+        yield text.getvalue().removesuffix(LINE_END) + "\n"
+
+
+def without_formula(cell: str) -> str:
+    """Put a single quote before a cell that Excel or LibreOffice would compute, as OWASP advises: '=1+1."""
+    return f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell
 
 
 def _are_multilabel(rows: Iterable[Row]) -> tuple[Iterator[Row], bool]:
@@ -70,17 +80,17 @@ def _are_multilabel(rows: Iterable[Row]) -> tuple[Iterator[Row], bool]:
     return chain(first, remaining), any("predicted" in row for row in first)
 
 
-def _write_csv(path: Path, rows: Iterable[Row], top: int) -> None:
+def _write_csv(path: Path, rows: Iterable[Row], top: int, csv_raw: bool) -> None:
     with path.open("w", encoding="utf-8", newline="", errors="surrogateescape") as file:  # names need not be text
-        file.writelines(csv_lines(rows, top))
+        file.writelines(csv_lines(rows, top, raw=csv_raw))
 
 
-def _write_jsonl(path: Path, rows: Iterable[Row], top: int) -> None:
+def _write_jsonl(path: Path, rows: Iterable[Row], top: int, csv_raw: bool) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
+def _write_parquet(path: Path, rows: Iterable[Row], top: int, csv_raw: bool) -> None:
     """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls.
 
     Rows of a multi-label model have the list `predicted` as well.
@@ -106,7 +116,7 @@ def _write_parquet(path: Path, rows: Iterable[Row], top: int) -> None:
 def _flat(row: Row) -> dict[str, Any]:
     answers = row["answers"]
     return {
-        "image": printable(row["image"]),
+        "image": valid_utf8(row["image"]),
         "error": row["error"],
         "label": answers[0]["label"] if answers else None,
         "probability": answers[0]["probability"] if answers else None,

@@ -70,12 +70,13 @@ def predict_into(
     workers: int = 0,
     overwrite: bool = False,
     source: str = "",
+    csv_raw: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
     """Write rows into a file, .csv, .jsonl or .parquet; after an interruption, continue after the last row.
 
     Return how many rows were complete already, and the images that could not be read. `source` is where the model came
-    from, for messages.
+    from, for messages. csv_raw writes CSV without the guard against formulas.
     """
     check_output_path(out)
     if os.path.exists(out) and not overwrite and not _being_replaced(out):
@@ -91,7 +92,8 @@ def predict_into(
         failures = Failures(len(paths))
         for row in journal.rows():
             failures.add(row["image"], row["error"])
-        write_rows(out, map(with_first_answer, journal.rows()), top)  # older versions wrote rows without it
+        # older versions wrote rows without the first answer
+        write_rows(out, map(with_first_answer, journal.rows()), top, csv_raw=csv_raw)
         journal.discard()
     finally:
         journal.close()

@@ -15,7 +15,7 @@ from vitkit.evaluate.evaluation import Estimate, Evaluation
 from vitkit.report import summary, tables
 from vitkit.report.run_data import NOT_RECORDED, RunData, read_run_data
 from vitkit.run_folder import CARD
-from vitkit.text import counted, image_size, interval, percent, printable
+from vitkit.text import counted, image_size, interval, percent, valid_utf8
 from vitkit.weights.public import DEFAULTS
 
 CLASSES = 60  # named in the card, at most; model.json has all
@@ -36,7 +36,7 @@ def write_card(folder: Path) -> Path:
         _licence(run),
     ]
     text = f"---\n{_front_matter(run)}\n---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
-    write_text(folder / CARD, printable(text))
+    write_text(folder / CARD, valid_utf8(text))
     return folder / CARD
 
 

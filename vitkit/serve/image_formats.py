@@ -12,7 +12,7 @@ from collections import defaultdict
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from vitkit.data.decode import decode
+from vitkit.data.decode import decode, only_decode_errors
 from vitkit.errors import DecodeError
 
 FORMAT_NAMES = "JPEG, PNG, WebP, GIF, BMP, TIFF, HEIC, AVIF, PPM and .npy"
@@ -40,7 +40,8 @@ _COMPRESSION, _STRIPS, _TILE_WIDTH, _TILE_LENGTH, _TILES = 259, 273, 322, 323, 3
 
 def decode_upload(content: bytes, *, channels: int, pixel_limit: int) -> np.ndarray:
     """Return the pixels (height, width, channels), or raise DecodeError for an image that a server should not open."""
-    formats = check_format(content, channels=channels, pixel_limit=pixel_limit) if content else ()
+    with only_decode_errors():
+        formats = check_format(content, channels=channels, pixel_limit=pixel_limit) if content else ()
     return decode(content, channels=channels, pixel_limit=pixel_limit, formats=formats)
 
 
@@ -84,7 +85,7 @@ def _check_png(content: bytes) -> None:
 def _check_tiff(content: bytes, channels: int, pixel_limit: int) -> None:
     try:
         tags = _tiff_tags(content)
-    except struct.error:
+    except (struct.error, OverflowError):  # OverflowError: an offset beyond any file
         raise DecodeError("damaged: the TIFF's tags are cut off") from None
     if any(count > MAX_SEGMENTS for tag in (_STRIPS, _TILES) for count, _ in tags[tag]):
         raise DecodeError(f"a TIFF with more than {MAX_SEGMENTS:,} strips or tiles")

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitkit.errors import VitkitError
+from vitkit.data.decode import only_decode_errors
+from vitkit.errors import DecodeError
 from vitkit.inspect.attention import attention_layers, attention_maps, select_heads
 from vitkit.inspect.inference import require_vit
 from vitkit.inspect.rollout import rollout
@@ -170,11 +171,16 @@ class ModelWorker:
 
     async def _decode(self, content: bytes, decode: Callable[[bytes], T]) -> T | str:
         """Return the decoded image, or the reason why it cannot be decoded."""
+
+        def decode_guarded() -> T:
+            with only_decode_errors():  # the resize too: no image of a request may fail the others
+                return decode(content)
+
         try:
-            decoded = await asyncio.get_running_loop().run_in_executor(self.decode_executor, decode, content)
-        except (VitkitError, MemoryError) as error:
+            decoded = await asyncio.get_running_loop().run_in_executor(self.decode_executor, decode_guarded)
+        except DecodeError as error:
             self.metrics.images.labels(self.name, "unreadable").inc()
-            return str(error) or "too large for this machine's memory"
+            return str(error)
         self.metrics.images.labels(self.name, "read").inc()
         return decoded
 

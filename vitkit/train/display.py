@@ -66,4 +66,6 @@ class Display:
     def message(self, text: str) -> None:
         """Print a line that stays."""
         if self.shown:
-            messages.progress_line("training", f"\r\x1b[2K{text}" if self.terminal else text)
+            if self.terminal:
+                print("\r\x1b[2K", end="", file=sys.stderr)
+            messages.progress_line("training", text)

@@ -186,3 +186,8 @@ def test_pets160_opens_without_unpacking(shared: Path):
     data = open_data(shared / "data" / "pets160.tar")
     assert len(data.classes) == 37
     assert {name: len(part) for name, part in data.splits.items()} == {"trainval": 3680, "test": 3669}
+
+
+@pytest.mark.parametrize("path", ["/1.png", "/cat/1.png", "../cat/1.png", "cat/../1.png", "C:/cat/1.png", "cat//1.png"])
+def test_a_path_that_is_not_inside_the_archive_is_refused_by_name(path: str, tmp_path: Path):
+    assert path in error_of(packed(tmp_path / "a.tar", {"dog/2.png": png(2), path: png(1)}))

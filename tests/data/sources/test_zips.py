@@ -135,3 +135,17 @@ def test_reading_is_thread_safe(tmp_path: Path):
     members = {f"{'ab'[number % 2]}/{number:02d}.png": png(number) for number in range(20)}
     split = open_data(packed(tmp_path / "a.zip", members)).splits["all"]
     assert not misread_by_threads(split, [members[key.removeprefix("a.zip/")] for key in split.keys])
+
+
+MISPLACED = ["/1.png", "/cat/1.png", "../cat/1.png", "cat/../1.png", "C:/cat/1.png", "C:\\cat\\1.png", "cat//1.png"]
+
+
+@pytest.mark.parametrize("path", [*MISPLACED, "cat/./1.png", "//host/cat/1.png"])
+def test_a_path_that_is_not_inside_the_archive_is_refused_by_name(path: str, tmp_path: Path):
+    members = {"dog/2.png": png(2), path: png(1)}
+    assert path.replace("\\", "/") in error_of(packed(tmp_path / "a.zip", members))
+
+
+def test_a_leading_dot_and_folders_of_dots_are_no_such_paths(tmp_path: Path):
+    data = open_data(packed(tmp_path / "b.zip", {"dog/2.png": png(2), "./cat/1..png": png(1), "./": b"", "cat//": b""}))
+    assert data.classes == ("cat", "dog")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, nfc
 from vitkit.data.sources.splits import SPLITS, TRAINING_SPLITS
-from vitkit.text import counted, few, printable
+from vitkit.text import counted, few, valid_utf8
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ def build_data(
     for split in sorted(raw_splits, key=SPLITS.index):
         raw = raw_splits[split]
         labels = _table(raw.labels, label_index) if multilabel else _indices(raw.labels, label_index)
-        splits[split] = Split(_printable_keys(raw.keys), labels, raw.store, np.arange(len(raw.keys)))
+        splits[split] = Split(_valid_keys(raw.keys), labels, raw.store, np.arange(len(raw.keys)))
     groups = {split: raw_splits[split].groups or [None] * len(splits[split]) for split in splits}
     if any(raw.groups is not None for raw in raw_splits.values()):
         splits = with_groups(splits, groups)
-    shown = tuple(map(printable, classes))
+    shown = tuple(map(valid_utf8, classes))
     skipped = (f"{split} is empty, skipped" for split in empty)
     return Data(name, kind, shown, splits, (*notes, *skipped, *label_notes(shown, splits, multilabel)), multilabel)
 
@@ -70,9 +70,9 @@ def with_groups(splits: Mapping[str, Split], names: Mapping[str, Sequence[str | 
     return grouped
 
 
-def _printable_keys(keys: Sequence[str]) -> PackedStrings:
-    """Return the keys for messages; printable paths are shared, not copied."""
-    return keys if isinstance(keys, PackedStrings) and keys.are_text else PackedStrings(map(printable, keys))
+def _valid_keys(keys: Sequence[str]) -> PackedStrings:
+    """Return the keys for messages; paths that are text are shared, not copied."""
+    return keys if isinstance(keys, PackedStrings) and keys.are_text else PackedStrings(map(valid_utf8, keys))
 
 
 def _used(raw_splits: Mapping[str, RawSplit], multilabel: bool) -> set[str]:

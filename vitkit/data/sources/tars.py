@@ -17,9 +17,10 @@ from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, nfc
 from vitkit.data.sources.folder_layout import infer_layout
 from vitkit.data.sources.image_files import count_by_extension, extension, is_image, is_system_file
+from vitkit.data.sources.member_paths import check_member_path
 from vitkit.data.sources.shards import TarImages
 from vitkit.data.sources.splits import ALL, split_in_file_name
-from vitkit.text import counted, few
+from vitkit.text import counted, few, printable
 
 _LONGEST_LABEL = 1 << 20
 _SIDECARS = (".cls", ".json", ".txt")
@@ -95,10 +96,13 @@ def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
         with tarfile.open(file, "r:") as tar:
             for member in tar:
                 path = member.name.removeprefix("./")
-                if member.isdir() or any(map(is_system_file, path.split("/"))):
+                if member.isdir():
+                    continue
+                check_member_path(shown, path)
+                if any(map(is_system_file, path.split("/"))):
                     continue
                 if not member.isreg() or member.issparse():
-                    scan.notes.append(f"{file.name}: {path} is a link or not a regular file, skipped")
+                    scan.notes.append(f"{file.name}: {printable(path)} is a link or not a regular file, skipped")
                 elif is_image(path):
                     scan.images.append(TarMember(path, shard, member.offset_data, member.size))
                 elif extension(path) in _SIDECARS and member.size <= _LONGEST_LABEL:
@@ -108,6 +112,8 @@ def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
                 else:
                     scan.others.append(path)
             stop = tar.offset
+    except DataError:
+        raise
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         if _compressed(file):
             raise DataError(

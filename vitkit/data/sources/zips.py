@@ -15,6 +15,7 @@ from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, StoredImage
 from vitkit.data.sources.folder_layout import infer_layout
 from vitkit.data.sources.image_files import count_by_extension, file_version, is_image, is_system_file
+from vitkit.data.sources.member_paths import check_member_path
 
 _ENCRYPTED, _UNICODE = 0x1, 0x800  # bits of a member's flags
 _START, _HEADER = b"PK\3\4", struct.Struct("<26xHH")  # a member's local header: the lengths of its name and extra field
@@ -59,11 +60,13 @@ class ZipImages:
 def open_zip(name: str, file: Path) -> Data:
     try:
         with zipfile.ZipFile(file) as archive:
-            members = [(path, info) for info in archive.infolist() if not (path := _path(info)).endswith("/")]
+            members = [(path, info) for info in archive.infolist() if (path := _path(info)).rpartition("/")[2]]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise DataError(
             f"{name} is not a zip file, or is incomplete: {error}.", try_="copy or download it again"
         ) from error
+    for path, _ in members:
+        check_member_path(name, path)
     members = [member for member in members if not any(map(is_system_file, member[0].split("/")))]
     images = sorted((member for member in members if is_image(member[0])), key=lambda member: member[0].split("/"))
     others = [path for path, _ in members if not is_image(path)]
