@@ -1,4 +1,4 @@
-"""The demo: check, pre-train, fit, score and report in two minutes, on images inside the package."""
+"""The demo: check, pre-train, fit, score and report in a minute and a half, on images inside the package."""
 
 import time
 from pathlib import Path

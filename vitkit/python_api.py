@@ -360,8 +360,11 @@ def _check_overrides(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as `Preprocessing.override` takes them; an unknown name is an error that suggests one."""
     for name in preprocessing.keys() - set(OVERRIDES):
         raise ConfigError(f"preprocessing has no {name!r}{did_you_mean(name, OVERRIDES)}", known=", ".join(OVERRIDES))
-    pairs = ((name, tuple(value) if isinstance(value, list) else value) for name, value in preprocessing.items())
-    return dict(pairs)
+    numbers = {name: (value,) if isinstance(value, int | float) else value for name, value in preprocessing.items()}
+    return {
+        name: tuple(numbers[name]) if name in ("mean", "std") and numbers[name] is not None else value
+        for name, value in preprocessing.items()
+    }
 
 
 def _check_counts(*, batch: int = BATCH, workers: int | None = None) -> None:

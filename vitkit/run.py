@@ -16,6 +16,7 @@ import vitkit
 from vitkit.atomic import write_text
 from vitkit.compute.split_logits import collect_logits
 from vitkit.config import toml
+from vitkit.config.recipes import RECIPES
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
 from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record
@@ -235,7 +236,13 @@ def _warn(config: Fit, data: Data, log: PrintLine) -> None:
         log(
             "warning",
             f"{images:,} images are few to train from scratch. On the 3,680 of Pets, Ti/16 reached 11.8 % from scratch "
-            "and 91.4 % from pre-trained weights: --weights hf:… or PATH",
+            "and 91.3 % from pre-trained weights: --weights hf:… or PATH",
+        )
+    slow = pick_device(config.device).type == "cpu" and config.start == "full" and _leaves_start_open(config)
+    if slow and config.weights != "none":
+        log(
+            "note",
+            "all weights are trained, which is slow on a CPU; --set start=head trains the head alone, in seconds",
         )
     for warning in label_warnings(data, balance=config.balance) if config.objective == "labels" else ():
         log("warning", warning)
@@ -243,6 +250,10 @@ def _warn(config: Fit, data: Data, log: PrintLine) -> None:
         log("priors", PRIORS[config.priors])
     if config.objective == "labels" and (warning := _leak_warning(config, data)):
         log("warning", warning)
+
+
+def _leaves_start_open(config: Fit) -> bool:
+    return config.recipe in RECIPES and RECIPES[config.recipe]().start == "auto"
 
 
 def _leak_warning(config: Fit, data: Data) -> str:
@@ -287,6 +298,7 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
         print_line("score", _describe_score(evaluation) + _describe_unseen(config, data, splits.test, evaluation))
         counts = dict(zip(data.classes, splits.train.per_class(len(data.classes)).tolist(), strict=True))
+        folder.add_to_record(trained_counts=counts)
         if warning := recall_warning(evaluation, counts, config.balance):
             print_line("warning", warning)
     folder.add_to_record(finished=_now())
@@ -301,7 +313,8 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
     commands = shell_commands(folder.path, classifies=config.objective == "labels")[:4]  # the report has all of them
     if "head" in folder.record():
         purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
-        commands.insert(0, (purpose, f"vitkit fit {shlex.quote(config.data)} --set start=full"))
+        run, full = shlex.quote(str(folder.path)), shlex.quote(f"{folder.path}-full")
+        commands.insert(0, (purpose, f"vitkit fit --config {run} --set start=full --out {full}"))
     column = max(len(command) for _, command in commands)
     for number, (purpose, command) in enumerate(commands):
         print_line("" if number else "next", f"{command:<{column}}  # {purpose}")

@@ -72,6 +72,7 @@ class RunJson(TypedDict, total=False):
     diverged: str
     decisions: list[tuple[str, str]]
     seconds: float
+    trained_counts: dict[str, int]
     kept_step: int | None
     stopped_early: bool
     thresholds: str
@@ -84,6 +85,13 @@ class MetricsLine(TypedDict):
 
 
 class _SkippedImage(MetricsLine):
+    image: str
+    reason: str
+
+
+class _SkippedPicture(MetricsLine):
+    """The same, as vitkit 0.1.0 wrote it."""
+
     picture: str
     reason: str
 
@@ -93,7 +101,7 @@ class _RollBack(MetricsLine):
     what: str
 
 
-_OTHER_LINES: dict[str, Any] = {"left-out": _SkippedImage, "rolled-back": _RollBack}
+_OTHER_LINES: dict[str, Any] = {"left-out": _SkippedImage | _SkippedPicture, "rolled-back": _RollBack}
 
 
 def parse_metrics_line(text: str, origin: str, error: Error) -> dict[str, Any]:

@@ -303,3 +303,29 @@ def test_shards_keep_the_groups(tmp_path: Path):
 def test_a_pattern_that_cannot_be_used_is_an_error(pattern: str, message: str, tmp_path: Path):
     with pytest.raises((ConfigError, DataError), match=message):
         open_data(leaking(tmp_path), group=pattern)
+
+
+def test_copies_without_texture_stay_together_in_any_lossless_format(tmp_path: Path):
+    """Their thumbnails say nothing, and their bytes differ."""
+    for number in range(20):
+        levels = np.random.default_rng(number).integers(120, 124, (40, 40, 3), np.uint8)
+        (tmp_path / "photos" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        for name, options in (("1.png", {"compress_level": 0}), ("2.png", {"compress_level": 9}), ("3.bmp", {})):
+            Image.fromarray(levels).save(tmp_path / "photos" / "ab"[number % 2] / f"{number}-{name}", **options)
+    kept = keep_together(open_data(tmp_path / "photos"), workers=1)
+    splits = partition(kept.data)
+    assert splits.test is not None
+    train, test = ({key.split("/")[1].split("-")[0] for key in side.keys} for side in (splits.train, splits.test))
+    assert not train & test
+    assert len(train | test) == 20
+
+
+def test_identical_images_with_different_labels_are_a_warning(tmp_path: Path):
+    for label in "ab":
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(6):
+            seed = [0, 0] if number == 0 else [ord(label), number]
+            noise = np.random.default_rng(seed).integers(0, 256, (40, 40, 3), np.uint8)
+            Image.fromarray(noise).save(tmp_path / "photos" / label / f"{number}.png")
+    lines = keep_together(open_data(tmp_path / "photos"), workers=1).lines
+    assert any(label == "warning" and "1 image has a copy with another label" in text for label, text in lines)

@@ -132,7 +132,7 @@ def test_many_different_numbers_and_names_are_doubted(tmp_path: Path):
 def test_strong_imbalance_is_a_warning_with_the_setting_that_helps(tmp_path: Path, run):
     data = open_data(folder(tmp_path / "photos", common=30, usual=20, rare=3))
     [warning] = label_warnings(data)
-    assert "the largest class of all has 10 times the images of the smallest (common 30, rare 3)" in warning
+    assert "the largest class has 10 times the images of the smallest (common 30, rare 3)" in warning
     assert "--set balance=0.5" in warning
     assert list(label_warnings(data, balance=0.5)) == []
     assert list(label_warnings(open_data(folder(tmp_path / "even", common=29, rare=3)))) == []

@@ -129,7 +129,7 @@ def test_a_fifth_of_each_class_is_held_out_where_the_data_have_no_splits():
     assert result.test.per_class(3).tolist() == [20, 10, 10]
     assert keys(result.train) | keys(result.test) == names("all", 200)
     assert result.description[0] == "160 train"
-    assert result.description[1] == "40 test, held out from all (20% of each class)"
+    assert result.description[1] == "40 test, held out (20% of each class)"
 
 
 def test_the_held_out_images_depend_on_split_seed_alone():

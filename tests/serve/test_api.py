@@ -34,6 +34,7 @@ from vitkit.inspect.rollout import rollout
 from vitkit.predict.inputs import pixels_of
 from vitkit.serve.body import parse_images
 from vitkit.serve.limits import RequestError
+from vitkit.serve.model_worker import WorkerPrediction, prediction_response
 
 MAP_ATOL = 0.5e-6 + 8 * EPS  # the server rounds to six decimals
 
@@ -296,3 +297,16 @@ def test_the_file_name_comes_back_as_one_line_of_text(name: str):
     assert upload.name is None or (upload.name.isprintable() or "\N{REPLACEMENT CHARACTER}" in upload.name)
     if name.isprintable() and name.strip() == name and not {'"', "\\", ";"} & set(name):
         assert upload.name == name[:255]
+
+
+def test_a_multilabel_answer_names_every_predicted_class_as_predict_does():
+    """Also those beyond `top`."""
+    model = small_classifier().model
+    many = {**model.metadata.provenance, "multilabel": True, "thresholds": [0.0] * model.config.classes}
+    model.metadata = replace(model.metadata, provenance=many)
+    row = vitkit.Classifier(model, device="cpu")(make_image(0)).record(1)
+    prediction = vitkit.Classifier(model, device="cpu")(make_image(0))
+    answer = prediction_response(WorkerPrediction(prediction), 1).model_dump(exclude_unset=True)
+    assert len(row["answers"]) == len(answer["answers"]) == 1
+    assert answer["predicted"] == row["predicted"]
+    assert len(answer["predicted"]) > 1

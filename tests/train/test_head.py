@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +121,8 @@ def test_only_the_head_changes_and_everything_says_so(
     main(["fit", str(photos), "--weights", str(weights), "--device", "cpu", "--out", str(run)])
     printed = capsys.readouterr().out
     assert "all weights but the head's are frozen" in printed
-    assert re.search(r"next +vitkit fit .* --set start=full +# fine-tune all weights, about", printed)
+    assert "input     short side to 28 px (bicubic, antialiased), centre crop 28 x 28; scaled to 0…1" in printed
+    assert re.search(r"next +vitkit fit .* --set start=full --out .*run-full +# fine-tune all weights, about", printed)
     before, after = (load_file(folder / "model.safetensors") for folder in (weights, run))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"head.logits.weight", "head.logits.bias"}
@@ -168,6 +172,81 @@ def test_who_sets_how_to_train_wants_training(setting: dict, photos: Path, weigh
     assert resolve({**settings, **setting})[0].start == "full"
     with pytest.raises(ConfigError, match=f"{next(iter(setting))} would change nothing here: it is for start = full"):
         resolve({**settings, **setting, "start": "head"})
+
+
+def test_settings_of_training_in_a_file_count_too(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "training.toml").write_text("steps = 2\n")
+    fit = ["fit", str(photos), "--weights", str(weights), "--device", "cpu"]
+    main([*fit, "--config", str(tmp_path / "training.toml"), "--out", str(tmp_path / "trained")])
+    printed = capsys.readouterr().out
+    assert 'start = "full"' in (tmp_path / "trained/config.toml").read_text()
+    assert "all weights are trained, which is slow on a CPU; --set start=head" in printed
+    (tmp_path / "rates.toml").write_text("choose_lr = true\nsteps = 2\nlr_candidates = [0.001]\n")
+    main([*fit, "--config", str(tmp_path / "rates.toml"), "--out", str(tmp_path / "chosen")])
+    assert "chosen    learning rate 0.001" in capsys.readouterr().out
+
+
+def test_the_command_that_the_end_of_a_run_offers_fine_tunes_with_the_same_settings(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = tmp_path / "it's a run"
+    main(["fit", str(photos), "--weights", str(weights), "--set", "balance=0.5", "--seed", "3", "--out", str(run)])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "fine-tune all weights" in line]
+    words = shlex.split(line.removeprefix("next").partition("  #")[0])
+    assert words[:2] == ["vitkit", "fit"]
+    main([*words[1:], "--steps", "2"])
+    settings = (tmp_path / "it's a run-full/config.toml").read_text()
+    assert [text in settings for text in ("seed = 3", "balance = 0.5", 'start = "full"')] == [True] * 3
+
+
+def test_one_image_of_each_class_is_enough(tmp_path: Path, weights: Path):
+    for split, count in (("train", 1), ("test", 3)):
+        for label in range(12):
+            (tmp_path / "shots" / split / str(label)).mkdir(parents=True)
+            for number in range(count):
+                noise = np.random.default_rng([label, number, count]).integers(0, 256, (28, 28), np.uint8)
+                Image.fromarray(noise).save(tmp_path / "shots" / split / str(label) / f"{number}.png")
+    assert vitkit.check(tmp_path / "shots").ok
+    run = vitkit.fit(tmp_path / "shots", weights=str(weights), start="head", out=tmp_path / "run")
+    assert run.metrics()[-1]["accuracy"] is None
+    assert run.evaluation is not None
+    assert run.evaluation.images == 36
+
+
+def test_skipped_images_are_in_the_report(photos: Path, weights: Path, tmp_path: Path):
+    (photos / "bag" / "broken.png").write_bytes(b"not an image")
+    run = vitkit.fit(photos, weights=str(weights), start="head", max_failed=0.1, out=tmp_path / "run")
+    skipped = [line["image"] for line in run.metrics() if line["kind"] == "left-out"]
+    evaluated = [*run.evaluation.left_out] if run.evaluation else []
+    assert [Path(name).name for name in skipped + evaluated] == ["broken.png"]
+    assert "broken.png" in run.report.read_text()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_says_that_the_features_are_kept(
+    number: int,
+    code: int,
+    photos: Path,
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    def interrupted(*arguments: object) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    monkeypatch.setattr("vitkit.train.head.fit_head", interrupted)
+    arguments = ["fit", str(photos), "--weights", str(weights), "--set", "start=head", "--out", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == code
+    assert "the features computed so far are cached, and the same command continues" in capsys.readouterr().err
+    monkeypatch.undo()
+    main(arguments)
+    assert (tmp_path / "run/model.safetensors").is_file()
 
 
 def test_a_head_needs_pre_trained_weights(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

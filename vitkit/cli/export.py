@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import arg
 
-from vitkit.cli.options import ImageSize, Json, at_least, image_size, option, print_json, stop_cleanly_on_sigterm
+from vitkit.cli.options import ImageSize, Json, at_least, image_size, option, print_json
 from vitkit.cli.options import Run as RunName
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.messages import say
+from vitkit.train.signals import stop_cleanly_on_sigterm
 
 
 def export(

@@ -23,6 +23,7 @@ from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
+from vitkit.train.signals import exit_code
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -107,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
     except VitkitError as error:
         _fail(command, error)
     except KeyboardInterrupt as stopped:
-        sys.exit(options.exit_code(stopped))
+        sys.exit(exit_code(stopped))
     except Interrupted as kept:
         messages.error(command, str(kept), exit_code=kept.code)
         sys.exit(kept.code)

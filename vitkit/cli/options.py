@@ -1,14 +1,11 @@
 """Options that several verbs share, and how options are parsed, checked and printed."""
 
 import json
-import signal
 import sys
-import threading
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
@@ -42,32 +39,6 @@ MaxFailed = Annotated[
     float, arg(help="share of the images that may be unreadable; exit code 3 if more are", metavar="SHARE")
 ]
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="print JSON")]
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM as an exception; like Ctrl-C, no handler of errors catches it."""
-
-
-@contextmanager
-def stop_cleanly_on_sigterm() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM, as schedulers send it, so that half-written files are removed as after Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
-        yield
-        return
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def exit_code(stopped: KeyboardInterrupt) -> int:
-    """Return 128 plus the number of the signal, as shells do."""
-    return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
 
 
 def image_size(sides: tuple[int, ...]) -> tuple[int, int]:

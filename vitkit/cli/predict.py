@@ -16,6 +16,8 @@ from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import TOO_MANY_FAILED, ConfigError, Interrupted
+from vitkit.text import counted
+from vitkit.train.signals import exit_code, stop_cleanly_on_sigterm
 
 if TYPE_CHECKING:
     from vitkit.predict.failures import Failures
@@ -108,7 +110,7 @@ def predict(
     log.info("engine: %s", classifier.engine.description)
     if out is not None:
         try:
-            with options.stop_cleanly_on_sigterm():
+            with stop_cleanly_on_sigterm():
                 before, failures = predict_into(
                     out,
                     classifier,
@@ -122,14 +124,14 @@ def predict(
         except KeyboardInterrupt as stopped:
             command = "the same command, without --overwrite," if overwrite else "the same command"
             raise Interrupted(
-                f"stopped; {command} continues after the last row of {out}.part", options.exit_code(stopped)
+                f"stopped; {command} continues after the last row of {out}.part", exit_code(stopped)
             ) from None
         if json:
             result = {"out": str(out), "images": len(paths), "there_already": before, "unreadable": failures.failed}
             options.print_json("predict", {**result, "failed": failures.failed, "failures": failures.first})
         else:
             kept = f", {before:,} of them from an earlier call" if before else ""
-            print(f"written  {out}: {len(paths):,} images{kept}; {failures.failed:,} could not be read")
+            print(f"written  {out}: {counted(len(paths), 'image')}{kept}; {failures.failed:,} could not be read")
         _report_failures(failures, max_failed)
         return
     progress = no_progress if sys.stdout.isatty() else show_progress  # a bar would run through the rows

@@ -16,7 +16,7 @@ def probe(
     method: Annotated[
         Literal["fewshot", "knn", "linear"],
         arg(help="the paper's least squares on a few images of each class; nearest neighbours; a linear layer"),
-    ],
+    ] = "knn",
     shots: Annotated[
         tuple[int, ...] | None, options.option("fewshot: images of each class; default: 1 5 10 25", "N")
     ] = None,

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vitkit.cli.options import Json, Label, at_least, option, print_json, stop_cleanly_on_sigterm
+from vitkit.cli.options import Json, Label, at_least, option, print_json
+from vitkit.train.signals import stop_cleanly_on_sigterm
 
 
 def shard(

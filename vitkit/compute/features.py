@@ -41,6 +41,7 @@ class Features:
     keys: PackedStrings  # (n,)
     failures: Mapping[str, str] = field(default_factory=dict)  # key → why it could not be decoded
     groups: NDArray[np.int64] | None = None  # (n,) of the split
+    leaked: NDArray[np.uint8] | None = None  # (n,) vitkit.data.groups.Leak; None: not compared
 
     def __len__(self) -> int:
         return len(self.values)
@@ -98,7 +99,7 @@ class FeatureExtractor:
                 such_as=[f"{key}: {reason}" for key, reason in [*failures.items()][:5]] or "no images",
             )
         chosen = split if known.all() else split.select(known)
-        return Features(values[known], chosen.labels, chosen.keys, failures, chosen.groups)
+        return Features(values[known], chosen.labels, chosen.keys, failures, chosen.groups, chosen.leaked)
 
     def _compute(self, split: Split, images: int) -> Iterator[_BatchFeatures]:
         """Yield the features of one batch after another; `images` counts the cached ones too."""

@@ -235,7 +235,7 @@ def _sized_transfer(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
         lr=lr,
         optimizer=SGD(momentum=0.9),
         clip=1.0,
-        lr_candidates=(lr / 3, lr, lr * 3),
+        lr_candidates=(0.3 * lr, lr, round(3 * lr, 6)),
         schedule=Schedule(kind="cosine", warmup=0.1),
         augment=Augmentation(crop=(0.25, 1.0)),
     )

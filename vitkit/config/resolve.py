@@ -50,7 +50,9 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
             tables["model"] = ""
     config = toml.from_tables(toml.merge(tables, settings))
     explicit = settings if explicit is None else explicit
-    if config.start == "auto" and explicit.keys() - SETTINGS_OF_A_HEAD:
+    # the config.toml of a run names every setting, `start` too; other files name what is asked for
+    asked = explicit if "start" in settings else settings
+    if config.start == "auto" and (config.choose_lr or asked.keys() - SETTINGS_OF_A_HEAD):
         config = replace(config, start="full")
     _refuse_unused(explicit, config, data)
     if Path(config.data).exists() and config.data != fashion.NAME:  # a run can be resumed from any directory

@@ -140,7 +140,9 @@ class Fit:
         None, "chance of skipping the last block for an image; earlier blocks less", SHARE, unset=OF_THE_WEIGHTS
     )
     start: Start = setting(
-        "full", "what to train: the head alone, on frozen features; or the full model; auto: the head on a CPU"
+        "full",
+        "what to train: the head alone, on frozen features; or the full model; auto: the head on a CPU, unless "
+        "settings of training are named, such as epochs",
     )
     freeze: int = setting(0, "first blocks to freeze, with all below them; -1: all but the head", Bounds(at_least=-1))
 

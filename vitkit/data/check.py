@@ -1,5 +1,6 @@
 """Check the data before training: decode every image once and name what would hurt training."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import numpy as np
 
 from vitkit.data.duplicates import identical_images, near_duplicates
 from vitkit.data.fingerprint import FingerprintCache, Fingerprints, identity_of, read_fingerprints
+from vitkit.data.groups import keep_together
 from vitkit.data.image_info import ImageInfo, ImageInfoCache
 from vitkit.data.label_check import label_warnings
 from vitkit.data.partition import partition
@@ -106,7 +108,10 @@ def check(
         remarks=list(data.notes),
     )
     _check_files(report, data, refs, infos)
-    _check_classes(report, data)
+    grouped = data
+    with contextlib.suppress(DataError):  # without a training split; the check of the classes says so
+        grouped = keep_together(data, workers=workers, cache=fingerprint_cache).data  # as `fit` does
+    _check_classes(report, grouped)
     _check_duplicates(report, data, refs, infos, fingerprints)
     return report
 
@@ -223,17 +228,25 @@ def _check_duplicates(
             report.leaks.append((*keys, "nearly identical"))
     exact = sum(similarity == "identical" for *_, similarity in report.leaks)
     if exact:
-        report.problems.append(f"{exact:,} images are in two splits: scores on them mean nothing")
+        report.problems.append(f"{counted(exact, 'image is', 'images are')} in two splits: scores on them mean nothing")
     if len(report.leaks) > exact:
-        report.remarks.append(f"{len(report.leaks) - exact:,} images look nearly the same in two splits")
+        report.remarks.append(
+            f"{counted(len(report.leaks) - exact, 'image looks', 'images look')} nearly the same in two splits"
+        )
     if report.conflicts:
-        report.problems.append(f"{len(report.conflicts):,} identical images have different labels")
+        report.problems.append(
+            f"{counted(len(report.conflicts), 'image has', 'images have')} a copy with another label"
+        )
     if report.duplicates:
         extra = sum(len(group) - 1 for group in report.duplicates)
-        report.remarks.append(f"{extra:,} images are identical to others in their split; {KEPT_TOGETHER}")
+        report.remarks.append(
+            f"{counted(extra, 'image is', 'images are')} identical to others in their split; {KEPT_TOGETHER}"
+        )
     if report.near_duplicates:
         number = len(report.near_duplicates)
-        report.remarks.append(f"{number:,} images are nearly identical to others in their split; {KEPT_TOGETHER}")
+        report.remarks.append(
+            f"{counted(number, 'image is', 'images are')} nearly identical to others in their split; {KEPT_TOGETHER}"
+        )
 
 
 def _near_pairs(refs: list[ImageRef], infos: list[ImageInfo], fingerprints: Fingerprints) -> Iterator[tuple[int, int]]:

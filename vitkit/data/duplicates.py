@@ -21,11 +21,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.fingerprint import SIDE
+from vitkit.data.fingerprint import FLAT, SIDE
 from vitkit.data.image_info import ImageInfo
 
 CORRELATION = 0.996
-FLAT = 8.0  # standard deviation under which an image has too little texture to compare
 FREQUENCIES = 6  # highest sum of the horizontal and vertical sequency of a coefficient: 27 of them
 UNCERTAIN = 4  # coefficients nearest to zero, whose signs a copy may not share
 LEAD = 1.01 * (2 * (1 - CORRELATION)) ** 0.5  # how far normalised coefficients of two near duplicates can be apart

@@ -1,4 +1,4 @@
-"""Fingerprints of images, by which copies are found: a hash of the bytes and a small grey thumbnail, cached on disk.
+"""Fingerprints of images, by which copies are found: a hash of the content and a grey thumbnail, cached on disk.
 
 A fingerprint depends on the image's bytes alone. JPEGs are decoded at a reduced size, in grey, so that a fingerprint
 costs a fraction of what training pays for the image in every epoch. A file whose path, size and time of modification
@@ -26,8 +26,9 @@ from vitkit.data.sources.dataset import DataError, Split, StoredImage
 from vitkit.errors import DecodeError
 from vitkit.progress import Progress, no_progress
 
-VERSION = 1  # of the thumbnails; a new number starts a new cache
+VERSION = 2  # of the fingerprints; a new number starts a new cache
 SIDE = 16  # of a thumbnail
+FLAT = 8.0  # standard deviation of a thumbnail under which an image has too little texture to compare
 REDUCED = 128  # pixels a side, at least, from which the thumbnail of a JPEG is computed
 HASH = 16  # bytes of a content hash
 CHUNK = 2_000  # images between writes to the cache
@@ -38,7 +39,8 @@ Gather = Callable[[Any], list[Any]]  # the values of all ranks, in their order
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    contents: NDArray[np.uint8]  # (n, 16) hashes of the bytes; zeros where an image cannot be read
+    # (n, 16) hashes of the bytes, or of the pixels where there is little texture; zeros where an image cannot be read
+    contents: NDArray[np.uint8]
     thumbnails: NDArray[np.uint8]  # (n, 16, 16) grey levels; zeros where an image cannot be decoded
 
     def __len__(self) -> int:
@@ -93,6 +95,14 @@ def _all_bands(content: StoredImage) -> NDArray[Any]:
         raise DecodeError(str(error)) from error
 
 
+def _pixel_hash(content: StoredImage) -> bytes | None:
+    """Return a hash of the decoded pixels, the same for any lossless format."""
+    try:
+        return bytes.fromhex(content_hash(decode(content, channels=3)))
+    except DecodeError:
+        return None
+
+
 class FingerprintCache:
     """A SQLite file: identity of a stored image → hash of its content → thumbnail. Without it, all are computed."""
 
@@ -125,6 +135,8 @@ class FingerprintCache:
         if small is None:
             levels = thumbnail(content)
             small = b"" if levels is None else levels.tobytes()
+            if levels is not None and levels.std() < FLAT:  # its thumbnail says nothing: copies have the same pixels
+                key = _pixel_hash(content) or key
         with self.lock:
             if identity is not None:
                 self.new_contents[identity] = key

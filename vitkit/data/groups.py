@@ -79,6 +79,8 @@ def keep_together(data: Data, *, duplicates: Duplicates = "auto", **reading: Any
         first += len(split)
     result = replace(data, splits={name: chosen.get(name, data.splits[name]) for name in data.splits})
     lines = [("copies", _describe_copies(train, copies, images, duplicates, ignored))]
+    if conflict := _describe_conflicts(train, copies):
+        lines.append(("warning", conflict))
     if apart:
         lines.append(("warning", _describe_chain(apart)))
     lines += [("warning", text) for name in names[1:] if (text := leak_warning(name, chosen[name]))]
@@ -148,6 +150,18 @@ def _describe_copies(train: Split, copies: Copies, images: int, duplicates: Dupl
     kinds = [f"{number:,} {word}" for number, word in ((identical, "identical"), (near, "nearly identical")) if number]
     noun = counted(identical + near, "image is a copy", "images are copies")
     return f"{noun} of others ({', '.join(kinds)}); copies stay on one side of every split"
+
+
+def _describe_conflicts(train: Split, copies: Copies) -> str:
+    """Return a warning about identical training images with different labels, else ""."""
+    first = copies.content[: len(train)]
+    differ = train.labels != train.labels[first]
+    found = np.flatnonzero(differ.any(axis=1) if differ.ndim == 2 else differ)
+    if not len(found):
+        return ""
+    number = counted(len(found), "image has a copy", "images have copies")
+    example = f"{train.keys[int(found[0])]} and {train.keys[int(first[found[0]])]}"
+    return f"{number} with another label, such as {example}: vitkit check lists all of them"
 
 
 def _describe_chain(apart: int) -> str:

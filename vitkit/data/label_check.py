@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vitkit.data.sources.dataset import Data, DataError, Split
-from vitkit.data.sources.splits import training_split
+from vitkit.data.sources.splits import ALL, training_split
 from vitkit.text import few
 
 IMBALANCE = 10.0  # images of the most frequent class over those of the rarest, from which there is a warning
@@ -32,11 +32,12 @@ def check_labels(data: Data, name: str, train: Split, *, has_test: bool) -> None
             try_="a folder for each of two classes or more; that folder itself, if they are inside it",
         )
     numbers = _numbers(present)
-    hardly_repeat = len(train) < 2 * len(present)
+    images = sum(int((split.labels >= 0).sum()) for split in data.splits.values())
+    hardly_repeat = images < 2 * len(present)
     if numbers and hardly_repeat and (len(present) >= MANY or _fractions(numbers)):
         raise DataError(
             f"the labels of {data.name} are numbers, {min(numbers):g} to {max(numbers):g}, that hardly repeat: "
-            f"{len(present):,} different ones on {len(train):,} images. vitkit trains classifiers; this is regression.",
+            f"{len(present):,} different ones on {images:,} images. vitkit trains classifiers; this is regression.",
             try_="a few ranges as classes, such as under10, 10to20; or --label COLUMN for another column",
         )
     if not has_test and counts.max() == 1 and len(present) >= MANY:
@@ -75,8 +76,9 @@ def _imbalance(split: str, present: dict[str, int]) -> Iterator[str]:
     if not present or max(present.values()) < IMBALANCE * min(present.values()):
         return
     largest, rarest = max(present, key=present.__getitem__), min(present, key=present.__getitem__)
+    source = "" if split == ALL else f" of {split}"
     yield (
-        f"the largest class of {split} has {present[largest] / present[rarest]:.0f} times the images of the smallest "
+        f"the largest class{source} has {present[largest] / present[rarest]:.0f} times the images of the smallest "
         f"({largest} {present[largest]:,}, {rarest} {present[rarest]:,}): rare classes may never be predicted. "
         "--set balance=0.5 gives them more weight (1: all classes the same), at some cost to frequent ones"
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
-from vitkit.data.sources.splits import scoring_split, training_split, validation_split
+from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
 from vitkit.data.stratified import stratified as stratified
 from vitkit.text import few
 
@@ -78,7 +78,8 @@ def partition(
         train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
         notes = _undivided_note(data, train, tested)
         share = f"{test:.0%} of each class" if train.groups is None else f"about {test:.0%} of each class, in groups"
-        description = [f"{len(train):,} train", f"{len(tested):,} test, held out from {name} ({share})"]
+        source = "" if name == ALL else f" from {name}"  # the user did not name that split
+        description = [f"{len(train):,} train", f"{len(tested):,} test, held out{source} ({share})"]
     else:
         tested = _labelled(data.splits[test_name])
         description = [f"{len(train):,} {name}", f"{len(tested):,} {test_name}"]
@@ -147,13 +148,21 @@ def _hold_out(split: Split, share: float, seed: int, purpose: str, advice: str) 
 
 
 def _undivided_note(data: Data, train: Split, tested: Split) -> tuple[str, ...]:
-    """Return a note on classes of several images none of which is scored: all are copies or in one group."""
+    """Return notes on classes none of whose images is scored: they have a single one, or all are of one group."""
     counts, scored = train.per_class(len(data.classes)), tested.per_class(len(data.classes))
-    undivided = [name for name, kept, held_out in zip(data.classes, counts, scored, strict=True) if kept > 1 > held_out]
-    if not undivided or train.groups is None:
-        return ()
-    many = "its" if len(undivided) == 1 else "their"
-    return (f"no image of {few(undivided)} is scored: all of {many} images are copies of each other or of one group",)
+    unscored = [(name, kept) for name, kept, held_out in zip(data.classes, counts, scored, strict=True) if not held_out]
+    single = [name for name, kept in unscored if kept == 1]
+    undivided = [name for name, kept in unscored if kept > 1]
+    notes = []
+    if single:
+        has = "it has one image" if len(single) == 1 else "they have one image each"
+        notes.append(f"no image of {few(single)} is scored: {has}, which training needs")
+    if undivided:
+        many = "its" if len(undivided) == 1 else "their"
+        notes.append(
+            f"no image of {few(undivided)} is scored: all of {many} images are copies of each other or of one group"
+        )
+    return tuple(notes)
 
 
 def _labelled(split: Split) -> Split:

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from vitkit.data.groups import describe_leaks
 from vitkit.errors import ConfigError
 from vitkit.stored_json import conform, parse_json, read_bytes
-from vitkit.text import interval, percent
+from vitkit.text import counted, interval, percent
 
 MOST_BYTES = 1 << 30  # of evaluation.json: the confusion matrix of thousands of classes is large
 
@@ -90,7 +90,8 @@ class LeakedImages:
         leaks, score = describe_leaks(self.identical, self.nearly_identical, self.grouped), self.headline
         if score is None:
             return f"{leaks}; no other image could be scored"
-        return f"{leaks}; {percent(score.value)} ({interval(score.low, score.high)}) on the {self.others:,} others"
+        others = counted(self.others, "other")
+        return f"{leaks}; {percent(score.value)} ({interval(score.low, score.high)}) on the {others}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Score a run on images that it was not trained on: where it held some out of the data, an evaluation uses those."""
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def data_to_score(run: str, data: Data, split: str | None) -> Data:
             f"the record of {run} does not say which images were kept together, so those it held out are unknown.",
             try_="--split to score a split as it is",
         )
+    if held_out is None and not _is_data_of(run, data):
+        return data
     if held_out is None:
         log.warning(
             "%s has changed since %s was trained on it: all of its images are scored; if the run was trained on some "
@@ -63,6 +66,16 @@ def data_to_score(run: str, data: Data, split: str | None) -> Data:
         record["seed"],
     )
     return held_out
+
+
+def _is_data_of(run: str, data: Data) -> bool:
+    """Return whether the run was trained on data of this name, though their images may have changed since."""
+    folder = RunFolder.from_weights(run)
+    if folder is None or not (folder.path / CONFIG).is_file():
+        return False
+    with contextlib.suppress(VitkitError):  # settings of another version
+        return Path(folder.config().data).resolve() == Path(data.name).resolve()
+    return False
 
 
 def _overlap_with_training(run: str, data: Data, split: str | None) -> str:

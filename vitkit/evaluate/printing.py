@@ -110,6 +110,9 @@ def print_probe(result: ProbeResult) -> None:
         _print_row("linear", f"logistic regression, l2 = {result.l2:g}, the best of {len(result.tried)} on dev images")
     if result.top1 is not None:
         _print_row("top-1", f"{100 * result.top1.value:.2f} %   {_interval(result.top1)}")
+    if (others := result.top1_without_leaked) is not None:
+        copies = counted(result.leaked, "copy of a training image", "copies of training images")
+        _print_row("", f"{100 * others.value:.2f} %   {_interval(others)} without {copies}")
     _print_skipped(result.left_out)
 
 

@@ -55,6 +55,8 @@ class ProbeResult:
     width: int  # features per image
     left_out: Mapping[str, str]  # skipped images: key → why it could not be decoded
     top1: Estimate | None = None  # of all methods but few-shot
+    leaked: int = 0  # scored images that are copies of training images, or of their groups
+    top1_without_leaked: Estimate | None = None
     shots: tuple[FewShotScore, ...] = ()  # few-shot
     neighbours: int | None = None  # kNN: how many voted
     temperature: float | None = None
@@ -83,7 +85,7 @@ class Knn:
         predictions = classify(
             features.fit.values, features.fit.labels, features.test.values, classes, neighbours=voting
         )
-        return {"top1": _accuracy(predictions, features.test), "neighbours": voting, "temperature": TEMPERATURE}
+        return {**_accuracy(predictions, features.test), "neighbours": voting, "temperature": TEMPERATURE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ class Linear:
     def __call__(self, features: ProbeFeatures, classes: int) -> dict[str, Any]:
         fit, dev = (features.fit, features.dev) if features.dev is not None else linear.hold_out_dev(features.fit)
         classifier, l2, tried = linear.fit_linear_probe(fit, dev, features.device)
-        return {"top1": _accuracy(classifier.classify(features.test.values), features.test), "l2": l2, "tried": tried}
+        return {**_accuracy(classifier.classify(features.test.values), features.test), "l2": l2, "tried": tried}
 
 
 Method = FewShot | Knn | Linear
@@ -166,5 +168,14 @@ def held_out_as_test(run: str, data: Data) -> Data:
     return replace(data, splits={"train": source.select(~np.isin(source.rows, test.rows)), "test": test})
 
 
-def _accuracy(predictions: Ints, test: Features) -> Estimate:
-    return proportion(int((predictions == test.labels).sum()), len(test))
+def _accuracy(predictions: Ints, test: Features) -> dict[str, Any]:
+    """Return top-1 over all images, and without those that are copies of training images."""
+    correct = predictions == test.labels
+    scores: dict[str, Any] = {"top1": proportion(int(correct.sum()), len(test))}
+    if test.leaked is not None and test.leaked.any():
+        others = test.leaked == 0
+        scores["leaked"] = int((~others).sum())
+        scores["top1_without_leaked"] = (
+            proportion(int(correct[others].sum()), int(others.sum())) if others.any() else None
+        )
+    return scores

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.evaluate.metrics import Floats
+from vitkit.text import counted
 
 MIN_POSITIVES = 10  # validation images with a label, from which its class gets a threshold of its own
 DEFAULT = 0.5
@@ -31,7 +32,8 @@ class ChosenThresholds:
             kind = "one for each class"
         elif self.own:
             few = len(self.values) - self.own
-            kind = f"{self.shared:.2f} for {few:,} of them, which have fewer than {MIN_POSITIVES} images to choose by"
+            classes = counted(few, "class", "classes")
+            kind = f"{self.shared:.2f} for {classes} with fewer than {MIN_POSITIVES} images to choose by"
         else:
             kind = f"the same for all, as each has fewer than {MIN_POSITIVES} images to choose by"
         return f"{span} ({kind}), for the best F1 on {self.images:,} validation images"

@@ -57,7 +57,7 @@ def _feed(classifier: Classifier, input: ExportInput) -> str:
         )
     return (
         f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: images of any one size, turned "
-        "upright as their Exif says, over white where transparent; the steps are inside"
+        "upright as their Exif says and put on white where transparent; resizing and scaling are inside"
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.compute.inference import Precision, for_inference
-from vitkit.data.loader import SplitDataset, sequential_batches
+from vitkit.data.loader import Batch, SplitDataset, sequential_batches
 from vitkit.data.sources.dataset import DataError
 from vitkit.model.build import Model
 from vitkit.predict.inputs import ImageInput, as_split, preprocess
@@ -41,7 +41,7 @@ def embed_images(
     rows: list[NDArray[np.float32]] = []
     failures: list[str] = []
     with torch.inference_mode():
-        for loaded in progress(batches, -(-len(split) // batch), "embedding"):
+        for loaded in progress(batches, len(split), "embedding", Batch.images_read):
             failures += [f"{split.keys[index]}: {reason}" for index, reason in loaded.failures]
             if len(loaded.images) and not failures:
                 rows.append(represent(loaded.images.to(device, non_blocking=True)).cpu().numpy())

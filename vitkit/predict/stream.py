@@ -79,7 +79,9 @@ def predict_into(
     """
     check_output_path(out)
     if os.path.exists(out) and not overwrite and not _being_replaced(out):
-        raise ConfigError(f"{out} exists already; nothing was written.", try_="another --out, or --overwrite")
+        raise ConfigError(
+            f"{out} exists already, and is complete; nothing was computed.", try_="another --out, or --overwrite"
+        )
     top = min(top, len(classifier.labels))
     journal = Journal(out, _traits(classifier, paths, top, source), restart=overwrite)
     done = journal.done

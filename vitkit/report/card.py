@@ -89,7 +89,7 @@ def _metrics_without_leaked(evaluation: Evaluation) -> list[tuple[str, str, Esti
         ("f1", "macro-F1", leaked.macro_f1),
         ("balanced_accuracy", "balanced accuracy", leaked.balanced_accuracy),
     ]
-    suffix = f"without leaked images ({leaked.others:,} others)"
+    suffix = f"without leaked images ({counted(leaked.others, 'other')})"
     return [(kind, f"{name} {suffix}", estimate) for kind, name, estimate in metrics if estimate is not None]
 
 
@@ -191,13 +191,18 @@ def _training(run: RunData) -> str:
         ("started from", escape(_start(run))),
         ("trained weights", escape(run.trained_weights or NOT_RECORDED)),
         ("recipe", escape((run.config.recipe if run.config else "") or NOT_RECORDED)),
-        ("steps", f"{run.lookup('kept_step') or run.steps_done:,}" if run.steps_done else NOT_RECORDED),
+        *(
+            [("steps", f"{run.lookup('kept_step') or run.steps_done:,}" if run.steps_done else NOT_RECORDED)]
+            if not run.lookup("head")
+            else []
+        ),
         *tables.cost_table(run),
         ("device", escape(run.lookup("device") or NOT_RECORDED)),
         ("preprocessing", escape("; ".join(run.transform.describe()) if run.transform else NOT_RECORDED)),
         ("versions", escape(versions or NOT_RECORDED)),
     ]
-    return "## Training\n\n" + _table(("", ""), rows) + "\n\nconfig.toml holds every setting, report.html the curves."
+    curves = ", report.html the curves" if run.steps else ""
+    return "## Training\n\n" + _table(("", ""), rows) + f"\n\nconfig.toml holds every setting{curves}."
 
 
 def _start(run: RunData) -> str:

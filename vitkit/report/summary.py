@@ -132,7 +132,7 @@ def problems(run: RunData) -> list[str]:
             "they assume other shares of the classes than the data have, and those of rare classes may be too high."
         )
     if run.evaluation is not None:
-        counts = (run.lookup("data", "counts", run.training_split) if run.training_split else None) or {}
+        counts = run.lookup("trained_counts") or {}
         warning = recall_warning(run.evaluation, counts, run.config.balance if run.config else None)
         sentences += [warning] if warning else []
         if run.evaluation.multilabel and all(score.threshold is None for score in run.evaluation.per_class):

@@ -15,7 +15,7 @@ def cost_table(run: RunData) -> Rows:
     waits = [row["data_wait"] for row in run.speeds if row.get("data_wait") is not None]
     plan = run.lookup("plan") or {}
     image = f" at {image_size(run.architecture.image)}" if run.architecture else ""
-    return [
+    rows = [
         ("parameters", f"{run.parameters:,}" if run.parameters else NOT_RECORDED),
         ("one image", f"{mac_count(run.macs)} forward{image}" if run.macs else NOT_RECORDED),
         ("training", flop_count(flops) + ", forward and backward" if flops else NOT_RECORDED),
@@ -24,6 +24,8 @@ def cost_table(run: RunData) -> Rows:
         ("data wait", f"{percent(sum(waits) / len(waits))} of the time" if waits else NOT_RECORDED),
         ("batch", f"{plan['batch']:,} images" + _batch_split(plan) if plan.get("batch") else NOT_RECORDED),
     ]
+    # a head on frozen features has no training steps: nothing of them is missing
+    return [row for row in rows if row[1] != NOT_RECORDED] if run.lookup("head") else rows
 
 
 def _batch_split(plan: dict[str, Any]) -> str:

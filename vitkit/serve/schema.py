@@ -48,6 +48,9 @@ class ImagePrediction(BaseModel):
     label: str | None = Field(description="the most probable class")
     probability: float | None = Field(description="its probability")
     answers: list[ClassProbability] = Field(description="the most probable class first")
+    predicted: list[str] = Field(
+        default=[], description="of a multi-label model: all classes from their thresholds on, also beyond `top`"
+    )
     seen: str = Field(
         default="", description="if requested, the preprocessed image that the model sees, as a data: URL of a PNG"
     )

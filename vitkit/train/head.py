@@ -6,7 +6,9 @@ probing, then fine-tuning: Kumar et al. 2022) it was measured worse than the pap
 Shapes: n images, D features, K classes.
 """
 
+import contextlib
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,24 +24,24 @@ from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.cost import cost
 from vitkit.data.partition import Partition, stratified
-from vitkit.data.sources.dataset import Data, DataError, Split
-from vitkit.data.stateless_rng import generator
-from vitkit.errors import ConfigError
+from vitkit.data.sources.dataset import Data, Split
+from vitkit.errors import ConfigError, Interrupted
 from vitkit.model.build import Model
 from vitkit.progress import PrintLine, show_progress
 from vitkit.run_folder import RunFolder
-from vitkit.text import duration
+from vitkit.text import counted, duration
 from vitkit.train.distributed import Processes
 from vitkit.train.initial_model import initial_model
 from vitkit.train.logistic_regression import LogisticRegression, fit_logistic_regression
 from vitkit.train.objectives.labels import class_weights, restore_priors
+from vitkit.train.signals import exit_code, stop_cleanly_on_sigterm
 from vitkit.weights.save import save
 
+DEFAULT_L2 = 1e-2  # where no two images of a class allow a choice
 L2 = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # strongest first: each solution starts the next search
 DEV = 0.2  # share of the images held out for choosing among them
 MAX_IMAGES = 50_000  # more would improve a linear layer of these widths little and take minutes
 ITERATIONS, GRADIENT = 300, 1e-5  # a head is not more accurate at the last digits of the optimum
-SAMPLING = 0x4EAD  # sets these draws apart from others with the same seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,9 @@ class FittedHead:
     images: int  # it was fitted on
     l2: float
     accuracy: float | None  # on the images held out for choosing l2; None where images have several labels
-    loss: float
+    loss: float | None
+    class_weights: Tensor | None  # (K,) of the loss
+    failures: Mapping[str, str]  # images that could not be decoded, with the reasons
 
     def apply_to(self, model: Model) -> None:
         """Copy the layer into the model's head."""
@@ -62,8 +66,8 @@ class FittedHead:
             logits.bias.copy_(self.bias)
 
     def describe(self) -> str:
-        held_out = "" if self.accuracy is None else f", {self.accuracy:.1%} top-1 on images held out from it"
-        return f"linear, fitted on the features of {self.images:,} images (l2 {self.l2:g}){held_out}"
+        chosen = "" if self.accuracy is None else f", {self.accuracy:.1%} top-1 on the {DEV:.0%} of them that chose it"
+        return f"linear, fitted on the features of {counted(self.images, 'image')} (l2 {self.l2:g}{chosen})"
 
 
 def decide_start(config: Fit, device: torch.device) -> Fit:
@@ -99,14 +103,18 @@ def train_head(
             max_failed=config.max_failed,
             progress=show_progress,
         )
-        with devices.use_threads(threads):
+        print_line("input", extract.transform.description)
+        with devices.use_threads(threads), _kept_features():
             fitted = fit_head(extract, splits.train, config)
             fitted.apply_to(model)
-            weights = class_weights(splits.train.labels, len(data.classes), config.balance)
-            if config.priors == "data" and weights is not None:
-                restore_priors(model.head, weights)
+            if config.priors == "data" and fitted.class_weights is not None:
+                restore_priors(model.head, fitted.class_weights)
             fine_tuning = _seconds_of_fine_tuning(model, device, config, len(splits.train))
         print_line("head", f"{fitted.describe()}, in {duration(time.monotonic() - began)}")
+        for image, reason in fitted.failures.items():
+            folder.log("left-out", 0, image=image, reason=reason)
+        found = {name: getattr(fitted, name) for name in ("images", "l2", "accuracy", "loss")}
+        folder.log("head", 0, **found)
         folder.write_config(config)
         folder.add_to_record(
             settings=toml.to_tables(config),
@@ -117,12 +125,25 @@ def train_head(
             split=splits.held_out,
             parameters=cost(model.config).parameters,
             macs=cost(model.config).macs,
-            head={name: getattr(fitted, name) for name in ("images", "l2", "accuracy", "loss")},
+            head=found,
             fine_tuning_seconds=round(fine_tuning, 1),
         )
         save(model.cpu().eval(), folder.path)
 
     processes.on_rank_zero(train)
+
+
+@contextlib.contextmanager
+def _kept_features() -> Iterator[None]:
+    """Say how to continue after Ctrl-C or SIGTERM: features that were computed are cached."""
+    try:
+        with stop_cleanly_on_sigterm():
+            yield
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(
+            "stopped; the features computed so far are cached, and the same command continues from there",
+            exit_code(stopped),
+        ) from None
 
 
 def _seconds_of_fine_tuning(model: Model, device: torch.device, config: Fit, images: int) -> float:
@@ -143,8 +164,8 @@ def fit_head(extract: FeatureExtractor, split: Split, config: Fit) -> FittedHead
     """Compute the features of the split's images and fit a head with as many classes as the model has."""
     classes, seed = extract.model.config.classes, config.seed
     if len(split) > MAX_IMAGES:
-        chosen = generator(seed, SAMPLING).permutation(len(split))[:MAX_IMAGES]
-        split = split.select(np.sort(chosen))
+        _, chosen = stratified(split.labels, MAX_IMAGES / len(split), seed)
+        split = split.select(chosen)
     features = extract(split)
     values, labels = features.values, features.labels
     weights = class_weights(labels, classes, config.balance)
@@ -162,21 +183,23 @@ def fit_head(extract: FeatureExtractor, split: Split, config: Fit) -> FittedHead
         )
 
     rest, dev = stratified(labels, DEV, seed, features.groups)  # copies of an image stay on one side
-    if not len(rest) or not len(dev):
-        raise DataError(
-            f"{len(values)} images, no two of a class, are too few to hold some out for fitting a head.",
-            try_="more images, or --set start=full",
-        )
     trials: list[tuple[float, float, float | None]] = []  # loss, l2, accuracy
     regression: LogisticRegression | None = None
-    for l2 in L2:
+    for l2 in L2 if len(dev) else ():
         regression = fit(rest, l2, regression)
         loss, accuracy = _validate(regression, values[dev], labels[dev])
         trials.append((loss, l2, accuracy))
-    loss, l2, accuracy = min(trials, key=lambda trial: trial[0])
+    best_loss, l2, accuracy = min(trials, key=lambda trial: trial[0]) if trials else (None, DEFAULT_L2, None)
     weight, bias = fit(slice(None), l2).linear_layer(classes)
     return FittedHead(
-        weight=weight.float().cpu(), bias=bias.float().cpu(), images=len(values), l2=l2, accuracy=accuracy, loss=loss
+        weight=weight.float().cpu(),
+        bias=bias.float().cpu(),
+        images=len(values),
+        l2=l2,
+        accuracy=accuracy,
+        loss=best_loss,
+        class_weights=weights,
+        failures=features.failures,
     )
 
 

@@ -44,7 +44,11 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "data": Path(config.data).name,
             "objective": config.objective,
             "recipe": config.recipe,
-            "trained": "head" if config.start == "head" else "all",
+            "trained": "head"
+            if config.start == "head" or config.freeze == -1
+            else "upper layers"
+            if config.freeze
+            else "all",
             "multilabel": multilabel,
             **({"balance": config.balance, "priors": config.priors} if config.balance else {}),
             "weights": config.weights if (path := local_path(config.weights)) is None else path.name,

@@ -209,12 +209,17 @@ class TrainingLoop:
             for key, reason in gathered.items():
                 if key not in self.failed_images:
                     self.failed_images.add(key)
-                    self._log("left-out", step, picture=key, reason=reason)
+                    self._log("left-out", step, image=key, reason=reason)
         if len(self.failed_images) > allowed_failures(len(split), self.config.max_failed):
             raise too_many_failures(len(self.failed_images), len(split), self.config.max_failed)
 
     def _logged_failures(self) -> set[str]:
-        return {str(line["picture"]) for line in self.folder.metrics() if line["kind"] == "left-out"}
+        # "picture": as vitkit 0.1.0 wrote it
+        return {
+            line["image"] if "image" in line else line["picture"]
+            for line in self.folder.metrics()
+            if line["kind"] == "left-out"
+        }
 
     def _validate(self) -> bool:
         """Score the EMA weights, or the weights where there is no EMA; return whether a checkpoint must keep them."""

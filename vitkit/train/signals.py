@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -50,3 +52,29 @@ class StopRequest:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or number
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM as an exception; like Ctrl-C, no handler of errors catches it."""
+
+
+@contextmanager
+def stop_cleanly_on_sigterm() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM, as schedulers send it, so that half-written files are removed as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
+        yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def exit_code(stopped: KeyboardInterrupt) -> int:
+    """Return 128 plus the number of the signal, as shells do."""
+    return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)

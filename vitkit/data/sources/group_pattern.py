@@ -10,6 +10,8 @@ from vitkit.data.sources.dataset import Data, DataError
 from vitkit.errors import ConfigError
 from vitkit.text import counted
 
+GROUP_COLUMN = "group"  # recognised by itself
+
 
 def group_by_pattern(data: Data, pattern: str) -> Data:
     """Return the data with a group for each text that the regular expression matches in the names of the images.

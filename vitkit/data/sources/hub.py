@@ -7,7 +7,7 @@ from typing import Any
 
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError
-from vitkit.data.sources.group_pattern import group_note
+from vitkit.data.sources.group_pattern import GROUP_COLUMN, group_note
 from vitkit.data.sources.image_files import no_label_column_note
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
 from vitkit.text import few
@@ -57,6 +57,7 @@ def open_hub(name: str, *, label: str | None = None, group: str | None = None) -
             expected="train, val, test and their usual spellings",
             found=few(list(splits)),
         )
+    group = group or (GROUP_COLUMN if GROUP_COLUMN in features else None)
     multilabel = chosen is not None and _is_list(datasets, features[chosen])
     raw_splits = {}
     for split, known in canonical.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
-from vitkit.data.sources.group_pattern import group_note
+from vitkit.data.sources.group_pattern import GROUP_COLUMN, group_note
 from vitkit.data.sources.image_files import FileImages, no_label_column_note
 from vitkit.data.sources.manifest_paths import complete_paths
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
@@ -23,7 +23,6 @@ from vitkit.text import counted, few, printable
 PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
 LABEL_COLUMNS = ("label", "class", "target", "category")
 MULTILABEL_COLUMNS = ("labels", "tags")
-GROUP_COLUMN = "group"  # recognised by itself
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 MAX_LABEL = 60  # characters of a label, maybe a caption, that a note shows
 

@@ -33,7 +33,8 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None, group
     `group` names the column of a manifest whose images belong together, or is a regular expression for their paths.
     """
     data = _open(source, label, group)
-    if group is None or any(split.groups is not None for split in data.splits.values()):
+    has_columns = os.fspath(source).startswith(PREFIX) or os.fspath(source).lower().endswith(ENDINGS)
+    if group is None or (has_columns and any(split.groups is not None for split in data.splits.values())):
         return data
     return group_by_pattern(data, group)
 
