@@ -25,6 +25,7 @@ from vitkit.cli.main import main
 from vitkit.config import toml
 from vitkit.data.groups import restore
 from vitkit.data.sources.open import open_data
+from vitkit.devices import pick_device
 from vitkit.errors import VitkitError
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.held_out import data_to_score
@@ -32,7 +33,8 @@ from vitkit.report.page import write_report
 from vitkit.run_folder import RunFolder
 from vitkit.run_schema import DataRecord, RunJson
 from vitkit.stored_json import DEEPEST
-from vitkit.train.checkpoint import TrainState, keep_only
+from vitkit.train.checkpoint import TrainState, intact_checkpoint, keep_only
+from vitkit.train.distributed import Processes
 from vitkit.train.initial_model import restored_model
 from vitkit.weights.run_checkpoints import CheckpointRecord, complete_checkpoints, read_record
 
@@ -277,6 +279,8 @@ def test_a_folder_that_only_looks_like_a_checkpoint_is_left_alone(run: Path):
     keep_only(run / "checkpoints", [3])
     assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-00000003", "step-abc"]
     assert (other / "record.json").is_file()
+    _, [warning] = intact_checkpoint(run / "checkpoints", Processes(pick_device("cpu")))
+    assert warning == f"{other} has no name of a checkpoint; it is left alone"
 
 
 def test_keys_that_a_newer_version_may_add_are_no_error_where_they_change_nothing(run: Path):

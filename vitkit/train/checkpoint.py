@@ -154,7 +154,8 @@ def _checksums(saving: Path, processes: Processes) -> dict[str, FileChecksum]:
 
 def intact_checkpoint(folder: Path, processes: Processes) -> tuple[Path, list[str]]:
     """Return the latest checkpoint whose files are as they were written, and a warning for each later one."""
-    warnings: list[str] = []
+    others = sorted(set(folder.glob("step-*")) - set(named_checkpoints(folder)))
+    warnings = [f"{path} has no name of a checkpoint; it is left alone" for path in others]
     for path in reversed(complete_checkpoints(folder)):
         try:
             problem = damage(path, read_record(path, RunError), processes.rank, processes.world_size)
