@@ -21,7 +21,7 @@ from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
 from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record
 from vitkit.data.fingerprint import FingerprintCache
-from vitkit.data.groups import KeptTogether, compared_splits, keep_together, looks_for_copies, record_of, restore
+from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
 from vitkit.data.label_check import label_warnings
 from vitkit.data.loader import TooManyFailures, advised_max_failed
 from vitkit.data.partition import Partition, fingerprint, partition
@@ -125,7 +125,7 @@ def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
     """Return the contents of the images that the run uses: in full where copies were looked for, else in samples."""
     labels = config.objective == "labels"
     splits = compared_splits(data) if labels else [training_split(data)]
-    hashed = labels and looks_for_copies(data, config.duplicates) and FingerprintCache().table is not None
+    hashed = labels and should_find_copies(data, config.duplicates) and FingerprintCache().table is not None
     return contents_record(data, splits, "bytes" if hashed else "sample", _reading(processes))
 
 

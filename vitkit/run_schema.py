@@ -11,12 +11,14 @@ from vitkit.stored_json import Error, conform, parse_json
 MOST_LINE = 1 << 20  # bytes of a line of metrics.jsonl
 
 
-class DataRecord(TypedDict, total=False):
+_ImageCounts = TypedDict("_ImageCounts", {"pictures": dict[str, int]}, total=False)  # noqa: UP013
+
+
+class DataRecord(_ImageCounts, total=False):
     name: str
     kind: str
     classes: int
     notes: list[str]
-    pictures: dict[str, int]
     fingerprint: str
     counts: dict[str, dict[str, int]]
     contents: ContentsRecord  # runs of earlier versions have none
@@ -89,11 +91,10 @@ class _SkippedImage(MetricsLine):
     reason: str
 
 
-class _SkippedPicture(MetricsLine):
-    """The same, as vitkit 0.1.0 wrote it."""
-
-    picture: str
-    reason: str
+# as vitkit 0.1.0 wrote it
+_OldSkippedImage = TypedDict(  # noqa: UP013
+    "_OldSkippedImage", {"kind": str, "step": int, "picture": str, "reason": str}
+)
 
 
 class _RollBack(MetricsLine):
@@ -101,7 +102,7 @@ class _RollBack(MetricsLine):
     what: str
 
 
-_OTHER_LINES: dict[str, Any] = {"left-out": _SkippedImage | _SkippedPicture, "rolled-back": _RollBack}
+_OTHER_LINES: dict[str, Any] = {"left-out": _SkippedImage | _OldSkippedImage, "rolled-back": _RollBack}
 
 
 def parse_metrics_line(text: str, origin: str, error: Error) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class ContentsRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Reading:
-    """How images are read: in threads, and by all ranks together."""
+    """The threads and ranks that share the reading of images."""
 
     workers: int = 4
     rank: int = 0
@@ -73,7 +73,7 @@ def _rows(split: Split, compared: Compared, reading: Reading) -> NDArray[np.uint
             some = own[start : start + CHUNK]
             known = _cached(split, some, cache)
             unknown = [index for index in some if index not in known]
-            read = pool.map(_sample if cache is None else _whole, [split] * len(unknown), unknown)
+            read = pool.map(_sample if cache is None else _hash_of_bytes, [split] * len(unknown), unknown)
             known.update(zip(unknown, read, strict=True))
             for row, index in enumerate(some, start):
                 mine[row] = np.frombuffer(known[index], np.uint8)
@@ -99,7 +99,7 @@ def _cached(split: Split, indices: Sequence[int], cache: FingerprintCache | None
     return {index: contents[key] for index, key in identities.items() if key in contents}
 
 
-def _whole(split: Split, index: int) -> bytes:
+def _hash_of_bytes(split: Split, index: int) -> bytes:
     try:
         return bytes.fromhex(content_hash(split.read(index)))
     except DataError:
@@ -109,7 +109,7 @@ def _whole(split: Split, index: int) -> bytes:
 def _sample(split: Split, index: int) -> bytes:
     sample = getattr(split.store, "sample", None)
     if sample is None:
-        return _whole(split, index)
+        return _hash_of_bytes(split, index)
     try:
         return hashlib.blake2b(sample(int(split.rows[index])), digest_size=HASH).digest()
     except OSError:

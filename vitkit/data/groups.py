@@ -65,7 +65,7 @@ def keep_together(data: Data, *, duplicates: Duplicates = "auto", **reading: Any
     names = compared_splits(data)
     splits = [data.splits[name] for name in names]
     images = sum(map(len, splits))
-    ignored = not looks_for_copies(data, duplicates)
+    ignored = not should_find_copies(data, duplicates)
     copies = Copies.none(images) if ignored else Copies.of(read_fingerprints(splits, **reading))
     train = splits[0]
     groups, apart = group_copies(train, copies)
@@ -87,7 +87,7 @@ def keep_together(data: Data, *, duplicates: Duplicates = "auto", **reading: Any
     return KeptTogether(result, tuple(lines))
 
 
-def looks_for_copies(data: Data, duplicates: Duplicates) -> bool:
+def should_find_copies(data: Data, duplicates: Duplicates) -> bool:
     images = sum(len(data.splits[name]) for name in compared_splits(data))
     return duplicates == "together" or (duplicates == "auto" and images <= MOST_IMAGES)
 

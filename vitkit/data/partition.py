@@ -19,7 +19,7 @@ from vitkit.text import few
 
 
 class HeldOutRecord(TypedDict, total=False):
-    """How the images to test on were held out, in the record of a run."""
+    """The part of a run's record that says which images were held out for testing."""
 
     source: Required[str]
     share: Required[float]

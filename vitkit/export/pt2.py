@@ -23,7 +23,7 @@ _ENTRIES = re.compile(
 )
 
 
-class _Config(TypedDict, total=False):
+class _TensorsConfig(TypedDict, total=False):
     config: dict[str, dict[str, Any]]
 
 
@@ -44,7 +44,7 @@ def refuse_pickles(path: Path) -> None:
                     or (name.endswith("model.pt") and entry.file_size)
                     or (
                         name.endswith("_config.json")
-                        and _pickled(parse_json(archive.read(entry), _Config, name, error=WeightsError))
+                        and _pickled(parse_json(archive.read(entry), _TensorsConfig, name, error=WeightsError))
                     )
                 ):
                     raise WeightsError(
@@ -57,5 +57,5 @@ def refuse_pickles(path: Path) -> None:
         raise WeightsError(f"{path} is damaged: {error}") from error
 
 
-def _pickled(config: _Config) -> bool:
+def _pickled(config: _TensorsConfig) -> bool:
     return any(entry.get("use_pickle", True) for entry in config.get("config", {}).values())

@@ -39,7 +39,7 @@ KNOWN = allow(
 )
 
 
-class _Config(TypedDict, total=False):
+class _TransformersConfig(TypedDict, total=False):
     """The part of config.json that is read."""
 
     model_type: str
@@ -56,7 +56,9 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def load(checkpoint: Checkpoint) -> LoadedWeights:
-    settings = conform(checkpoint.config, _Config, f"config.json of {checkpoint.origin}", error=WeightsError)
+    settings = conform(
+        checkpoint.config, _TransformersConfig, f"config.json of {checkpoint.origin}", error=WeightsError
+    )
     checkpoint = replace(checkpoint, config=settings)
     kind = settings.get("model_type", "vit")
     if kind != "vit":

@@ -28,7 +28,7 @@ TENSOR_PREFIXES = (WEIGHTS, "average.model.")  # the EMA weights come last and r
 
 
 class FileChecksum(TypedDict):
-    """What a file of a checkpoint is recognised by; CRC-32 finds every flipped bit, at some GB per second."""
+    """The size and CRC-32 of a file of a checkpoint; CRC-32 finds every flipped bit, at some GB per second."""
 
     bytes: int
     crc32: int
