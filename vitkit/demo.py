@@ -43,7 +43,7 @@ def demo(out: Path | None, output: TextIO) -> Path:
     _heading(output, "3 of 3", f"fit the classes: vitkit fit {NAME} --recipe demo_fit --weights {pretrained}")
     _run({"recipe": "demo_fit", "weights": str(pretrained), "out": str(classifier)}, output)
 
-    evaluation = Evaluation.from_json((classifier / EVALUATION).read_text(encoding="utf-8"))
+    evaluation = Evaluation.read(classifier / EVALUATION)
     _heading(output, "done", f"in {duration(time.monotonic() - started)}")
     lines = {
         "score": f"{evaluation.headline.value:.1%} of {evaluation.images:,} test images classified correctly "

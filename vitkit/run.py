@@ -19,7 +19,9 @@ from vitkit.config import toml
 from vitkit.config.recipes import RECIPES
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
-from vitkit.data.groups import KeptTogether, keep_together, record_of, restore
+from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record
+from vitkit.data.fingerprint import FingerprintCache
+from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
 from vitkit.data.label_check import label_warnings
 from vitkit.data.loader import TooManyFailures, advised_max_failed
 from vitkit.data.partition import Partition, fingerprint, partition
@@ -39,8 +41,8 @@ from vitkit.progress import PrintLine, no_progress, show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
 from vitkit.report.usage import shell_commands
-from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, REPORT, RunError, RunFolder
-from vitkit.text import counted, duration
+from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, RECORD, REPORT, RunError, RunFolder
+from vitkit.text import counted, duration, few
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
@@ -89,7 +91,8 @@ def _start(resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: T
             folder = processes.on_rank_zero(lambda: RunFolder.create(path)) or RunFolder(path)
             held.callback(folder.close)
             try:
-                processes.on_rank_zero(lambda: _write_record(config, kept, folder, reason, command))
+                contents = _contents(config, kept.data, processes)
+                processes.on_rank_zero(lambda: _write_record(config, kept, contents, folder, reason, command))
                 splits = _train(config, kept, folder, processes, print_line, reason)
             except BaseException as error:
                 if processes.is_rank_zero:
@@ -118,13 +121,28 @@ def _keep_together(config: Fit, data: Data, processes: Processes) -> KeptTogethe
     )
 
 
-def _write_record(config: Fit, kept: KeptTogether, folder: RunFolder, reason: str, command: str) -> None:
+def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
+    """Return the contents of the images that the run uses: in full where copies were looked for, else in samples."""
+    labels = config.objective == "labels"
+    splits = compared_splits(data) if labels else [training_split(data)]
+    hashed = labels and should_find_copies(data, config.duplicates) and FingerprintCache().table is not None
+    return contents_record(data, splits, "bytes" if hashed else "sample", _reading(processes))
+
+
+def _reading(processes: Processes) -> Reading:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
+    return Reading(cores() // here, processes.rank, processes.world_size, processes.gather)
+
+
+def _write_record(
+    config: Fit, kept: KeptTogether, contents: ContentsRecord, folder: RunFolder, reason: str, command: str
+) -> None:
     folder.write_config(config)
     folder.add_to_record(
         command=command,
         started=_now(),
         recipe_reason=reason,
-        data=_describe_data(kept.data),
+        data={**_describe_data(kept.data), "contents": contents},
         together=record_of(kept),
         asked=toml.to_tables(config),
         settings=toml.to_tables(config),
@@ -151,7 +169,7 @@ def resume(path: Path, output: TextIO, *, device: str | None = None, workers: in
                     more=f"vitkit fit DATA --weights {path}",
                 )
             data = open_data(config.data, label=config.label)
-            _check_data(data, folder)
+            _check_data(data, folder, processes, print_line)
             record = folder.record()
             kept = restore(data, record.get("together"))
             try:
@@ -348,13 +366,29 @@ def _describe_unseen(config: Fit, data: Data, test: Split, evaluation: Evaluatio
     return " not used in training" if compared else "; copies of training images may be among them"
 
 
-def _check_data(data: Data, folder: RunFolder) -> None:
-    expected = folder.record().get("data", {}).get("fingerprint")
+def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> None:
+    """Raise if images, classes or contents of images are not those that the run was started with."""
+    record = folder.record().get("data", {})
+    expected = record.get("fingerprint")
     if expected is not None and expected != fingerprint(data, training_split(data)):
         raise RunError(
             f"{data.name} is not what {folder.path} was started with: images or classes have changed.",
             try_="restore the data, or start a new run",
         )
+    contents: ContentsRecord | None = record.get("contents")
+    if contents is None:  # of an earlier version
+        return
+    if changed := changed_images(data, contents, _reading(processes)):
+        raise RunError(
+            f"{data.name} is not what {folder.path} was started with: the content of {counted(len(changed), 'image')} "
+            "has changed, under the same name.",
+            such_as=few(changed),
+            try_="restore these images, or start a new run",
+            or_=f'remove "contents" from "data" in {folder.path / RECORD} to go on with the images as they are; the '
+            "result is then that of neither",
+        )
+    images = sum(len(data.splits[name]) for name in contents["splits"] if name in data.splits)
+    print_line("unchanged", f"{counted(images, 'image')}: {UNSEEN[contents['compared']]}")
 
 
 def _line_printer(processes: Processes, output: TextIO) -> PrintLine:

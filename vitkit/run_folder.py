@@ -7,6 +7,7 @@ evaluation.json, report.html, README.md                      checkpoints/    sta
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from vitkit.atomic import lock, write_text
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError, VitkitError
+from vitkit.run_schema import MOST_LINE, RunJson, line_name, parse_metrics_line
+from vitkit.stored_json import read_json
 from vitkit.text import binary_size
 from vitkit.weights.bundled import local_path
 from vitkit.weights.run_checkpoints import CHECKPOINTS
@@ -139,12 +142,10 @@ class RunFolder:
 
     def record(self) -> dict[str, Any]:
         try:
-            content: dict[str, Any] = json.loads((self.path / RECORD).read_text(encoding="utf-8"))
+            content: dict[str, Any] = read_json(self.path / RECORD, RunJson, error=ConfigError, most=toml.MOST_RECORD)
             return content
         except FileNotFoundError:
             return {}
-        except ValueError as error:
-            raise ConfigError(f"{self.path / RECORD} is damaged: {error}") from error
 
     def add_to_record(self, **entries: Any) -> None:
         text = json.dumps({**self.record(), **entries}, indent=2)  # ASCII: file names need not be text
@@ -165,18 +166,25 @@ class RunFolder:
             os.fsync(self._metrics.fileno())
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of metrics.jsonl; a last line that a kill cut short is left out."""
+        """Yield the lines of metrics.jsonl; a last line that a kill cut short is left out, another one is an error."""
+        path, cut = self.path / METRICS, False
         try:
-            text = (self.path / METRICS).read_text(encoding="utf-8", errors="replace")
+            file = path.open(encoding="utf-8", errors="replace", newline="\n")
         except FileNotFoundError:
             return
-        for line in text.removesuffix("\n").split(
-            "\n"
-        ):  # splitlines() would also split at characters that names may hold
-            try:
-                yield json.loads(line)
-            except ValueError:
-                return
+        with file:
+            for number in itertools.count(1):
+                line = file.readline(MOST_LINE)
+                if not line:
+                    return
+                cut = not line.endswith("\n")
+                try:
+                    yield parse_metrics_line(line, line_name(path, number), RunError)
+                except RunError as error:
+                    if cut and len(line) < MOST_LINE:
+                        return
+                    error.add(try_="remove that line; the model does not depend on it")
+                    raise
 
     def truncate_metrics(self, step: int, skipped: Collection[int] = ()) -> None:
         """Drop the metrics after the checkpoint of this step: training computes and logs those steps again.

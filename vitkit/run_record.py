@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from vitkit.evaluate.evaluation import Evaluation
 from vitkit.model.config import ModelConfig, from_dict
 from vitkit.model.variants import name_of
 from vitkit.run_folder import EVALUATION, MODEL, REPORT, RunError, RunFolder
+from vitkit.stored_json import read_json
 from vitkit.text import counted, image_size
+from vitkit.weights.native import ModelRecord
 
 
 class RunRecord(os.PathLike[str]):
@@ -40,7 +41,7 @@ class RunRecord(os.PathLike[str]):
     def evaluation(self) -> Evaluation | None:
         """The score at the end of training, on images that were held out of it; None if there is none yet."""
         path = self._folder.path / EVALUATION
-        return Evaluation.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return Evaluation.read(path) if path.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the training log, a dictionary for each line of metrics.jsonl, for a table or a plot."""
@@ -54,8 +55,8 @@ class RunRecord(os.PathLike[str]):
         if not folder.finished:
             return ["incomplete"]
         facts: list[str] = []
-        with contextlib.suppress(OSError, ValueError, KeyError):  # a damaged record shall not break a repr
-            model = json.loads((folder.path / MODEL).read_text(encoding="utf-8"))["model"]
+        with contextlib.suppress(OSError, ValueError):  # a damaged record shall not break a repr
+            model = read_json(folder.path / MODEL, ModelRecord)["model"]
             facts.append(describe_config(from_dict(model)))
             if (evaluation := self.evaluation) is not None:
                 name = "mean average precision" if evaluation.multilabel else "top-1"

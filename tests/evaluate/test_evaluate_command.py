@@ -297,4 +297,4 @@ def test_a_damaged_record_is_an_error(run: Path, partitioned: Path, capsys: pyte
     (run / "run.json").write_text('{"split": {"source": "all"}}')
     with pytest.raises(SystemExit, match="2"):
         evaluate(run, partitioned)
-    assert "does not record which images" in capsys.readouterr().err
+    assert "run.json is damaged: split.fingerprint is missing" in capsys.readouterr().err

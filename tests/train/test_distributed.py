@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -155,6 +156,21 @@ def test_two_processes_resume_a_checkpoint_of_one(parallel: str, runs: Runs, tmp
     config.write_text(config.read_text().replace('parallel = "auto"', f'parallel = "{parallel}"'))
     assert_clean(torchrun("resume", str(run)))
     assert_close(run, runs.single())
+
+
+def test_a_damaged_shard_of_one_rank_takes_both_to_the_checkpoint_before(runs: Runs, tmp_path: Path):
+    complete = runs.distributed("fsdp")
+    run = shutil.copytree(complete, tmp_path / "run")
+    for name in ("model.json", "model.safetensors", "report.html"):
+        (run / name).unlink()
+    [shard] = (run / "checkpoints" / f"step-{STEPS:08d}").glob("shard-00002-*")
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    done = torchrun("resume", str(run))
+    assert_clean(done)
+    assert f"({shard.name} is not as it was written)" in " ".join(done.stdout.split())
+    assert same_tensors(weights(run), weights(complete))
 
 
 @pytest.mark.slow

@@ -265,7 +265,7 @@ def test_a_record_that_does_not_match_its_weights_is_refused(tmp_path: Path):
         (record.replace('"labels": null', '"labels": ["a"]'), "names 1 classes"),
         (record.replace('"crop": 1.0', '"crop": 7'), "crop=7"),
         (record[:50], "is not JSON"),
-        ("[1]", "should hold a JSON object"),
+        ("[1]", "it should be an object, not [1]"),
     ]:
         (tmp_path / "run" / "model.json").write_text(bad)
         assert message in error_of(tmp_path / "run")

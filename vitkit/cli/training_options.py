@@ -1,6 +1,5 @@
 """The options that `fit` and `pretrain` share, and how they become the settings of a run."""
 
-import json
 import os
 import shlex
 import sys
@@ -115,7 +114,9 @@ def log_stream(as_json: bool) -> TextIO:
 
 def print_result(verb: str, run: Path, as_json: bool) -> None:
     """Print the run folder, the report and the evaluation as JSON, where asked for and on rank zero."""
+    from vitkit.evaluate.evaluation import MOST_BYTES
     from vitkit.run_folder import EVALUATION
+    from vitkit.stored_json import read_json
 
     if not as_json or os.environ.get("RANK", "0") != "0":
         return
@@ -125,6 +126,6 @@ def print_result(verb: str, run: Path, as_json: bool) -> None:
         {
             "run": str(run),
             "report": str(run / "report.html"),
-            "evaluation": json.loads(evaluation.read_text(encoding="utf-8")) if evaluation.is_file() else None,
+            "evaluation": read_json(evaluation, dict[str, Any], most=MOST_BYTES) if evaluation.is_file() else None,
         },
     )

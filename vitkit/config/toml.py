@@ -3,33 +3,46 @@
 No key is ignored: one that no field has is an error that suggests the nearest name.
 """
 
-import json
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
 from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
+from vitkit.stored_json import conform, read_bytes, read_json
 
 # by the run itself, when it starts
 DECIDED = ("steps", "epochs", "schedule.warmup", "micro", "precision", "start", "recompute", "compile")
 OPTIMIZERS: dict[str, type[SGD | Adam | AdamW]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+
+MOST_RECORD = 1 << 28  # bytes of run.json: it names the groups of millions of images
+
+
+class _Asked(TypedDict):
+    asked: dict[str, Any]
+    settings: dict[str, Any]
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read a TOML file, or the config.toml of a run folder, as nested tables without validation."""
     path = path / "config.toml" if path.is_dir() else path
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
-    except OSError as error:
+        text = read_bytes(path, error=ConfigError).decode("utf-8-sig")  # some editors begin a file with such a mark
+        tables: dict[str, Any] = conform(tomllib.loads(text), dict[str, Any], str(path), error=ConfigError)
+        return tables
+    except FileNotFoundError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError(f"{path} is damaged: it is nested too deeply.") from error
+    except ConfigError:
+        raise
+    except ValueError as error:  # also of an integer with thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
@@ -41,10 +54,10 @@ def read_for_new_run(path: Path) -> dict[str, Any]:
     tables = read(path)
     record = (path if path.is_dir() else path.parent) / "run.json"
     try:
-        content = json.loads(record.read_text(encoding="utf-8"))
-        asked, decided = _flat(content["asked"]), _flat(content["settings"])
-    except (OSError, ValueError, KeyError):  # not of a run, or of a version that did not record it
+        content = read_json(record, _Asked, most=MOST_RECORD)
+    except (OSError, ValueError):  # not of a run, or of a version that did not record it
         return tables
+    asked, decided = _flat(content["asked"]), _flat(content["settings"])
     current = _flat(tables)
     changed = {key for key in DECIDED if current.get(key) != decided.get(key)}
     if changed & {"steps", "epochs"}:
@@ -52,9 +65,11 @@ def read_for_new_run(path: Path) -> dict[str, Any]:
     for key in DECIDED:
         if key not in changed:
             *parents, last = key.split(".")
-            table = tables
+            table: Any = tables
             for name in parents:
                 table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                continue  # the validation names it
             table.pop(last, None)
             if key in asked:
                 table[last] = asked[key]
@@ -140,7 +155,9 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError as error:
+        raise ConfigError(f"the value {text[:60]}… is nested too deeply") from error
+    except ValueError:
         return {"True": True, "False": False}.get(text.strip(), text)  # as Python writes them
 
 
@@ -203,7 +220,7 @@ _INSIDE = {
 
 
 def _optimizer(tables: Any) -> Any:
-    if not isinstance(tables, Mapping) or tables.get("kind", "sgd") not in OPTIMIZERS:
+    if not isinstance(tables, Mapping) or tables.get("kind", "sgd") not in [*OPTIMIZERS]:
         raise ConfigError(
             f"optimizer = {tables!r} is not known",
             try_='[optimizer] kind = "adamw", or --set optimizer.kind=adamw',
@@ -234,6 +251,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return _tuple(arguments, value, where)
     if origin is Mapping and isinstance(value, Mapping):
         return dict(value)
+    if hint in (int, float) and isinstance(value, int) and abs(value) >= _WIDEST:
+        raise ConfigError(f"{where} has a number of {len(str(value))} digits, which is too large")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool) == isinstance(value, bool):
@@ -241,6 +260,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     raise ConfigError(f"{where} = {value!r} should be {_TYPE_NAMES.get(hint, 'a table')}")
 
 
+_WIDEST = 2**128  # floats can hold integers under it
 _TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 

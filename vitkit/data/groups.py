@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,17 @@ class Leak(IntEnum):
     IDENTICAL = 3  # it has the same bytes as a training image
 
 
+class ColumnRecord(TypedDict):
+    images: str  # a number for each image, as `_encode` writes them
+    fingerprint: str  # of the split
+
+
+class TogetherRecord(TypedDict, total=False):
+    lines: list[tuple[str, str]]
+    groups: dict[str, ColumnRecord]
+    leaked: dict[str, ColumnRecord]
+
+
 @dataclass(frozen=True)
 class KeptTogether:
     data: Data  # with groups and leaks
@@ -51,10 +62,10 @@ def keep_together(data: Data, *, duplicates: Duplicates = "auto", **reading: Any
     """
     training = training_split(data)
     # all images are counted in one order: the training split's, then those that are scored or validated on
-    names = [training, *(name for name in data.splits if name != training and name in _compared(data))]
+    names = compared_splits(data)
     splits = [data.splits[name] for name in names]
     images = sum(map(len, splits))
-    ignored = duplicates == "ignore" or (duplicates == "auto" and images > MOST_IMAGES)
+    ignored = not should_find_copies(data, duplicates)
     copies = Copies.none(images) if ignored else Copies.of(read_fingerprints(splits, **reading))
     train = splits[0]
     groups, apart = group_copies(train, copies)
@@ -76,12 +87,18 @@ def keep_together(data: Data, *, duplicates: Duplicates = "auto", **reading: Any
     return KeptTogether(result, tuple(lines))
 
 
-def _compared(data: Data) -> set[str | None]:
-    """Return the splits besides that of training which a run uses."""
+def should_find_copies(data: Data, duplicates: Duplicates) -> bool:
+    images = sum(len(data.splits[name]) for name in compared_splits(data))
+    return duplicates == "together" or (duplicates == "auto" and images <= MOST_IMAGES)
+
+
+def compared_splits(data: Data) -> list[str]:
+    """Return the splits that a run uses, that of training first."""
+    training = training_split(data)
     names: set[str | None] = {validation_split(data)}
     with contextlib.suppress(DataError):
         names.add(scoring_split(data))
-    return names
+    return [training, *(name for name in data.splits if name != training and name in names)]
 
 
 def leak_warning(name: str, split: Split) -> str:
@@ -174,7 +191,13 @@ def restore(data: Data, record: Mapping[str, Any] | None) -> KeptTogether:
         for column in columns:
             entry = record.get(column, {}).get(name)
             if entry is not None and entry["fingerprint"] == fingerprint(data, name):
-                columns[column] = _decode(entry["images"], len(split))
+                try:
+                    columns[column] = _decode(entry["images"], len(split))
+                except (ValueError, zlib.error) as error:
+                    raise DataError(
+                        f"the record of the run is damaged: together.{column}.{name} cannot be read: {error}.",
+                        try_="run.json from a copy of the run folder, or a new run",
+                    ) from error
         leaked = columns[LEAKED]
         splits[name] = replace(
             split, groups=columns[GROUPS], leaked=None if leaked is None else leaked.astype(np.uint8)
@@ -190,7 +213,9 @@ def _encode(values: NDArray[Any]) -> str:
 
 
 def _decode(text: str, count: int) -> NDArray[np.int64]:
-    steps = np.frombuffer(zlib.decompress(base64.b85decode(text)), "<i4").astype(np.int64)
-    if len(steps) != count:
-        raise ValueError(f"{len(steps):,} numbers for {count:,} images")
+    expected = count * np.dtype("<i4").itemsize
+    content = zlib.decompressobj().decompress(base64.b85decode(text), expected + 1)  # a few bytes can hold gigabytes
+    if len(content) != expected:
+        raise ValueError(f"other numbers than those of {count:,} images")
+    steps = np.frombuffer(content, "<i4").astype(np.int64)
     return np.cumsum(steps) - 1

@@ -20,6 +20,7 @@ from PIL import Image
 
 from vitkit.data.decode import decode, only_decode_errors
 from vitkit.errors import DecodeError
+from vitkit.stored_json import parse_json
 
 VERSION = 2  # of the cached records; a new number starts a new cache
 
@@ -113,7 +114,7 @@ class ImageInfoCache:
         try:
             with self.lock:
                 row = self.table.execute("SELECT record FROM facts WHERE key = ?", (key,)).fetchone()
-            return ImageInfo(**json.loads(row[0])) if row else None
+            return parse_json(row[0], ImageInfo, "the cache") if row else None
         except (sqlite3.Error, ValueError, TypeError):
             return None
 

@@ -6,7 +6,7 @@ Images of one group (`Split.groups`: copies of an image, images of one patient) 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,16 @@ from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
 from vitkit.data.stratified import stratified as stratified
 from vitkit.text import few
+
+
+class HeldOutRecord(TypedDict, total=False):
+    """The part of a run's record that says which images were held out for testing."""
+
+    source: Required[str]
+    share: Required[float]
+    seed: Required[int]
+    fingerprint: Required[str]
+    groups: str
 
 
 @dataclass(frozen=True)

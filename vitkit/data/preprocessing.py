@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from vitkit.errors import ConfigError
+from vitkit.stored_json import conform
 
 Resize = Literal["crop", "squash", "letterbox"]
 Interpolation = Literal["bilinear", "bicubic"]
@@ -36,7 +38,8 @@ class Preprocessing:
                 )
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop={self.crop} is a share: above 0, at most 1")
-        if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        if len(self.mean) != len(self.std) or not self.mean or not finite or min(self.std) <= 0:
             raise ConfigError(f"mean={self.mean} and std={self.std} must pair, with deviations above 0")
 
     def __repr__(self) -> str:
@@ -52,13 +55,13 @@ class Preprocessing:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
         """Invert dataclasses.asdict, also after JSON."""
-        try:
-            fields: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
-            }
-            return cls(**fields)
-        except (TypeError, AttributeError) as error:
-            raise ConfigError(f"this record of preprocessing cannot be used: {error}") from error
+        what = "this record of preprocessing"
+        known = {spec.name for spec in fields(cls)}
+        table: dict[str, Any] = conform(record, dict[str, Any], what, error=ConfigError)
+        if unknown := sorted(table.keys() - known):  # which would change the images
+            raise ConfigError(f"{what} cannot be used: {unknown[0]!r} is unknown")
+        preprocessing: Preprocessing = conform(table, cls, what, error=ConfigError)
+        return preprocessing
 
     def override(
         self,

@@ -5,10 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from vitkit.data.groups import describe_leaks
+from vitkit.errors import ConfigError
+from vitkit.stored_json import conform, parse_json, read_bytes
 from vitkit.text import counted, interval, percent
+
+MOST_BYTES = 1 << 30  # of evaluation.json: the confusion matrix of thousands of classes is large
+
+
+class _Rows(TypedDict, total=False):
+    """The tables whose rows may have keys of an older version."""
+
+    reliability: list[dict[str, Any]]
+    per_class: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,23 +131,14 @@ class Evaluation:
         return json.dumps(asdict(self))  # ASCII: file names need not be text
 
     @classmethod
-    def from_json(cls, text: str) -> Evaluation:
-        record: dict[str, Any] = json.loads(text)
-        for name in ("verb", "vitkit", "failed", "failures"):  # what `vitkit evaluate --json` adds
-            record.pop(name, None)
-        for row in (record, *record["reliability"], *record["per_class"]):
+    def from_json(cls, text: str | bytes, origin: str = "this evaluation") -> Evaluation:
+        record = parse_json(text, _Rows, origin, error=ConfigError)
+        for row in (record, *record.get("reliability", ()), *record.get("per_class", ())):
             if "pictures" in row:  # as vitkit 0.1.0 wrote it
                 row["images"] = row.pop("pictures")
-        leaked = record.get("leaked")
-        for row in (record, *([leaked] if leaked else ())):
-            for name in ("top1", "top5", "macro_f1", "balanced_accuracy", "mean_average_precision", "real"):
-                if row.get(name) is not None:
-                    row[name] = Estimate(**row[name])
-        record["leaked"] = LeakedImages(**leaked) if leaked else None
-        for name, kind in (("reliability", ReliabilityBin), ("per_class", ClassScore), ("mistakes", Mistake)):
-            record[name] = tuple(kind(**row) for row in record[name])
-        record["confusion"] = tuple(tuple(row) for row in record["confusion"])
-        for name in ("classes", "missing", "extra"):
-            record[name] = tuple(record[name])
-        record["inputs"] = tuple(record.get("inputs", ()))
-        return cls(**record)
+        evaluation: Evaluation = conform(record, cls, origin, error=ConfigError)
+        return evaluation
+
+    @classmethod
+    def read(cls, path: Path) -> Evaluation:
+        return cls.from_json(read_bytes(path, error=ConfigError, most=MOST_BYTES), str(path))

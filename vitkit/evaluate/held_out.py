@@ -11,9 +11,7 @@ from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import canonical_split, scoring_split
 from vitkit.errors import ConfigError, VitkitError
-from vitkit.run_folder import CONFIG, RECORD, RunFolder
-
-KEYS = {"source", "share", "seed", "fingerprint"}  # of the record that data/partition.py makes
+from vitkit.run_folder import CONFIG, RunFolder
 
 log = logging.getLogger("vitkit")
 
@@ -129,12 +127,7 @@ def _record(run: str) -> dict[str, Any]:
 def _held_out_record(run: str) -> dict[str, Any] | None:
     """Return what run.json says about the images held out, or None for weights outside a run folder."""
     folder = RunFolder.from_weights(run)
-    record = folder.record().get("split") if folder else None
-    if folder and record is not None and not (isinstance(record, dict) and record.keys() >= KEYS):
-        raise ConfigError(
-            f"{folder.path / RECORD} does not record which images were held out.", found=f"split = {record}"
-        )
-    return record
+    return folder.record().get("split") if folder else None
 
 
 def _split_name(data: Data, split: str | None) -> str | None:

@@ -4,11 +4,11 @@ A prediction is correct when it is among them; images without any of the 1000 cl
 real.json, is a list of lists of class indices, in the order of ILSVRC2012_val_00000001 to 00050000.
 """
 
-import json
 import logging
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from vitkit.data.sources.dataset import DataError
 from vitkit.errors import ConfigError
@@ -16,6 +16,7 @@ from vitkit.evaluate.evaluation import Estimate
 from vitkit.evaluate.intervals import proportion
 from vitkit.evaluate.matching import IMAGENET, in_imagenet_order
 from vitkit.model.build import Model
+from vitkit.stored_json import read_json
 
 NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 
@@ -32,11 +33,9 @@ def read_real(path: Path, model: Model) -> RealLabels:
             f"this model has {model.config.classes} classes, which are not those."
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        content: Any = read_json(path, Any, error=DataError)
+    except FileNotFoundError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, list) or not all(isinstance(row, list) and all(map(_is_class, row)) for row in content):
         raise DataError(
             f"{path} is not ReaL's file of labels.",

@@ -3,7 +3,7 @@
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vitkit.compute.onnx_session import PACKAGES
 from vitkit.data.preprocessing import Preprocessing
@@ -11,10 +11,23 @@ from vitkit.data.transforms import EvalTransform
 from vitkit.errors import VitkitError, WeightsError
 from vitkit.export.trace import IMAGES, LOGITS, PROBABILITIES, ExportInput
 from vitkit.predict.classifier import Classifier
+from vitkit.stored_json import parse_json
 from vitkit.weights.native import HEADER, record_of
 
 EXTRA = f"{HEADER}.json"  # the name of the metadata among the extra files of a .pt2
 ZIP = b"PK\x03\x04"  # the first bytes of a .pt2
+
+
+class ExportMetadata(TypedDict):
+    """The metadata that are read back."""
+
+    labels: list[str]
+    image: tuple[int, int]
+    channels: int
+    input: ExportInput
+    preprocessing: dict[str, Any]
+    feed: str
+    steps: list[str]
 
 
 def build_metadata(classifier: Classifier, input: ExportInput, precision: str) -> dict[str, Any]:
@@ -107,12 +120,16 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         text = _read_pt2(path) if is_pt2(path) else _read_onnx(path)
-        record = json.loads(text) if text else None
+        record: dict[str, Any] | None = (
+            parse_json(text, ExportMetadata, f"the metadata of {path}", error=WeightsError) if text else None
+        )
+    except WeightsError:
+        raise
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, zipfile.BadZipFile) as error:
         raise WeightsError(f"{path} is damaged: {error}") from error
-    if not isinstance(record, dict):
+    if record is None:
         raise WeightsError(f"{path} was not written by vitkit export.", looked_for=f"metadata under {HEADER!r}")
     return record
 

@@ -4,7 +4,7 @@ import json
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch.export import ExportedProgram
@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from vitkit.compute.onnx_session import quietly
 from vitkit.errors import WeightsError
 from vitkit.export.metadata import EXTRA
+from vitkit.stored_json import parse_json
 
 # all that `vitkit export` puts into an archive; torch reads other layouts too, and unpickles what is in them
 _ENTRIES = re.compile(
@@ -20,6 +21,10 @@ _ENTRIES = re.compile(
     r"|extra/vitkit\.json|archive_format|archive_version|byteorder|(\.data/)?version"
     r"|\.data/serialization_id)"
 )
+
+
+class _TensorsConfig(TypedDict, total=False):
+    config: dict[str, dict[str, Any]]
 
 
 def write_program(program: ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
@@ -37,7 +42,10 @@ def refuse_pickles(path: Path) -> None:
                 if (
                     not _ENTRIES.fullmatch(name)
                     or (name.endswith("model.pt") and entry.file_size)
-                    or (name.endswith("_config.json") and _pickled(json.loads(archive.read(entry))))
+                    or (
+                        name.endswith("_config.json")
+                        and _pickled(parse_json(archive.read(entry), _TensorsConfig, name, error=WeightsError))
+                    )
                 ):
                     raise WeightsError(
                         f"{path} holds {name}, which could run code when opened.",
@@ -49,5 +57,5 @@ def refuse_pickles(path: Path) -> None:
         raise WeightsError(f"{path} is damaged: {error}") from error
 
 
-def _pickled(config: dict[str, Any]) -> bool:
+def _pickled(config: _TensorsConfig) -> bool:
     return any(entry.get("use_pickle", True) for entry in config.get("config", {}).values())

@@ -5,7 +5,7 @@ Shapes: B batch, C channels, K classes.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,16 @@ from vitkit.model.capture import Seen, keep, match_names
 from vitkit.model.config import ModelConfig, check_count, parse_size
 from vitkit.model.heads import Head
 from vitkit.model.positions import Interpolation
+
+
+class Provenance(TypedDict, total=False):
+    """The keys of a record of provenance that are read back; it may have any others."""
+
+    multilabel: bool
+    thresholds: list[float]
+    naming: str
+    license: str
+    before: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

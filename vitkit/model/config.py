@@ -5,12 +5,14 @@ This file does not import torch, so that `vitkit cost` and error messages stay i
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, SupportsIndex, get_args
 
 from vitkit.errors import ConfigError, SizeError, did_you_mean
+from vitkit.stored_json import conform
 
 Positions = Literal["none", "1d", "2d", "relative", "sincos"]
 Injection = Literal["stem", "every", "shared"]
@@ -20,6 +22,10 @@ Gelu = Literal["tanh", "exact"]
 EpsilonOn = Literal["std", "variance"]
 
 GROUPS = 32  # in every group normalisation
+# Far above every model that was ever built: a size from a damaged file shall not take all memory, nor overflow a shape.
+MOST = {"depth": 4096, "patch": 2**13, "channels": 2**12, "classes": 2**24, "image": 2**20}
+MOST_WIDTH = 2**20  # of width, mlp, heads and representation
+MOST_STAGES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +53,8 @@ class ConvConfig:
         )
 
     def __post_init__(self) -> None:
-        if self.width < 1 or self.width % GROUPS or any(units < 1 for units in self.layers):
+        units_fit = all(0 < units <= MOST["depth"] for units in self.layers) and len(self.layers) <= MOST_STAGES
+        if not 0 < self.width <= MOST_WIDTH >> MOST_STAGES or self.width % GROUPS or not units_fit:
             raise ConfigError(
                 f"a ResNet of width {self.width} and {self.layers} units per stage cannot be built",
                 needed=f"a width that {GROUPS} normalisation groups can share, a unit in each stage",
@@ -90,6 +97,7 @@ class ViTConfig:
     def __post_init__(self) -> None:
         self._check_values()
         self._check_combinations()
+        check_image(self.image)
         height, width = self.image
         if height % self.stride or width % self.stride or min(height, width) < self.stride:
             fits = [max(side // self.stride, 1) * self.stride for side in self.image]
@@ -135,7 +143,7 @@ class ViTConfig:
         for name in ("dropout", "stochastic_depth"):
             if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
                 raise ConfigError(f"{name}={getattr(self, name)!r} is a probability: 0 or more, under 1")
-        if not (_is_number(self.eps) and self.eps > 0):
+        if not (_is_number(self.eps) and 0 < self.eps < math.inf):
             raise ConfigError(f"eps={self.eps!r} must be a number above 0")
         if not (self.stem is None or isinstance(self.stem, ConvConfig)):
             raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
@@ -186,6 +194,7 @@ class ResNetConfig:
     classes: int = 1000
 
     def __post_init__(self) -> None:
+        check_image(self.image)
         check_count("channels", self.channels, least=1)
         check_count("classes", self.classes, least=0)
         if not isinstance(self.body, ConvConfig):
@@ -205,6 +214,13 @@ def _is_number(value: object) -> bool:
 def check_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name}={value!r} must be a whole number, {least} or more")
+    if value > (most := MOST.get(name, MOST_WIDTH)):
+        raise ConfigError(f"{name}={value} is more than a model can have, {most:,}")
+
+
+def check_image(image: tuple[int, int]) -> None:
+    for side in image:
+        check_count("image", side, least=1)
 
 
 def parse_size(image: object) -> tuple[int, int]:
@@ -220,7 +236,7 @@ def parse_size(image: object) -> tuple[int, int]:
     return size
 
 
-def check_options(what: str, known: type[ModelConfig], options: Mapping[str, Any]) -> None:
+def check_options(what: str, known: type[ModelConfig | ConvConfig], options: Mapping[str, Any]) -> None:
     """Raise an error for an option that the model does not have, with the nearest name that it has."""
     names = [field.name for field in fields(known)]
     for option in options:
@@ -235,18 +251,17 @@ def to_dict(config: ModelConfig) -> dict[str, Any]:
 
 def from_dict(record: Mapping[str, Any]) -> ModelConfig:
     """Return the config that `to_dict` described, after a trip through JSON."""
-    options = dict(record)
+    options: dict[str, Any] = conform(record, dict[str, Any], "this model record", error=ConfigError)
     kind = options.pop("kind", None)
     if kind not in ("vit", "resnet"):
         raise ConfigError(f"a model record of kind {kind!r}", expected="vit or resnet")
     known: type[ModelConfig] = ViTConfig if kind == "vit" else ResNetConfig
+    # an option that this version does not know would change the model: refused, where other records may have more keys
     check_options("this model record", known, options)
     for name in ("stem", "body"):
-        if options.get(name) is not None:
-            options[name] = ConvConfig(**{**options[name], "layers": tuple(options[name]["layers"])})
+        if isinstance(options.get(name), Mapping):
+            check_options(f"{name} of this model record", ConvConfig, options[name])
     if "image" in options:
         options["image"] = parse_size(options["image"])
-    try:
-        return known(**options)
-    except TypeError as error:
-        raise ConfigError(f"this model record is incomplete: {error}") from error
+    config: ModelConfig = conform(options, known, "this model record", error=ConfigError)
+    return config

@@ -108,7 +108,7 @@ class Journal:
 def _is_row(line: bytes) -> bool:
     try:
         return line.endswith(b"\n") and isinstance(json.loads(line), dict)
-    except ValueError:  # a power cut leaves zeros
+    except (ValueError, RecursionError):  # a power cut leaves zeros
         return False
 
 
@@ -116,7 +116,7 @@ def _differences(header: bytes, traits: Mapping[str, Trait]) -> list[str]:
     """Describe the traits whose values differ: a model that was moved is still the same."""
     try:
         old = {name: Trait(*trait) for name, trait in _with_new_keys(json.loads(header)).items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         old = {}
     if old.keys() != traits.keys():
         return ["a file that vitkit has not written, or not this version of it"]

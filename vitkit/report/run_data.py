@@ -3,11 +3,10 @@
 Runs get interrupted and their folders outlive versions: what is missing in a folder is None or empty, never an error.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vitkit.config import toml
 from vitkit.config.schema import Fit
@@ -16,12 +15,25 @@ from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.evaluate.evaluation import Evaluation
+from vitkit.model.base import Provenance
 from vitkit.model.config import ModelConfig, from_dict
+from vitkit.run_schema import RunJson, parse_metrics_line
+from vitkit.stored_json import read_json
 
 FILES = ("run.json", "config.toml", "model.json", "metrics.jsonl", "evaluation.json")
 NOT_RECORDED = "not recorded"
 
 JsonObject = Mapping[str, Any]
+
+
+class _ModelFacts(TypedDict, total=False):
+    """The part of model.json that reports show, all of which an older version may lack."""
+
+    variant: str | None
+    model: dict[str, Any]
+    labels: list[str] | None
+    preprocessing: dict[str, Any]
+    provenance: Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +134,12 @@ def read_run_data(folder: Path) -> RunData:
     if not any((folder / name).is_file() for name in FILES):
         raise ConfigError(f"{folder} is not a run folder: it has none of its files.", files=", ".join(FILES))
     unreadable: list[str] = []
-    model = _json(folder / "model.json", unreadable)
+    model = _json(folder / "model.json", _ModelFacts, unreadable)
     architecture = _architecture(model, unreadable)
     kinds = _metrics(folder / "metrics.jsonl")
     return RunData(
         folder=folder,
-        run_json=_json(folder / "run.json", unreadable),
+        run_json=_json(folder / "run.json", RunJson, unreadable),
         model_json=model,
         settings=_text(folder / "config.toml"),
         config=_config(folder / "config.toml", unreadable),
@@ -147,17 +159,15 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _json(path: Path, unreadable: list[str]) -> JsonObject:
+def _json(path: Path, kind: Any, unreadable: list[str]) -> JsonObject:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(_text(path))
-    except ValueError:
-        content = None
-    if isinstance(content, dict):
+        content: JsonObject = read_json(path, kind, most=toml.MOST_RECORD)
         return content
-    unreadable.append(path.name)
-    return {}
+    except (OSError, VitkitError):
+        unreadable.append(path.name)
+        return {}
 
 
 def _config(path: Path, unreadable: list[str]) -> Fit | None:
@@ -175,7 +185,7 @@ def _architecture(model: JsonObject, unreadable: list[str]) -> ModelConfig | Non
         return None
     try:
         return from_dict(model["model"])
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, VitkitError):
         unreadable.append("model.json")
         return None
 
@@ -192,8 +202,8 @@ def _evaluation(path: Path, unreadable: list[str]) -> Evaluation | None:
     if not path.is_file():
         return None
     try:
-        return Evaluation.from_json(_text(path))
-    except (KeyError, TypeError, ValueError):
+        return Evaluation.read(path)
+    except (OSError, VitkitError):
         unreadable.append(path.name)
         return None
 
@@ -202,10 +212,10 @@ def _metrics(path: Path) -> dict[str, list[JsonObject]]:
     kinds: dict[str, list[JsonObject]] = {kind: [] for kind in ("step", "score", "speed", "rolled-back", "left-out")}
     for line in _text(path).split("\n"):
         try:
-            row = json.loads(line)
-        except ValueError:  # the process was killed while it wrote the line
+            row = parse_metrics_line(line, path.name, VitkitError)
+        except VitkitError:  # the process was killed while it wrote the line
             continue
-        if isinstance(row, dict) and "step" in row and row.get("kind") in kinds:
+        if row["kind"] in kinds:
             kinds[row["kind"]].append(row)
     return kinds
 

@@ -28,9 +28,22 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 
 from vitkit.atomic import write_text
 from vitkit.run_folder import RunError
+from vitkit.stored_json import conform
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
-from vitkit.weights.run_checkpoints import RECORD, ignore_single_process_warning
+from vitkit.weights.run_checkpoints import (
+    DESCRIPTION,
+    RECORD,
+    CheckpointRecord,
+    FileChecksum,
+    checksum,
+    complete_checkpoints,
+    crc32_of_record,
+    damage,
+    ignore_single_process_warning,
+    named_checkpoints,
+    read_record,
+)
 
 SAVING, DELETING = ".saving", ".leaving"
 DISK_LAG = 30.0  # seconds that a network file system may take to show a file
@@ -48,9 +61,11 @@ class TrainState:
     stopped: bool = False  # early
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> TrainState:
-        best = record["best"]
-        return cls(**{**record, "best": -math.inf if best is None else best, "skipped": tuple(record["skipped"])})
+    def from_record(cls, record: CheckpointRecord) -> TrainState:
+        best = record.get("best")
+        values = {**record, "best": -math.inf if best is None else best}
+        state: TrainState = conform(values, cls, f"the {RECORD} of step {record['step']}", error=RunError)
+        return state
 
     def to_record(self) -> dict[str, Any]:
         """Return the state as JSON data, which has no infinity."""
@@ -113,8 +128,9 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
                 storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
                 no_dist=processes.world_size == 1,
             )
+        files = _checksums(saving, processes)
         if processes.is_rank_zero:
-            write_record(saving, record)
+            write_record(saving, {**record, "files": files})
             _remove(target)  # from the same step before a roll-back
             saving.rename(target)
             _sync(folder)
@@ -128,13 +144,40 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
     return target
 
 
+def _checksums(saving: Path, processes: Processes) -> dict[str, FileChecksum]:
+    """Return the checksums of a checkpoint's files, on all ranks; each rank reads the shard that it has written."""
+    own = {path.name: checksum(path) for path in saving.glob(f"shard-{processes.rank + 1:05d}-*.safetensors")}
+    if processes.is_rank_zero and (description := saving.parent / DESCRIPTION).is_file():
+        own[DESCRIPTION] = checksum(description)
+    return {name: entry for files in processes.gather(own) for name, entry in files.items()}
+
+
+def intact_checkpoint(folder: Path, processes: Processes) -> tuple[Path, list[str]]:
+    """Return the latest checkpoint whose files are as they were written, and a warning for each later one."""
+    others = sorted(set(folder.glob("step-*")) - set(named_checkpoints(folder)))
+    warnings = [f"{path} has no name of a checkpoint; it is left alone" for path in others]
+    for path in reversed(complete_checkpoints(folder)):
+        try:
+            problem = damage(path, read_record(path, RunError), processes.rank, processes.world_size)
+        except RunError as error:
+            problem = error.what
+        if not (problems := [text for text in processes.gather(problem) if text]):
+            return path, warnings
+        warnings.append(f"{path} is damaged ({problems[0]}): the checkpoint before it is used")
+    raise RunError(
+        f"no checkpoint in {folder} is as it was written.",
+        found=warnings,
+        try_="a copy of the run folder, if there is one, or a new run",
+    )
+
+
 def load(
     checkpoint: Path,
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
     ema: EMA | None,
     processes: Processes,
-) -> dict[str, Any]:
+) -> CheckpointRecord:
     """Load a checkpoint, written by any number of ranks, into objective, optimizer and EMA; return its record."""
     try:
         stored = HuggingFaceStorageReader(str(checkpoint)).read_metadata().state_dict_metadata
@@ -149,7 +192,7 @@ def load(
             state_dict_loader.load(
                 state, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=processes.world_size == 1
             )
-        return read_record(checkpoint)
+        return read_record(checkpoint, RunError)
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
         if isinstance(error, RunError):
             raise
@@ -159,17 +202,13 @@ def load(
 
 
 def write_record(checkpoint: Path, record: dict[str, Any]) -> None:
-    write_text(checkpoint / RECORD, json.dumps(record, indent=2) + "\n", RunError)
-
-
-def read_record(checkpoint: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((checkpoint / RECORD).read_text(encoding="utf-8"))
-    return record
+    text = json.dumps({**record, "crc32": crc32_of_record(record)}, indent=2)
+    write_text(checkpoint / RECORD, text + "\n", RunError)
 
 
 def keep_only(folder: Path, steps: Iterable[int]) -> None:
     kept = {f"step-{step:08d}" for step in steps}
-    for path in folder.glob("step-*"):
+    for path in named_checkpoints(folder):
         if path.name not in kept:
             _remove(path)
 

@@ -17,11 +17,13 @@ from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, name_of
+from vitkit.stored_json import read_json
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
 from vitkit.weights.input_channels import adapt_channels
 from vitkit.weights.load import load
-from vitkit.weights.run_checkpoints import DESCRIPTION
+from vitkit.weights.mapping import meta_state_dict
+from vitkit.weights.run_checkpoints import DESCRIPTION, WEIGHTS, stored_shapes
 
 
 def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tuple[Model, str]:
@@ -62,20 +64,37 @@ def write_description(model: Model, folder: Path) -> None:
     write_text(folder / DESCRIPTION, json.dumps(native.record_of(model), indent=2) + "\n")
 
 
-def restored_model(folder: Path, weights: str) -> tuple[Model, str]:
-    """Return the model of a run to resume, its weights still to be loaded from a checkpoint, and a description.
+def restored_model(checkpoint: Path, weights: str) -> tuple[Model, str]:
+    """Return the model of a run to resume, its weights still to be loaded from the checkpoint, and a description.
 
     `weights` are those that the run began with. They are named only, and need not exist any more.
     """
-    record = folder / DESCRIPTION
+    record = checkpoint.parent / DESCRIPTION
     try:
-        config, metadata = native.parse_record(json.loads(record.read_text(encoding="utf-8")), str(record))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{record} cannot be read: {error}", try_="a new run") from error
+        config, metadata = native.parse_record(read_json(record, dict[str, Any], error=WeightsError), str(record))
+        _check_against_checkpoint(config, checkpoint, str(record))
+    except FileNotFoundError as error:
+        raise WeightsError(f"{record} does not exist.", try_="a new run") from error
+    except WeightsError as error:
+        error.add(try_="a new run")
+        raise
     model = build(config)
     model.metadata = metadata
     origin = "randomly initialised" if weights == "none" else f"with weights {weights}"
     return model.train(), f"{_describe(model)}; resumed, began {origin}"
+
+
+def _check_against_checkpoint(config: ModelConfig, checkpoint: Path, record: str) -> None:
+    """Raise unless the checkpoint has a model of these sizes: its files bound the memory that building one takes."""
+    stored = stored_shapes(checkpoint)
+    native.check_layers(config, len(stored), record)
+    for name, tensor in meta_state_dict(config).items():
+        found = stored.get(f"{WEIGHTS}{name}")
+        if found != tuple(tensor.shape):
+            raise WeightsError(
+                f"{record} describes another model than {checkpoint} holds.",
+                tensor=f"{name}, expected {tuple(tensor.shape)}, found {found or 'none'}",
+            )
 
 
 def _random_model(config: Fit, classes: int) -> tuple[Model, str]:

@@ -33,7 +33,7 @@ from vitkit.train.schedule import lr_factor
 from vitkit.train.signals import StopRequest
 from vitkit.train.step import MicroBatch, Step, StepResult
 from vitkit.train.tracking import Trackers
-from vitkit.weights.run_checkpoints import complete_checkpoints
+from vitkit.weights.run_checkpoints import CheckpointRecord, complete_checkpoints, damage, read_record
 
 STEPS_BETWEEN_READS = 10  # on a GPU: the host reads the losses of so many steps at once
 SECONDS_BETWEEN_SAVES = 600.0
@@ -81,6 +81,7 @@ class TrainingLoop:
     stop: StopRequest
     validate: Validate | None
     trackers: Trackers
+    resumed: Path | None = None  # the checkpoint to begin with; None for a new run
     captured: bool = False  # forward and backward are replayed as a CUDA graph
     state: TrainState = field(default_factory=TrainState)
 
@@ -101,9 +102,9 @@ class TrainingLoop:
         self.failed_images = self._logged_failures()
 
     def run(self) -> None:
-        """Train from the latest checkpoint, if there is one, to the last step."""
-        if checkpoints := complete_checkpoints(self.folder.checkpoints):
-            self._resume(checkpoints[-1])
+        """Train from a checkpoint, if there is one, to the last step."""
+        if self.resumed is not None:
+            self._resume(self.resumed)
         else:
             self._save()  # a folder that cannot be written fails now, and there is a state to roll back to
         with Display(
@@ -115,7 +116,7 @@ class TrainingLoop:
                 except NonFinite as error:
                     self._roll_back(error)
         if self.config.patience and self.state.best_step:
-            self._load(self.folder.checkpoints / f"step-{self.state.best_step:08d}")
+            self._load_best(self.folder.checkpoints / f"step-{self.state.best_step:08d}")
 
     def _incomplete(self) -> bool:
         return self.state.step < self.plan.steps and not self.state.stopped
@@ -250,16 +251,26 @@ class TrainingLoop:
     def _record(self) -> dict[str, Any]:
         return {**self.state.to_record(), "processes": self.processes.world_size}
 
-    def _load(self, path: Path) -> dict[str, Any]:
+    def _load(self, path: Path) -> CheckpointRecord:
         """Load a checkpoint's tensors and return its record."""
         self.unread = []
         return checkpoint.load(path, self.objective, self.optimizer, self.ema, self.processes)
 
+    def _load_best(self, path: Path) -> None:
+        """Load the checkpoint with the best validation score, which early stopping keeps."""
+        record = read_record(path, RunError)
+        problem = damage(path, record, self.processes.rank, self.processes.world_size)
+        if problems := [text for text in self.processes.gather(problem) if text]:
+            raise RunError(
+                f"{path}, the checkpoint with the best score, is damaged: {problems[0]}.",
+                try_="a copy of the run folder, if there is one, or a new run",
+                last_step=f"vitkit convert {self.folder.checkpoints} OUT --to vitkit has the weights of the last step",
+            )
+        self._load(path)
+
     def _resume(self, path: Path) -> None:
         """Continue from a checkpoint, and drop the metrics of later steps."""
-        record = self._load(path)
-        record.pop("processes")
-        self.state = TrainState.from_record(record)
+        self.state = TrainState.from_record(self._load(path))
         if self.processes.is_rank_zero:
             self.folder.truncate_metrics(self.state.step, self.state.skipped)
         self.processes.barrier()
@@ -276,12 +287,15 @@ class TrainingLoop:
                 kept=f"{self.folder.checkpoints} holds earlier states",
                 try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32",
             )
-        latest = complete_checkpoints(self.folder.checkpoints)[-1]
+        latest, warnings = checkpoint.intact_checkpoint(self.folder.checkpoints, self.processes)
+        for text in warnings:
+            self.display.message(text)
         self._resume(latest)
         self.state = replace(self.state, skipped=skipped)
         self._log("rolled-back", error.step, to=self.state.step, what=error.what)
         if self.processes.is_rank_zero:
-            checkpoint.write_record(latest, self._record())  # so that a resumed run skips the step, too
+            files = {"files": record["files"]} if "files" in (record := read_record(latest, RunError)) else {}
+            checkpoint.write_record(latest, {**self._record(), **files})  # so that a resumed run skips the step, too
         self.display.message(
             f"the {error.what} at step {error.step:,}: rolled back to step {self.state.step:,}, skipping that step"
         )

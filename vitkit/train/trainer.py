@@ -20,7 +20,7 @@ from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import cuda_graph
-from vitkit.train.checkpoint import check_folder_shared
+from vitkit.train.checkpoint import check_folder_shared, intact_checkpoint
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
 from vitkit.train.distributed import Parallelism, Processes, full_tensor, parallelize, pick_parallelism
 from vitkit.train.ema import EMA
@@ -37,7 +37,7 @@ from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divi
 from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.train.validation import build_validation
-from vitkit.weights.run_checkpoints import complete_checkpoints, latest_step
+from vitkit.weights.run_checkpoints import complete_checkpoints, step_of
 from vitkit.weights.save import save
 
 CHANGEABLE_ON_RESUME = (
@@ -63,13 +63,17 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         return splits
     config = count_steps(config, len(splits.train))
     is_new = processes.broadcast(not complete_checkpoints(folder.checkpoints))
+    resumed = None
     if not is_new:
         check_settings_unchanged(config, folder)
+        resumed, warnings = intact_checkpoint(folder.checkpoints, processes)
+        for text in warnings:
+            print_line("warning", text)
     share = batch_per_process(config, processes.world_size)
     model, description = (
         initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
-        if is_new
-        else restored_model(folder.checkpoints, config.weights)
+        if resumed is None
+        else restored_model(resumed, config.weights)
     )
     frozen = freeze(model, config.freeze)
     print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
@@ -128,6 +132,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         workers,
         print_line,
         multilabel=data.multilabel,
+        resumed=resumed,
         captured=captured,
     )
     # weights, two moments and the EMA, in two kept checkpoints and the one that is being written
@@ -190,6 +195,7 @@ def _build_loop(
     print_line: PrintLine,
     *,
     multilabel: bool,
+    resumed: Path | None,
     captured: bool,
 ) -> TrainingLoop:
     device, model = processes.device, objective.model
@@ -249,12 +255,13 @@ def _build_loop(
         folder=folder,
         stop=StopRequest(),
         validate=validate,
+        resumed=resumed,
         captured=captured,
         trackers=Trackers(
             config.track if processes.is_rank_zero else (),
             folder.path,
             toml.to_tables(config),
-            step=latest_step(folder.checkpoints),
+            step=0 if resumed is None else step_of(resumed),
         ),
     )
 

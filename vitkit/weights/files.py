@@ -5,7 +5,6 @@ more than that is refused.
 """
 
 import contextlib
-import json
 import logging
 import pickle
 import re
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from vitkit.data.bounded_read import TooLarge, check_npz, check_zip
 from vitkit.errors import WeightsError
+from vitkit.stored_json import parse_json, read_json
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
 from vitkit.weights.run_checkpoints import latest_checkpoint, load_incomplete_run, step_of
@@ -64,7 +64,11 @@ def _with_records(
     origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None
 ) -> Checkpoint:
     record = _json(folder / "model.json") if folder else None
-    in_header = _parse(header[HEADER], f"the header of {origin}") if HEADER in header else None
+    in_header = (
+        parse_json(header[HEADER], dict[str, Any], f"the header of {origin}", error=WeightsError)
+        if HEADER in header
+        else None
+    )
     if record is not None and in_header is not None and record.get("model") != in_header.get("model"):
         raise WeightsError(
             f"{origin}: model.json describes another model than model.safetensors holds.",
@@ -209,17 +213,4 @@ def _first_line(error: Exception) -> str:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        return _parse(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(f"{path} cannot be read: {error}.") from error
-
-
-def _parse(text: str, origin: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise WeightsError(f"{origin} is not JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise WeightsError(f"{origin} should hold a JSON object, not a {type(content).__name__}.")
-    return content
+    return read_json(path, dict[str, Any], error=WeightsError) if path.is_file() else None

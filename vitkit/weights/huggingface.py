@@ -6,16 +6,17 @@ the paper's pre-training layer without the logits.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 
 from vitkit.data.geometry import resize_target
 from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
-from vitkit.model.base import Metadata
+from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import Gelu, ResNetConfig, ViTConfig
+from vitkit.model.config import Gelu, ResNetConfig, ViTConfig, parse_size
+from vitkit.stored_json import conform
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
 from vitkit.weights.huggingface_preprocessing import RESAMPLE, preprocessing_of
@@ -38,12 +39,28 @@ KNOWN = allow(
 )
 
 
+class _TransformersConfig(TypedDict, total=False):
+    """The part of config.json that is read."""
+
+    model_type: str
+    hidden_act: str
+    image_size: int | tuple[int, int] | None
+    num_attention_heads: int | None
+    layer_norm_eps: float
+    id2label: dict[str, str] | None
+    vitkit: Provenance
+
+
 def recognises(names: Collection[str]) -> bool:
     return any(f"{prefix}embeddings.patch_embeddings.projection.weight" in names for prefix in ("vit.", ""))
 
 
 def load(checkpoint: Checkpoint) -> LoadedWeights:
-    kind = checkpoint.config.get("model_type", "vit")
+    settings = conform(
+        checkpoint.config, _TransformersConfig, f"config.json of {checkpoint.origin}", error=WeightsError
+    )
+    checkpoint = replace(checkpoint, config=settings)
+    kind = settings.get("model_type", "vit")
     if kind != "vit":
         raise WeightsError(
             f"{checkpoint.origin} is a model of the type {kind}; of transformers' models, vitkit reads vit."
@@ -187,7 +204,7 @@ def _infer(checkpoint: Checkpoint) -> ViTConfig:
         )
     size = settings.get("image_size")
     if size is not None:
-        checkpoint = replace(checkpoint, image=(size, size) if isinstance(size, int) else tuple(size))
+        checkpoint = replace(checkpoint, image=parse_size(size))
     return ViTConfig(
         depth=checkpoint.count(f"{root}encoder.layer."),
         width=width,

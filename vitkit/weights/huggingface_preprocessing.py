@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from vitkit.data.preprocessing import Interpolation, Preprocessing
+from vitkit.errors import WeightsError
+from vitkit.stored_json import conform
 
 RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's codes
 
@@ -25,6 +27,18 @@ class Processor:
     mean: tuple[float, ...] = _HALF
     std: tuple[float, ...] = _HALF
     square: bool = True  # what a size of one number means: a square, or else the short side
+
+
+class _Settings(TypedDict, total=False):
+    """The part of preprocessor_config.json that is read."""
+
+    size: int | dict[str, int] | list[int] | None
+    crop_size: int | dict[str, int] | None
+    resample: int
+    image_mean: tuple[float, ...] | None
+    image_std: tuple[float, ...] | None
+    rescale_factor: float | None
+    vitkit: dict[str, Any]
 
 
 _SQUARE, _SHORT = {"height": 224, "width": 224}, {"shortest_edge": 224}
@@ -51,6 +65,7 @@ def preprocessing_of(settings: Mapping[str, Any] | None, channels: int) -> Prepr
             rounding="transformers",
             origin="transformers' default for ViTs, there is no preprocessor_config.json",
         )
+    settings = conform(settings, _Settings, "preprocessor_config.json", error=WeightsError)
     if "vitkit" in settings:  # written by vitkit: exact where transformers' whole pixels are not
         return Preprocessing.from_record(settings["vitkit"])
     processor = _processor(settings)

@@ -4,24 +4,37 @@ The safetensors header holds the same record, so a file copied on its own keeps 
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 
 import vitkit
 from vitkit.data.preprocessing import Preprocessing
-from vitkit.errors import VitkitError, WeightsError
-from vitkit.model.base import Metadata
+from vitkit.errors import ConfigError, SizeError, WeightsError
+from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ModelConfig, from_dict, to_dict
+from vitkit.model.config import ModelConfig, ResNetConfig, from_dict, to_dict
 from vitkit.model.variants import name_of
+from vitkit.stored_json import conform
+from vitkit.text import counted, few
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights
 from vitkit.weights.mapping import Rule, meta_state_dict, to_foreign_tensors, to_native_state, unchanged
 
 VERSION = 1
 HEADER = "vitkit"  # key of the record in a safetensors header
+
+
+class ModelRecord(TypedDict):
+    """The content of model.json, as far as it is read back; `from_dict` and `Preprocessing` check the rest."""
+
+    version: int
+    model: dict[str, Any]
+    labels: tuple[str, ...] | None
+    preprocessing: dict[str, Any]
+    provenance: Provenance
 
 
 def recognises(names: Collection[str]) -> bool:
@@ -36,32 +49,53 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
             looked_for="the record in its header, or model.json in the same folder",
         )
     config, metadata = parse_record(record, checkpoint.origin)
+    check_layers(config, len(checkpoint.tensors), checkpoint.origin)
     state = to_native_state(checkpoint.tensors, rules(config), config, checkpoint.origin)
     return LoadedWeights(config=config, state=state, metadata=metadata)
 
 
 def parse_record(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, Metadata]:
     """Return the config and metadata of a JSON record, the inverse of `record_of`."""
-    if record.get("version") != VERSION:
+    if isinstance(record, Mapping) and record.get("version") != VERSION:
         raise WeightsError(
             f"{origin} has version {record.get('version')!r} of vitkit's format; "
             f"vitkit {vitkit.__version__} reads version {VERSION}."
         )
+    checked: ModelRecord = conform(record, ModelRecord, f"the record of {origin}", error=WeightsError)
     try:
-        config = from_dict(record["model"])
-        labels = record["labels"]
-        metadata = Metadata(
-            labels=None if labels is None else tuple(labels),
-            provenance=record["provenance"],
-            preprocessing=Preprocessing.from_record(record["preprocessing"]),
-        )
-    except (KeyError, TypeError, AttributeError, VitkitError) as error:
+        config = from_dict(checked["model"])
+        preprocessing = Preprocessing.from_record(checked["preprocessing"])
+    except (ConfigError, SizeError) as error:
         raise WeightsError(f"the record of {origin} cannot be used: {error}") from error
+    labels, provenance = checked["labels"], checked["provenance"]
+    _check_labels(labels, provenance, origin)
+    metadata = Metadata(labels=labels, provenance=provenance, preprocessing=preprocessing)
     if metadata.labels is not None and len(metadata.labels) != config.classes:
         raise WeightsError(
             f"the record of {origin} names {len(metadata.labels)} classes, but the model has {config.classes}."
         )
     return config, metadata
+
+
+def _check_labels(labels: tuple[str, ...] | None, provenance: Mapping[str, Any], origin: str) -> None:
+    """Raise for class names that occur twice, where vitkit trained the model; ImageNet's, of others, do ("crane")."""
+    twice = [name for name, number in Counter(labels or ()).items() if number > 1]
+    if twice and "data" in provenance:
+        raise WeightsError(
+            f"the record of {origin} names {counted(len(twice), 'class', 'classes')} twice.",
+            found=few(list(map(repr, twice))),
+            try_="the record that the run wrote; the header of model.safetensors has a copy",
+        )
+
+
+def check_layers(config: ModelConfig, tensors: int, origin: str) -> None:
+    """Raise if a record claims more layers than there are tensors; building them would take memory without bound."""
+    conv = config.body if isinstance(config, ResNetConfig) else config.stem
+    layers = sum(conv.layers if conv else ()) + (0 if isinstance(config, ResNetConfig) else config.depth)
+    if layers > tensors:
+        raise WeightsError(
+            f"the record of {origin} describes a model of {layers:,} layers, but there are {tensors:,} tensors."
+        )
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:

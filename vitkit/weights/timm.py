@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -18,10 +18,11 @@ from vitkit.data.geometry import resize_target
 from vitkit.data.preprocessing import Interpolation, Preprocessing, Resize
 from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
-from vitkit.model.base import Metadata
+from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
+from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig, parse_size
 from vitkit.model.variants import name_of
+from vitkit.stored_json import conform
 from vitkit.weights import formats, mapping
 from vitkit.weights.infer_sizes import infer_heads, infer_image
 
@@ -65,16 +66,42 @@ KNOWN = allow(
 )
 
 
+class _Arguments(TypedDict, total=False):
+    """The part of config.json that is read, with its tables model_args and pretrained_cfg in one."""
+
+    act_layer: str | None
+    global_pool: str
+    pos_embed: str
+    num_heads: int | None
+    img_size: int | tuple[int, int] | None
+    input_size: tuple[int, int, int] | None
+    label_names: list[str] | None
+    crop_mode: str | None
+    crop_pct: float | None
+    interpolation: str | None
+    mean: list[float] | None
+    std: list[float] | None
+    vitkit: Provenance
+
+
+class _Tables(TypedDict, total=False):
+    pretrained_cfg: dict[str, Any] | None
+    model_args: dict[str, Any] | None
+
+
 def recognises(names: Collection[str]) -> bool:
     return "patch_embed.proj.weight" in names or {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= set(names)
 
 
 def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
-    arguments = {
-        **(checkpoint.config.get("pretrained_cfg") or {}),
-        **checkpoint.config,
-        **(checkpoint.config.get("model_args") or {}),
-    }
+    origin = f"config.json of {checkpoint.origin}"
+    tables: _Tables = conform(checkpoint.config, _Tables, origin, error=WeightsError)
+    arguments: dict[str, Any] = conform(
+        {**(tables.get("pretrained_cfg") or {}), **checkpoint.config, **(tables.get("model_args") or {})},
+        _Arguments,
+        origin,
+        error=WeightsError,
+    )
     architecture = str(arguments.get("architecture", ""))
     if architecture and "act_layer" not in arguments and not _PLAIN.match(architecture):
         log.warning("%s: the config does not name the GELU of %s; exact is assumed", checkpoint.origin, architecture)
@@ -92,7 +119,7 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
     metadata = Metadata(
         labels=tuple(labels) if labels and len(labels) == config.classes else None,
         preprocessing=_preprocessing(checkpoint, arguments, config),
-        provenance=checkpoint.config.get("vitkit", {"format": "timm"}),
+        provenance=arguments.get("vitkit", {"format": "timm"}),
     )
     return formats.LoadedWeights(
         config=config,
@@ -350,10 +377,8 @@ def _gelu(checkpoint: formats.Checkpoint, name: str | None) -> Gelu:
 
 
 def _image(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
-    size = arguments.get("img_size") or arguments.get("input_size", [None])[1:]
-    if isinstance(size, int):
-        return size, size
-    return (size[0], size[1]) if size else None
+    size = arguments.get("img_size") or (arguments.get("input_size") or ())[1:]
+    return parse_size(size) if size else None
 
 
 def _preprocessing(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any], config: ModelConfig) -> Preprocessing:

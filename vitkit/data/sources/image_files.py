@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import BinaryIO
 
 from vitkit.data.bounded_read import read_image_file
 from vitkit.data.sources.dataset import PackedStrings
@@ -16,6 +17,7 @@ EXTENSIONS = frozenset(
     .ico .icns .cur .dds .qoi .ras .xbm .xpm .npy
     """.split()
 )
+PIECE = 4096  # bytes of a sample, which has three
 HEIC = frozenset((".heic", ".heif", ".hif"))
 
 
@@ -30,6 +32,19 @@ class FileImages:
     def identity(self, row: int) -> tuple[object, ...]:
         path = os.path.join(self.root, self.paths[row])
         return path, *file_version(path)
+
+    def sample(self, row: int) -> bytes:
+        with open(os.path.join(self.root, self.paths[row]), "rb", buffering=0) as file:
+            return sample_bytes(file, 0, os.fstat(file.fileno()).st_size)
+
+
+def sample_bytes(file: BinaryIO, start: int, size: int) -> bytes:
+    """Return the size and three pieces of the bytes from `start` on: the first, the middle and the last."""
+    pieces = [str(size).encode()]
+    for offset in (0, (size - PIECE) // 2, size - PIECE):
+        file.seek(start + max(offset, 0))
+        pieces.append(file.read(min(PIECE, size)))
+    return b" ".join(pieces)
 
 
 def file_version(path: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vitkit.data.bounded_read import check_image_bytes, check_npz, load_npy
 from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
-from vitkit.data.sources.image_files import file_version
+from vitkit.data.sources.image_files import file_version, sample_bytes
 from vitkit.data.sources.splits import SPLITS
 from vitkit.text import counted
 
@@ -67,6 +67,9 @@ class TarImages:
     def identity(self, row: int) -> tuple[object, ...]:
         path = os.path.join(self.folder, self.shards[self.shard[row]])
         return path, *file_version(path), int(self.offset[row]), int(self.size[row])
+
+    def sample(self, row: int) -> bytes:
+        return sample_bytes(self._file(self.shards[self.shard[row]]), int(self.offset[row]), int(self.size[row]))
 
     def _file(self, name: str) -> BinaryIO:
         if getattr(self.local, "process", None) != os.getpid():
