@@ -12,14 +12,9 @@ import vitkit
 
 ROOT = Path(vitkit.__file__).parent
 ORDER = """
-<<<<<<< HEAD
-    text errors atomic messages progress torch_private data model cost kernels weights config devices run_folder pages
-    compute train evaluate inspect report predict bench export serve run_record run python_api demo cli
-=======
-    errors text atomic stored_json messages progress torch_private data model cost kernels weights config devices
+    text errors atomic stored_json messages progress torch_private data model cost kernels weights config devices
     run_schema run_folder pages compute train evaluate inspect report predict bench export serve
     run_record run python_api demo cli
->>>>>>> records
 """.split()
 PUBLIC = ("__init__", "__main__")  # the package itself exports names of any layer, without importing them
 

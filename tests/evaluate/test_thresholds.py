@@ -59,7 +59,7 @@ def test_rare_labels_share_a_threshold_and_too_few_positives_leave_one_half():
     assert chosen.own == 1
     assert chosen.values[0] == best_threshold(probabilities[:, 0], labels[:, 0])
     assert chosen.values[1] == chosen.shared == best_threshold(probabilities.ravel(), labels.ravel())
-    assert f"{chosen.shared:.2f} for 1 of them, which have fewer than 10 images" in str(chosen)
+    assert f"{chosen.shared:.2f} for 1 class with fewer than 10 images" in str(chosen)
     nothing = choose_thresholds(probabilities[:3], labels[:3, ::-1] & False)
     assert nothing.values == (0.5, 0.5)
 
