@@ -59,7 +59,7 @@ def test_classes_without_images_or_with_some_recall_are_no_warning():
 def test_report_card_and_evaluate_carry_the_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     scored = evaluation(bird=0.9, cat=0.8, dog=0.0)
     data = {"name": "photos", "pictures": {"train": 802}, "counts": {"train": COUNTS}}
-    folder = write_run(tmp_path / "run", evaluation=scored, data=data)
+    folder = write_run(tmp_path / "run", evaluation=scored, data=data, trained_counts=COUNTS)
     sentence = "1 class of 3 had a recall of 0 %: dog (0 of 9; 12 in training)."
     assert any(sentence in problem for problem in problems(read_run_data(folder)))
     write_card(folder)

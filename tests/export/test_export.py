@@ -67,7 +67,7 @@ def test_the_file_carries_classes_preprocessing_and_where_it_comes_from(classifi
     assert record["labels"] == list(CLASSES)
     assert Preprocessing.from_record(record["preprocessing"]) == classifier.transform.preprocessing
     assert (record["variant"], record["vitkit"]) == ("mu/8", vitkit.__version__)
-    assert (record["input"], record["image"], record["multilabel"]) == ("uint8", [32, 32], False)
+    assert (record["input"], record["image"], record["multilabel"]) == ("uint8", (32, 32), False)
     assert "(batch, height, width, 3) uint8 on 0 to 255, red green blue" in record["feed"]
     if isinstance(file, OnnxModel):  # as those see it who have onnxruntime and nothing else
         assert file.session.get_modelmeta().description == record["feed"]
