@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,9 @@ def help_code() -> dict[str, str]:
     code = {}
     for verb in VERBS:
         lines = (verb_function(verb).__doc__ or "").splitlines()[1:]
-        indented = [line.strip() for line in lines if line.startswith(" " * 8) and not COMMAND.match(line.strip())]
+        indented = [line for line in lines if line.startswith(" " * 8) and not COMMAND.match(line.strip())]
         if indented:
-            code[verb] = "\n".join(indented) + "\n"
+            code[verb] = textwrap.dedent("\n".join(indented) + "\n")
     return code
 
 
