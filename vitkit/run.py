@@ -109,16 +109,8 @@ def _keep_together(config: Fit, data: Data, processes: Processes) -> KeptTogethe
     """Find the copies among the images, on all ranks together, so that every split has them on one side."""
     if config.objective != "labels":  # nothing is held out or scored
         return KeptTogether(data, ())
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
-    return keep_together(
-        data,
-        duplicates=config.duplicates,
-        workers=cores() // here,
-        progress=show_progress if processes.is_rank_zero else no_progress,
-        rank=processes.rank,
-        world_size=processes.world_size,
-        gather=processes.gather,
-    )
+    progress = show_progress if processes.is_rank_zero else no_progress
+    return keep_together(data, duplicates=config.duplicates, progress=progress, **vars(_reading(processes)))
 
 
 def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
@@ -130,6 +122,7 @@ def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
 
 
 def _reading(processes: Processes) -> Reading:
+    """Return this rank's share of the reading, with the cores of its machine divided among the ranks on it."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
     return Reading(cores() // here, processes.rank, processes.world_size, processes.gather)
 

@@ -1,4 +1,4 @@
-"""What `vitkit fit` refuses, `vitkit check` names; labels that are no classes are recognised."""
+"""`vitkit check` names what `vitkit fit` refuses; labels that are no classes are recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--labels FILE`: class names, one on each line, that can be told apart."""
+"""`--labels FILE` holds class names, one on each line, without duplicates."""
 
 from __future__ import annotations
 

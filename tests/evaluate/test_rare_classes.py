@@ -68,11 +68,11 @@ def test_report_card_and_evaluate_carry_the_warning(tmp_path: Path, capsys: pyte
     assert "warning     1 class of 3 had a recall of 0 %: dog (0 of 9)." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("priors", "told"), [("balanced", True), ("data", False)])
-def test_the_report_says_that_probabilities_do_not_follow_the_datas_shares(priors: str, told: bool, tmp_path: Path):
+@pytest.mark.parametrize(("priors", "warned"), [("balanced", True), ("data", False)])
+def test_the_report_says_that_probabilities_do_not_follow_the_datas_shares(priors: str, warned: bool, tmp_path: Path):
     config = Fit(data="photos", model="mu/4", weights="none", steps=60, balance=0.5, priors=priors)  # type: ignore[arg-type]
     folder = write_run(tmp_path / "run", evaluation=evaluation(bird=0.9), config=config)
-    assert told == any(
+    assert warned == any(
         "those of rare classes may be too high" in problem for problem in problems(read_run_data(folder))
     )
 

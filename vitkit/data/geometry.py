@@ -63,7 +63,7 @@ def resize_target(image: Size, preprocessing: Preprocessing) -> Size:
 
 
 def interpolation_of(image: Size, preprocessing: Preprocessing) -> Interpolation:
-    """Return the filter: timm's ResizeKeepRatio, for crops that are not square, is not told of another than its own."""
+    """Return the interpolation filter; timm always resizes bilinearly for crops that are not square."""
     target = resize_target(image, preprocessing)
     if preprocessing.rounding == "timm" and preprocessing.resize == "crop" and target[0] != target[1]:
         return "bilinear"
