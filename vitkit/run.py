@@ -21,7 +21,6 @@ from vitkit.data.groups import KeptTogether, compared_splits, keep_together, rec
 from vitkit.data.loader import TooManyFailures, advised_max_failed
 from vitkit.data.partition import Partition, fingerprint
 from vitkit.data.sources.dataset import Data
-from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
 from vitkit.devices import cores, describe_machine, pick_device
 from vitkit.errors import VitkitError
@@ -30,6 +29,7 @@ from vitkit.progress import PrintLine, no_progress, show_progress
 from vitkit.run_folder import CARD, CONFIG, MODEL, RECORD, REPORT, RunError, RunFolder
 from vitkit.run_score import finish_run
 from vitkit.run_warnings import log_warnings
+from vitkit.shared_data import SharedData
 from vitkit.text import counted, few, utc_timestamp
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
@@ -37,39 +37,49 @@ from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
 
 
-def start_run(settings: Mapping[str, Any], explicit: Mapping[str, Any], output: TextIO, command: str) -> Path:
+def start_run(
+    settings: Mapping[str, Any],
+    explicit: Mapping[str, Any],
+    output: TextIO,
+    command: str,
+    shared: SharedData | None = None,
+) -> Path:
     """Resolve the settings and run them; a mistake is an error before anything is written.
 
-    `explicit` are those that the user made just now and not in a file.
+    explicit   the settings that the user made just now and not in a file
+    shared     data that several runs of this process have in common
     """
+    shared = shared or SharedData()
     toml.check(settings)
 
     def resolved() -> tuple[Fit, Data, str]:
-        config, data, reason = resolve(settings, explicit)
+        config, data, reason = resolve(settings, explicit, shared.open)
         check_installed(config.track)
         return config, data, reason
 
-    return _start(resolved, settings.get("device") or "auto", output, command)
+    return _start(resolved, settings.get("device") or "auto", output, command, shared)
 
 
 def run_training(config: Fit, data: Data, reason: str, output: TextIO, command: str) -> Path:
     """Run resolved settings and print decisions and results to `output`."""
-    return _start(lambda: (config, data, reason), config.device, output, command)
+    return _start(lambda: (config, data, reason), config.device, output, command, SharedData())
 
 
-def _start(resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: TextIO, command: str) -> Path:
+def _start(
+    resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: TextIO, command: str, shared: SharedData
+) -> Path:
     """Create a run folder, train, score and report."""
     with contextlib.ExitStack() as held:
         with process_group(pick_device(device)) as processes:
             print_line = _line_printer(processes, output)
             config, data, reason = processes.all_or_raise(resolved)  # data may be missing on one machine of several
-            kept = _keep_together(config, data, processes)
+            kept = shared.kept_together(config, data, lambda: _keep_together(config, data, processes))
             path = Path(processes.broadcast(config.out or unused_path(_default_folder(config))))
             config = replace(config, out=str(path))
             folder = processes.on_rank_zero(lambda: RunFolder.create(path)) or RunFolder(path)
             held.callback(folder.close)
             try:
-                contents = _contents(config, kept.data, processes)
+                contents = shared.contents(config, kept.data, lambda: _contents(config, kept.data, processes))
                 processes.on_rank_zero(lambda: _write_record(config, kept, contents, folder, reason, command))
                 splits = _train(config, kept, folder, processes, print_line, reason)
             except BaseException as error:
@@ -122,7 +132,14 @@ def _write_record(
     )
 
 
-def resume(path: Path, output: TextIO, *, device: str | None = None, workers: int | None = None) -> Path:
+def resume(
+    path: Path,
+    output: TextIO,
+    *,
+    device: str | None = None,
+    workers: int | None = None,
+    shared: SharedData | None = None,
+) -> Path:
     """Continue a run that was stopped from its last checkpoint, to the same result as if it had not stopped."""
     config = RunFolder(path).config() if (path / CONFIG).is_file() else Fit()
     config = replace(
@@ -139,7 +156,7 @@ def resume(path: Path, output: TextIO, *, device: str | None = None, workers: in
                     report=str(path / "report.html"),
                     more=f"vitkit fit DATA --weights {path}",
                 )
-            data = open_data(config.data, label=config.label)
+            data = (shared or SharedData()).open(config.data, label=config.label)
             _check_data(data, folder, processes, print_line)
             record = folder.record()
             kept = restore(data, record.get("together"))

@@ -79,6 +79,7 @@ class RunJson(TypedDict, total=False):
     stopped_early: bool
     thresholds: str
     license: str
+    trial_seconds: float  # of a trial of vitkit.grid
 
 
 class MetricsLine(TypedDict):

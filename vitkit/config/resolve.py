@@ -1,6 +1,6 @@
 """Resolve the settings of a run: what the user set, over the named recipe or the one that fits the data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,11 @@ THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds
 THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
 
 
-def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
+def resolve(
+    settings: Mapping[str, Any],
+    explicit: Mapping[str, Any] | None = None,
+    open_data: Callable[..., Data] = open_data,
+) -> tuple[Fit, Data, str]:
     """Return every setting of the run, its data, and the reason for its recipe.
 
     Settings that the user made `explicit` (default: all of them) must have an effect; a file may come from another run.

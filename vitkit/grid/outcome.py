@@ -1,0 +1,59 @@
+"""The outcome of a trial, read from its run folder: a score, or that it diverged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vitkit.evaluate.evaluation import Evaluation
+from vitkit.run_folder import CARD, EVALUATION, MODEL, REPORT, RunFolder
+
+WALL = "trial_seconds"  # key of the record: of the whole trial, over all attempts
+Status = Literal["finished", "diverged", "open"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a trial gave. `score` is in points, 0 to 100; None where the run diverged or has nothing to score on."""
+
+    run: Path
+    status: Status
+    score: float | None
+    seconds: float  # of the whole trial
+    step_seconds: float  # of its steps
+    images: int  # seen in training
+    device: str
+
+    @property
+    def overhead(self) -> float:
+        """The share of the trial that was not spent in steps."""
+        return 1 - self.step_seconds / self.seconds if self.seconds else 0.0
+
+
+def status_of(run: Path) -> Status:
+    record = RunFolder(run).record()
+    if "diverged" in record:
+        return "diverged"
+    complete = "finished" in record and all((run / name).is_file() for name in (MODEL, REPORT, CARD))
+    return "finished" if complete and WALL in record else "open"
+
+
+def read_outcome(run: Path) -> Outcome:
+    folder = RunFolder(run)
+    record, status = folder.record(), status_of(run)
+    score = None
+    if status == "finished" and (run / EVALUATION).is_file():
+        score = 100 * Evaluation.read(run / EVALUATION).headline.value
+    plan = record.get("plan", {})
+    images = int(plan.get("steps", 0)) * int(plan.get("batch", 0))
+    rates = [line["images_per_second"] for line in folder.metrics() if line["kind"] == "speed"]
+    return Outcome(
+        run=run,
+        status=status,
+        score=score,
+        seconds=record.get(WALL, 0.0),
+        step_seconds=images / rates[-1] if rates and rates[-1] else 0.0,
+        images=images,
+        device=record.get("device", ""),
+    )

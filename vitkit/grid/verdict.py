@@ -1,0 +1,82 @@
+"""Verdicts: what paired differences over seeds say about a claim.
+
+A difference is taken within a seed, so that what the seed does to both arms cancels. The rules are fixed before a run:
+a claim is confirmed if the interval excludes zero with the claim's sign, equal if the whole interval lies within the
+margin, refuted if it excludes both, and undecided otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vitkit.grid.statistics import Interval, mean_interval
+
+MARGIN = 1.0  # points within which two scores count as equal
+
+
+class Verdict(StrEnum):
+    CONFIRMED = "confirmed"
+    EQUAL = "equal"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+
+    @property
+    def holds(self) -> bool:
+        return self in (Verdict.CONFIRMED, Verdict.EQUAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One comparison: a number for each seed, its interval, and the verdict, which is None where nothing is claimed."""
+
+    question: str
+    by_seed: Mapping[int, float]
+    interval: Interval
+    verdict: Verdict | None
+    expected: str  # such as "above 0", "within ±1.0"
+    unit: str = "points"
+
+
+def greater(question: str, by_seed: Mapping[int, float], *, than: float = 0.0, unit: str = "points") -> Finding:
+    """Judge the claim that the number lies above `than`."""
+    interval = mean_interval([*by_seed.values()])
+    if interval.low > than:
+        verdict = Verdict.CONFIRMED
+    else:
+        verdict = Verdict.REFUTED if interval.high < than else Verdict.UNDECIDED
+    expected = f"above {than:g}"
+    return Finding(question=question, by_seed=by_seed, interval=interval, verdict=verdict, expected=expected, unit=unit)
+
+
+def equal(question: str, by_seed: Mapping[int, float], *, margin: float = MARGIN, unit: str = "points") -> Finding:
+    """Judge the claim that the number is zero, up to the margin."""
+    interval = mean_interval([*by_seed.values()])
+    if -margin <= interval.low and interval.high <= margin:
+        verdict = Verdict.EQUAL
+    else:
+        verdict = Verdict.REFUTED if interval.low > margin or interval.high < -margin else Verdict.UNDECIDED
+    expected = f"within ±{margin:g}"
+    return Finding(question=question, by_seed=by_seed, interval=interval, verdict=verdict, expected=expected, unit=unit)
+
+
+def reported(question: str, by_seed: Mapping[int, float], *, unit: str = "points") -> Finding:
+    """Report a number about which nothing is claimed."""
+    interval = mean_interval([*by_seed.values()])
+    return Finding(question=question, by_seed=by_seed, interval=interval, verdict=None, expected="", unit=unit)
+
+
+def overall(findings: Iterable[Finding]) -> Verdict:
+    """Return the verdict of a claim with several parts: it holds if all do, and falls with one."""
+    verdicts = [finding.verdict for finding in findings if finding.verdict is not None]
+    if Verdict.REFUTED in verdicts:
+        return Verdict.REFUTED
+    if not verdicts or Verdict.UNDECIDED in verdicts:
+        return Verdict.UNDECIDED
+    return Verdict.EQUAL if set(verdicts) == {Verdict.EQUAL} else Verdict.CONFIRMED
+
+
+def differences(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
+    """Return first minus second for each seed that both have: an arm that diverged has no score for its seed."""
+    return {seed: first[seed] - second[seed] for seed in first if seed in second}

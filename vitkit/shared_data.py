@@ -1,0 +1,36 @@
+"""Data that several runs of one process share: opened, searched for copies and recorded once."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vitkit.config.schema import Fit
+from vitkit.data.contents import ContentsRecord
+from vitkit.data.groups import KeptTogether
+from vitkit.data.sources.dataset import Data
+from vitkit.data.sources.open import open_data
+
+
+class SharedData:
+    """What was found out about data sets, by what it was asked for; a run of its own starts with an empty one."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[Any, ...], Any] = {}
+        self._kept_alive: list[Data] = []  # their ids are keys, and must not be given to others
+
+    def open(self, source: str, *, label: str | None = None, group: str | None = None) -> Data:
+        return self._once(("open", source, label, group), lambda: open_data(source, label=label, group=group))
+
+    def kept_together(self, config: Fit, data: Data, find: Callable[[], KeptTogether]) -> KeptTogether:
+        return self._once(self._key("together", config, data), find)
+
+    def contents(self, config: Fit, data: Data, read: Callable[[], ContentsRecord]) -> ContentsRecord:
+        return self._once(self._key("contents", config, data), read)
+
+    def _key(self, result: str, config: Fit, data: Data) -> tuple[Any, ...]:
+        self._kept_alive.append(data)
+        return (result, id(data), config.objective, config.duplicates)
+
+    def _once(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
+        if key not in self._results:
+            self._results[key] = compute()
+        return self._results[key]
