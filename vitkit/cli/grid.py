@@ -44,7 +44,8 @@ def grid(
     from vitkit.grid.devices import pick_devices
     from vitkit.grid.grid_file import read_grid
     from vitkit.grid.page import write_page
-    from vitkit.grid.runner import TrialRunner, run_trials
+    from vitkit.grid.runner import run_trials
+    from vitkit.grid.trial_runner import TrialRunner
     from vitkit.messages import say
     from vitkit.text import duration
 

@@ -19,7 +19,7 @@ from vitkit.data.partition import partition
 from vitkit.devices import pick_device, pick_precision
 from vitkit.grid.arm import Trial
 from vitkit.grid.outcome import read_outcome, status_of
-from vitkit.grid.runner import RUNS, TrialRunner
+from vitkit.grid.trial_runner import RUNS, TrialRunner
 from vitkit.train.initial_model import initial_model
 from vitkit.train.plan import count_steps
 

@@ -33,8 +33,12 @@ def score_figure(rows: Sequence[ArmResult], measure: str) -> Markup:
         axes.set_xlabel(measure)
         scores = [score for row in rows for score in row.scores.values()]
         if scores:
-            margin = max(0.05 * (max(scores) - min(scores)), 0.2)
-            axes.set_xlim(min(scores) - 3 * margin, max(scores) + 3 * margin)
+            bounds = [bound for row in rows for bound in (row.mean.low, row.mean.high) if math.isfinite(bound)]
+            spread = max(max(scores) - min(scores), 1.0)  # of two seeds, an interval can be hundreds of points wide
+            axes.set_xlim(
+                max(min([*scores, *bounds]) - 0.05 * spread, min(scores) - spread),
+                min(max([*scores, *bounds]) + 0.05 * spread, max(scores) + spread),
+            )
         figure.subplots_adjust(left=0.4, right=0.97, top=0.97, bottom=50 / (FRAME + ROW * len(rows)))
         description = f"{measure} of {len(rows)} arms, with 95 % intervals over seeds"
         return inline_svg(figure, "scores", description)

@@ -149,7 +149,7 @@ def _arm(name: str, settings: Mapping[str, Any], path: Path) -> Arm:
 def _seeds(seeds: Any, path: Path) -> tuple[int, ...]:
     if isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MOST_TRIALS:
         return tuple(range(seeds))
-    whole = isinstance(seeds, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in seeds)
-    if not whole or not seeds or len(set(seeds)) < len(seeds):
+    integers = isinstance(seeds, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in seeds)
+    if not integers or not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"{path}: seeds = {seeds!r} should be a number of seeds, or a list of them", try_="seeds = 3")
     return tuple(seeds)

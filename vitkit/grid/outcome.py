@@ -35,8 +35,12 @@ def status_of(run: Path) -> Status:
     record = RunFolder(run).record()
     if "diverged" in record:
         return "diverged"
-    complete = "finished" in record and all((run / name).is_file() for name in (MODEL, REPORT, CARD))
-    return "finished" if complete and WALL in record else "open"
+    return "finished" if is_complete(run) and WALL in record else "open"
+
+
+def is_complete(run: Path) -> bool:
+    """Return whether the run itself is over: trained, scored and reported."""
+    return "finished" in RunFolder(run).record() and all((run / name).is_file() for name in (MODEL, REPORT, CARD))
 
 
 def read_outcome(run: Path) -> Outcome:

@@ -32,12 +32,13 @@ def write_page(
     content: dict[str, Any] = {
         "title": grid.title,
         "figures": [
-            KeyFigure("Arms", str(len(grid.arms)), counted(len(grid.seeds), "seed")),
-            KeyFigure("Best mean", f"{best.mean.mean:.2f} %" if best else "–", best.arm.name if best else ""),
+            KeyFigure("Best mean", f"{best.mean.mean:.1f} %" if best else "–", best.arm.name if best else ""),
+            KeyFigure("Runs", str(len(outcomes)), f"{len(grid.arms)} arms x {counted(len(grid.seeds), 'seed')}"),
             KeyFigure("Time", duration(seconds), ", ".join(devices)),
         ],
         "figure": score_figure(rows, MEASURE),
         "rows": [_row(row) for row in rows],
+        "any_diverged": any(row.diverged for row in rows),
         "baseline": grid.baseline.name,
         "effects": [
             {

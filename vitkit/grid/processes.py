@@ -8,14 +8,12 @@ import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitkit.errors import VitkitError
 from vitkit.grid.arm import Trial
 from vitkit.grid.outcome import read_outcome
-
-if TYPE_CHECKING:
-    from vitkit.grid.runner import Report, TrialRunner
+from vitkit.grid.trial_runner import Report, TrialRunner
 
 
 class LostProcess(VitkitError):
@@ -72,18 +70,17 @@ def _next_ready(waiting: Sequence[Trial], running: Sequence[Trial]) -> Trial | N
     return next((trial for trial in waiting if trial.needs not in [*waiting, *running]), None)
 
 
-def _serve(connection: Connection, folder: Any, device: str, alone: bool) -> None:
+def _serve(connection: Connection, folder: Any, device: str, single_thread: bool) -> None:
     """Run trials until the other side closes; end at once if it dies, so that no run stays locked."""
     import torch
 
     from vitkit import messages
-    from vitkit.grid.runner import TrialRunner
 
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
     messages.configure("quiet")
-    if alone:
+    if single_thread:
         torch.set_num_threads(1)
     runner = TrialRunner(folder, device)
     while True:
