@@ -11,7 +11,7 @@ from vitkit.data.sources.open import open_data
 
 
 class SharedData:
-    """What was found out about data sets, by what it was asked for; a run of its own starts with an empty one."""
+    """Remembers data sets and what was found out about them; a run of its own starts with an empty one."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[Any, ...], Any] = {}

@@ -35,6 +35,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in LABELS:
             (folder / "data" / split / name).mkdir(parents=True)
             real_images(folder / "data" / split / name, 2)
+    shared = (
+        f'data = "{folder / "data"}"\nweights = "none"\nmodel = "mu/4"\nimage = 16\nsteps = 1\nbatch = 4\nworkers = 0\n'
+    )
+    (folder / "rates.toml").write_text(f"seeds = 1\n[axes]\nlr = [0.1, 0.2]\n[settings]\n{shared}")
     return folder
 
 
@@ -72,6 +76,7 @@ def test_the_page_lists_every_verb():
         "inspect RUN DATA/test --out OUT/inspect --device cpu",
         "predict RUN DATA/test gone.jpg --out OUT/answers.csv --device cpu",
         "export RUN --to pt2 --out OUT/model.pt2 --data DATA",
+        "grid TOML --out OUT/rates --device cpu",
         "bench mu/4 --image 16 --batch 1 --what latency --device cpu --precision fp32",
     ],
 )
@@ -80,7 +85,10 @@ def test_a_verb_prints_the_keys_of_the_page(
 ):
     verb = command.split()[0]
     words = [
-        word.replace("RUN", str(files / "run")).replace("DATA", str(files / "data")).replace("OUT", str(tmp_path))
+        word.replace("RUN", str(files / "run"))
+        .replace("DATA", str(files / "data"))
+        .replace("OUT", str(tmp_path))
+        .replace("TOML", str(files / "rates.toml"))
         for word in command.split()
     ]
     content = printed(capsys, *words, "--json")

@@ -33,6 +33,7 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "list": "models|recipes|settings [PATTERN] --json",
     "cost": "MODEL… --image --classes --batch --precision --images --epochs --json",
     "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
+    "grid": "FILE --out --seeds --dry-run --jobs --device --json",
     "bench": "MODEL --image --batch --what --device --precision --compile --json",
 }
 GLOBAL_OPTIONS = ("--quiet", "--verbose", "--log-format")  # of every verb

@@ -49,6 +49,10 @@ def make_template(root: Path) -> Path:
     shutil.copy(root / "photos/dog/0.jpg", root / "dog.jpg")
     shutil.copy(root / "photos/dog/0.jpg", root / "image.jpg")
     (root / "settings.toml").write_text("seed = 3\n[augment]\nmixup = 0.1\n")
+    (root / "rates.toml").write_text(
+        'seeds = 1\n[settings]\ndata = "photos"\nweights = "none"\nmodel = "mu/4"\nimage = 32\nsteps = 2\nbatch = 4\n'
+        "workers = 0\nschedule = { warmup = 0 }\n[axes]\nlr = [0.001, 0.003]\n"
+    )
     write_shards(open_data(root / "photos"), root / "shards")
     train(root / "photos", root / "runs/photos")
     train(root / "photos", root / "runs/pre", objective="masked-patch")

@@ -83,6 +83,7 @@ def grid(
 
 def _print_estimate(trials: list[Trial], runner: Any, jobs: int, json: bool) -> None:
     from vitkit.grid.estimate import estimate
+    from vitkit.messages import print_line
     from vitkit.text import binary_size, duration
 
     rows = estimate(trials, runner)
@@ -108,9 +109,10 @@ def _print_estimate(trials: list[Trial], runner: Any, jobs: int, json: bool) -> 
         left = [one for one in rows if one.trial.arm == row.trial.arm and not one.done]
         cost = f"{duration(max(one.seconds for one in left))} a run" if left else "done"
         memory = f", {binary_size(row.memory)}" if row.memory else ""
-        print(f"{row.trial.arm.name:<{width}}  {row.steps:,} steps, {row.images:,} images, {cost}{memory}")
+        print_line(f"{row.trial.arm.name:<{width}}  {row.steps:,} steps, {row.images:,} images, {cost}{memory}")
     open_runs = sum(not row.done for row in rows)
-    print(f"\n{open_runs} of {len(rows)} runs are left, about {duration(total)} with {jobs} at a time")
+    print_line("")
+    print_line(f"{open_runs} of {len(rows)} runs are left, about {duration(total)} with {jobs} at a time")
 
 
 def _print_table(rows: list[ArmResult], main_effects: list[Effect]) -> None:

@@ -27,13 +27,13 @@ class ArmResult:
 
     @property
     def word(self) -> str:
-        """What the difference says: higher, lower, equal or undecided."""
+        """The difference in a word: higher, lower, equal or undecided."""
         return "baseline" if self.difference is None else describe_difference(self.difference)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What one value of an axis does, against the axis's first value, on average over the other axes."""
+    """The effect of one value of an axis against the axis's first value, on average over the other axes."""
 
     axis: str
     value: str

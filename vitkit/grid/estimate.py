@@ -1,4 +1,4 @@
-"""What a comparison would cost, before it runs: steps, images, seconds and memory of every trial.
+"""The cost of a comparison before it runs: steps, images, seconds and memory of every trial.
 
 The seconds of a step are measured on the device, a few steps for each different model and batch. What a run takes
 besides its steps (start, checkpoints, scoring, report) is that of trials that have run here, or a guess.
@@ -28,7 +28,7 @@ OF_THE_MODEL = ("model", "options", "image", "channels")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class TrialCost:
     trial: Trial
     done: bool  # nothing is left to run
     steps: int
@@ -37,7 +37,7 @@ class Estimate:
     memory: int | None  # bytes on the device; None on a CPU
 
 
-def estimate(trials: Sequence[Trial], runner: TrialRunner) -> list[Estimate]:
+def estimate(trials: Sequence[Trial], runner: TrialRunner) -> list[TrialCost]:
     """Return the cost of each trial; what is shared with an earlier trial costs nothing."""
     device = pick_device(runner.device)
     overhead = _overhead(runner)
@@ -63,7 +63,7 @@ def estimate(trials: Sequence[Trial], runner: TrialRunner) -> list[Estimate]:
         per_image, memory = speeds.get(key, (0.0, None))
         images = steps * config.batch
         rows.append(
-            Estimate(
+            TrialCost(
                 trial=trial,
                 done=done,
                 steps=steps,

@@ -15,7 +15,7 @@ Status = Literal["finished", "diverged", "open"]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a trial gave. `score` is in points, 0 to 100; None where the run diverged or has nothing to score on."""
+    """The result of a trial. `score` is in points, 0 to 100; None where the run diverged or has nothing to score on."""
 
     run: Path
     status: Status

@@ -39,7 +39,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Trial:
+class EngineTrial:
     """The result of trying a candidate."""
 
     candidate: EngineCandidate
@@ -78,7 +78,7 @@ def fastest_engine(
     """
     exact, samples = exact_engine(model, device), package_samples(model) if samples is None else samples
     reference = Reference(exact, model, samples, multilabel=multilabel)
-    best: Trial | None = None
+    best: EngineTrial | None = None
     rejected: list[str] = []
     for candidate in engine_candidates(model, device):
         if candidate.slow_to_build and best is not None:
@@ -99,18 +99,19 @@ def fastest_engine(
     return engine if device.type != "cpu" else with_fewer_threads(engine, reference.images)
 
 
-def try_candidate(candidate: EngineCandidate, exact: Engine, reference: Reference) -> Trial:
+def try_candidate(candidate: EngineCandidate, exact: Engine, reference: Reference) -> EngineTrial:
     """Build, compare and time a candidate; a failure becomes a reason in the trial and never an error."""
     try:
         compute = candidate.build()
         agreement = reference.compare(compute)
         if not agrees(agreement):
-            return Trial(candidate, None, agreement=agreement, data=reference.data)
+            return EngineTrial(candidate, None, agreement=agreement, data=reference.data)
         speedups = measure_speedups(exact.logits, compute, reference.images)
-        return Trial(candidate, compute, speedups, agreement, reference.data)
+        return EngineTrial(candidate, compute, speedups, agreement, reference.data)
     except Exception as error:  # compilers and runtimes raise classes of their own
         lines = str(error).strip().splitlines()
-        return Trial(candidate, None, failure=f"{type(error).__name__}{': ' * bool(lines)}{''.join(lines[:1])[:200]}")
+        failure = f"{type(error).__name__}{': ' * bool(lines)}{''.join(lines[:1])[:200]}"
+        return EngineTrial(candidate, None, failure=failure)
 
 
 class Reference:
