@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import tyro
 from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Json, at_least, option, print_json
@@ -24,7 +25,11 @@ def grid(
         Path | None, option("folder of all runs and the page; default: runs/ and the file's name", "DIR")
     ] = None,
     seeds: Annotated[int | None, option("number of seeds, instead of the file's", "N")] = None,
-    dry_run: Annotated[bool, arg(help="print arms, steps, images and the estimated time, and run nothing")] = False,
+    dry_run: Annotated[
+        bool,
+        tyro.conf.FlagCreatePairsOff,
+        arg(help="print arms, steps, images and the estimated time, and run nothing"),
+    ] = False,
     jobs: Annotated[int | None, option("runs at a time; default: one for each GPU", "N")] = None,
     device: Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …", metavar="NAME")] = "auto",
     json: Json = False,
