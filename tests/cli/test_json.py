@@ -35,9 +35,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in LABELS:
             (folder / "data" / split / name).mkdir(parents=True)
             real_images(folder / "data" / split / name, 2)
-    shared = (
-        f'data = "{folder / "data"}"\nweights = "none"\nmodel = "mu/4"\nimage = 16\nsteps = 1\nbatch = 4\nworkers = 0\n'
-    )
+    model = 'weights = "none"\nmodel = "mu/4"\nimage = 16\nsteps = 1\nbatch = 4\nworkers = 0\n'
+    shared = f'data = "{folder / "data"}"\n{model}'
     (folder / "rates.toml").write_text(f"seeds = 1\n[axes]\nlr = [0.1, 0.2]\n[settings]\n{shared}")
     return folder
 
