@@ -23,6 +23,7 @@ from tests.docs import examples
 from tests.docs.stand_ins import NO_WARMUP, SMALL, SMALL_MODEL, make_template, prepare, replace_option, smaller
 from vitkit.cli.main import main, verb_function
 from vitkit.config import toml
+from vitkit.grid.grid_file import parse_grid
 
 # Commands that no test of this module runs, by how they begin; those of vitkit are still parsed by its own parser.
 NOT_RUN = {
@@ -189,10 +190,14 @@ def test_blocks_have_a_language_that_is_tested_or_show_output():
             )
 
 
-def test_the_settings_in_toml_are_those_of_a_run():
+def test_the_settings_in_toml_are_those_of_a_run_or_a_comparison():
     for block in examples.all_blocks():
         if block.language == "toml":
-            toml.check(tomllib.loads(block.text))
+            tables = tomllib.loads(block.text)
+            if "settings" in tables:
+                parse_grid(tables, Path(block.page))
+            else:
+                toml.check(tables)
 
 
 def train_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
