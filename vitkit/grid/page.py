@@ -69,7 +69,7 @@ def write_page(
 def _row(row: ArmResult) -> dict[str, Any]:
     return {
         "name": row.arm.name,
-        "mean": _with_interval(row.mean),
+        "mean": unsigned(row.mean),
         "difference": "" if row.difference is None else signed(row.difference),
         "word": row.word,
         "diverged": row.diverged,
@@ -87,7 +87,8 @@ def signed(interval: Interval) -> str:
     return f"{interval.mean:+.2f} ({interval.low:+.2f} to {interval.high:+.2f})"
 
 
-def _with_interval(interval: Interval) -> str:
+def unsigned(interval: Interval) -> str:
+    """Return "61.20 (60.10 to 62.30)", or the mean alone where there is one seed."""
     if not interval.count:
         return "–"
     if interval.count == 1:

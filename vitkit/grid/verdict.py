@@ -7,7 +7,7 @@ margin, refuted if it excludes both, and undecided otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,34 +37,58 @@ class Finding:
     verdict: Verdict | None
     expected: str  # such as "above 0", "within ±1.0"
     unit: str = "points"
+    paper: str = ""  # the paper's own number
 
 
-def greater(question: str, by_seed: Mapping[int, float], *, than: float = 0.0, unit: str = "points") -> Finding:
+def greater(
+    question: str, by_seed: Mapping[int, float], *, than: float = 0.0, unit: str = "points", paper: str = ""
+) -> Finding:
     """Judge the claim that the number lies above `than`."""
-    interval = mean_interval([*by_seed.values()])
-    if interval.low > than:
-        verdict = Verdict.CONFIRMED
-    else:
-        verdict = Verdict.REFUTED if interval.high < than else Verdict.UNDECIDED
-    expected = f"above {than:g}"
-    return Finding(question=question, by_seed=by_seed, interval=interval, verdict=verdict, expected=expected, unit=unit)
+
+    def verdict(interval: Interval) -> Verdict:
+        if interval.low > than:
+            return Verdict.CONFIRMED
+        return Verdict.REFUTED if interval.high < than else Verdict.UNDECIDED
+
+    return _finding(question, by_seed, verdict, f"above {than:g}", unit, paper)
 
 
-def equal(question: str, by_seed: Mapping[int, float], *, margin: float = MARGIN, unit: str = "points") -> Finding:
+def equal(
+    question: str, by_seed: Mapping[int, float], *, margin: float = MARGIN, unit: str = "points", paper: str = ""
+) -> Finding:
     """Judge the claim that the number is zero, up to the margin."""
-    interval = mean_interval([*by_seed.values()])
-    if -margin <= interval.low and interval.high <= margin:
-        verdict = Verdict.EQUAL
-    else:
-        verdict = Verdict.REFUTED if interval.low > margin or interval.high < -margin else Verdict.UNDECIDED
-    expected = f"within ±{margin:g}"
-    return Finding(question=question, by_seed=by_seed, interval=interval, verdict=verdict, expected=expected, unit=unit)
+
+    def verdict(interval: Interval) -> Verdict:
+        if -margin <= interval.low and interval.high <= margin:
+            return Verdict.EQUAL
+        return Verdict.REFUTED if interval.low > margin or interval.high < -margin else Verdict.UNDECIDED
+
+    return _finding(question, by_seed, verdict, f"within ±{margin:g}", unit, paper)
 
 
-def reported(question: str, by_seed: Mapping[int, float], *, unit: str = "points") -> Finding:
+def reported(question: str, by_seed: Mapping[int, float], *, unit: str = "points", paper: str = "") -> Finding:
     """Report a number about which nothing is claimed."""
+    return _finding(question, by_seed, lambda interval: None, "", unit, paper)
+
+
+def _finding(
+    question: str,
+    by_seed: Mapping[int, float],
+    verdict: Callable[[Interval], Verdict | None],
+    expected: str,
+    unit: str,
+    paper: str,
+) -> Finding:
     interval = mean_interval([*by_seed.values()])
-    return Finding(question=question, by_seed=by_seed, interval=interval, verdict=None, expected="", unit=unit)
+    return Finding(
+        question=question,
+        by_seed=by_seed,
+        interval=interval,
+        verdict=verdict(interval),
+        expected=expected,
+        unit=unit,
+        paper=paper,
+    )
 
 
 def overall(findings: Iterable[Finding]) -> Verdict:

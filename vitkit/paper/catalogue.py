@@ -1,0 +1,27 @@
+"""All claims, in the order of their numbers; a new claim is a module in claims/ and a name here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from vitkit.errors import ConfigError, did_you_mean
+from vitkit.paper.claim import Claim
+
+MODULES = ("positions", "figure7")
+
+
+def all_claims() -> list[Claim]:
+    claims = [import_module(f"vitkit.paper.claims.{name}").CLAIM for name in MODULES]
+    return sorted(claims, key=lambda claim: claim.number)
+
+
+def find_claims(name: str) -> list[Claim]:
+    """Return the claim of a name or number, or all of them for "all"."""
+    claims = all_claims()
+    if name == "all":
+        return claims
+    chosen = [claim for claim in claims if name in (claim.name, str(claim.number))]
+    if not chosen:
+        names = [claim.name for claim in claims]
+        raise ConfigError(f"there is no claim {name!r}{did_you_mean(name, names)}", try_="vitkit paper", or_="all")
+    return chosen

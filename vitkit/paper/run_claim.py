@@ -1,0 +1,123 @@
+"""Run a claim at a scale: train its arms, take its measurements, and write the log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitkit.atomic import write_text
+from vitkit.errors import ConfigError
+from vitkit.grid.arm import Trial, trials_of
+from vitkit.grid.outcome import Outcome
+from vitkit.grid.runner import run_trials
+from vitkit.grid.trial_runner import Report
+from vitkit.paper.claim import Claim, Measuring, Scale, Setup
+from vitkit.paper.datasets import Datasets
+from vitkit.paper.evidence import ArmLog, ClaimLog, write_log
+from vitkit.run_folder import RunFolder
+from vitkit.stored_json import read_json
+from vitkit.text import utc_timestamp
+
+MEASURED = "measured"  # the folder of measurements, in that of the experiments
+
+
+def run_claim(
+    claim: Claim,
+    scale: Scale,
+    folder: Path,
+    datasets: Datasets,
+    *,
+    devices: Sequence[str],
+    command: str,
+    versions: Mapping[str, str],
+    report: Report,
+) -> ClaimLog:
+    """Run what is left of a claim's experiment and return its log, which is written to the folder, too."""
+    setup = claim.setup(scale, datasets)
+    trials = trials_of(setup.arms, setup.seeds)
+    outcomes = run_trials(trials, folder, devices=devices, report=report) if trials else {}
+    measured = _measure(claim, scale, folder, datasets, devices[0], setup, outcomes)
+    seconds = sum(outcome.seconds for outcome in outcomes.values()) + sum(one["seconds"] for one in measured.values())
+    used = sorted({outcome.device for outcome in outcomes.values() if outcome.device}) or [devices[0]]
+    log = ClaimLog(
+        claim=claim.name,
+        scale=scale,
+        seeds=list(setup.seeds),
+        differs=setup.differs,
+        arms=[_arm_log(setup, name, outcomes) for name in [arm.name for arm in setup.arms]],
+        measured={str(seed): dict(numbers) for seed, numbers in measured.items()},
+        seconds=round(seconds, 1),
+        device=", ".join(used),
+        command=command,
+        date=utc_timestamp(),
+        versions=dict(versions),
+    )
+    write_log(folder, log)
+    return log
+
+
+def _measure(
+    claim: Claim,
+    scale: Scale,
+    folder: Path,
+    datasets: Datasets,
+    device: str,
+    setup: Setup,
+    outcomes: Mapping[Trial, Outcome],
+) -> dict[int, dict[str, Any]]:
+    """Take the measurements of each seed, or read those that are there."""
+    if claim.measure is None:
+        return {}
+    measured = {}
+    for seed in setup.seeds:
+        runs = {
+            arm.name: outcomes[Trial(arm, seed)].run
+            for arm in setup.arms
+            if outcomes[Trial(arm, seed)].status == "finished"
+        }
+        path = folder / MEASURED / f"{claim.name}-{scale}-seed{seed}.json"
+        measured[seed] = _once(
+            path,
+            {name: run.name for name, run in runs.items()},
+            lambda seed=seed, runs=runs: claim.measure(  # type: ignore[misc]
+                Measuring(scale=scale, seed=seed, datasets=datasets, device=device, runs=runs)
+            ),
+        )
+    return measured
+
+
+def _once(path: Path, inputs: Mapping[str, str], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the numbers in the file if they are of the same runs; measure and write them otherwise."""
+    if path.is_file():
+        content: dict[str, Any] = read_json(path, dict[str, Any], error=ConfigError)
+        if content.get("runs") == dict(inputs):
+            numbers: dict[str, Any] = content["numbers"]
+            return numbers
+    started = time.monotonic()
+    numbers = {**measure()}
+    numbers["seconds"] = round(time.monotonic() - started, 2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps({"runs": dict(inputs), "numbers": numbers}) + "\n", ConfigError)
+    return numbers
+
+
+def _arm_log(setup: Setup, name: str, outcomes: Mapping[Trial, Outcome]) -> ArmLog:
+    arm = setup.arm(name)
+    ran = {seed: outcomes[Trial(arm, seed)] for seed in setup.seeds}
+    record = next((RunFolder(outcome.run).record() for outcome in ran.values()), {})
+    settings = json.loads(json.dumps(arm.settings, default=str))
+    settings["data"] = Path(str(settings["data"])).name  # logs are published, and folders are the user's own
+    return ArmLog(
+        name=name,
+        settings=settings,
+        scores={str(seed): round(outcome.score, 4) for seed, outcome in ran.items() if outcome.score is not None},
+        diverged=[seed for seed, outcome in ran.items() if outcome.status == "diverged"],
+        seconds={str(seed): round(outcome.seconds, 2) for seed, outcome in ran.items()},
+        step_seconds={str(seed): round(outcome.step_seconds, 2) for seed, outcome in ran.items()},
+        images=next(iter(ran.values())).images,
+        macs=int(record.get("macs", 0)),
+        parameters=int(record.get("parameters", 0)),
+    )
