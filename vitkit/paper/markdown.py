@@ -32,7 +32,9 @@ def paper_markdown(logs: Sequence[ClaimLog]) -> str:
             f"**{verdict.value.capitalize()}** at {log['scale']} scale, {counted(len(log['seeds']), 'seed')}. "
             f"{claim.source}: {claim.paper}. Confirmed if {claim.rule}.",
             "",
-            f"Differs from the paper: {log['differs']}. `{log['command']}`, {duration(log['seconds'])} on {log['device']}.",
+            f"Differs from the paper: {log['differs']}.",
+            "",
+            f"`{log['command']}`, {duration(log['seconds'])} on {log['device']}.",
             "",
             "| | ours, with 95 % interval | paper | claimed | verdict |",
             "| --- | --- | --- | --- | --- |",

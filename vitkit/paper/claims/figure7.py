@@ -115,7 +115,7 @@ def _spearman(values: Sequence[float]) -> float:
 
 def draw(evidence: Evidence) -> Figure:
     """Draw Fig. 7 right: a dot for each head, layer by layer."""
-    heads = np.mean([rows for rows in evidence.measured("distance").values()], axis=0)
+    heads = np.mean([*evidence.measured("distance").values()], axis=0)
     figure = canvas(640, 300)
     axes = figure.subplots()
     for layer, row in enumerate(heads):
