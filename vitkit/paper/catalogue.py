@@ -7,7 +7,7 @@ from importlib import import_module
 from vitkit.errors import ConfigError, did_you_mean
 from vitkit.paper.claim import Claim
 
-MODULES = ("positions", "figure7")
+MODULES = ("positions", "shape", "class_token", "axial", "figure7", "pre_norm", "size_or_patch")
 
 
 def all_claims() -> list[Claim]:

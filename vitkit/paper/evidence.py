@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from vitkit.atomic import write_text
 from vitkit.errors import ConfigError
@@ -27,7 +27,7 @@ class ArmLog(TypedDict):
 
 class ClaimLog(TypedDict):
     claim: str
-    scale: str
+    scale: Literal["smoke", "small", "paper"]
     seeds: list[int]
     differs: str
     arms: list[ArmLog]
@@ -44,6 +44,11 @@ class Evidence:
 
     def __init__(self, log: ClaimLog):
         self.log = log
+
+    @property
+    def scale(self) -> Literal["smoke", "small", "paper"]:
+        scale: Literal["smoke", "small", "paper"] = self.log["scale"]
+        return scale
 
     @property
     def seeds(self) -> list[int]:

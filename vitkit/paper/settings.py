@@ -37,15 +37,23 @@ SMALL: dict[str, Any] = {
     "duplicates": "ignore",
     "schedule": {"warmup": 0.1},
 }
-EQUAL_SEEDS = {"smoke": (0, 1), "small": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
+SEEDS = {"smoke": (0, 1), "small": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
 DIFFERS = {
     "smoke": "a toy of two layers for 16 steps on 6,000 images of Fashion-MNIST: it shows that the experiment runs, "
     "and nothing about the claim",
     "small": "Ti/8 at 64 px on the 100,000 images of Tiny-ImageNet, from scratch",
+    "paper": "on ImageNet from scratch, where the paper pre-trains on JFT-300M",
 }
 
 
 def from_scratch(scale: Scale, datasets: Datasets, **changes: Any) -> dict[str, Any]:
-    """Return the settings of training from scratch at the smoke or small scale, with changes."""
-    base = SMOKE if scale == "smoke" else {**SMALL, "data": datasets.find("tiny-imagenet")}
+    """Return the settings of training from scratch at a scale, with changes."""
+    if scale == "smoke":
+        return toml.merge(SMOKE, changes)
+    base = {**SMALL, "data": datasets.find("tiny-imagenet")} if scale == "small" else _paper(datasets)
     return toml.merge(base, changes)
+
+
+def _paper(datasets: Datasets) -> dict[str, Any]:
+    """Return Table 3's row for ImageNet, the largest set of the paper that is public."""
+    return {"recipe": "imagenet_pretrain", "weights": "none", "model": "B/16", "data": datasets.find("imagenet")}

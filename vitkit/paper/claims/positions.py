@@ -12,7 +12,7 @@ from vitkit.paper.claim import Claim, Scale, Setup
 from vitkit.paper.datasets import Datasets
 from vitkit.paper.evidence import Evidence
 from vitkit.paper.figures import draw_scores
-from vitkit.paper.settings import DIFFERS, EQUAL_SEEDS, from_scratch
+from vitkit.paper.settings import DIFFERS, SEEDS, from_scratch
 
 # cell of Table 8 → options of the model, the paper's ImageNet 5-shot score
 CELLS = {
@@ -39,7 +39,7 @@ def setup(scale: Scale, datasets: Datasets) -> Setup:
         settings = {name: from_scratch(scale, datasets, options=options) for name, (options, _) in CELLS.items()}
         differs = DIFFERS[scale] + "; the score is top-1 of the same task, not 5-shot on ImageNet"
     arms = tuple(Arm(name=name, settings=one) for name, one in settings.items())
-    return Setup(arms=arms, seeds=EQUAL_SEEDS[scale], differs=differs)
+    return Setup(arms=arms, seeds=SEEDS[scale], differs=differs)
 
 
 def judge(evidence: Evidence) -> Sequence[Finding]:
