@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from vitkit.atomic import lock
 from vitkit.errors import ConfigError
+from vitkit.regular_file import open_regular
 
 # keys of the header and of rows, in journals of older versions
 OLD_KEYS = {"pictures": "images", "computing": "engine", "picture": "image"}
@@ -34,7 +35,7 @@ class Journal:
         self.path = journal_path(path)
         self.done = 0
         with self._explain_os_errors():
-            self.file = self.path.open("ab+")
+            self.file = open_regular(self.path, "ab+")
         try:
             with self._explain_os_errors():
                 self._lock()

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
 from vitkit.data.sources.image_files import file_version, sample_bytes
 from vitkit.data.sources.splits import SPLITS
+from vitkit.regular_file import open_regular
 from vitkit.text import counted
 
 VERSION = 1
@@ -71,14 +72,14 @@ class TarImages:
     def sample(self, row: int) -> bytes:
         return sample_bytes(self._file(self.shards[self.shard[row]]), int(self.offset[row]), int(self.size[row]))
 
-    def _file(self, name: str) -> BinaryIO:
+    def _file(self, name: str) -> IO[bytes]:
         if getattr(self.local, "process", None) != os.getpid():
             self.local.process, self.local.files = os.getpid(), OrderedDict()
-        files: OrderedDict[str, BinaryIO] = self.local.files
+        files: OrderedDict[str, IO[bytes]] = self.local.files
         if name not in files:
             if len(files) >= _OPEN_FILES:
                 files.popitem(last=False)[1].close()
-            files[name] = open(os.path.join(self.folder, name), "rb", buffering=0)  # noqa: SIM115
+            files[name] = open_regular(os.path.join(self.folder, name), buffering=0)
         files.move_to_end(name)
         return files[name]
 
