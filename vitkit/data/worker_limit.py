@@ -28,18 +28,20 @@ log = logging.getLogger("vitkit")
 _noted: set[tuple[int, int]] = set()
 
 
-def startable_workers(wanted: int) -> int:
-    """Return how many of the workers the system lets this process start; fewer than wanted are worth a note."""
+def startable_workers(requested: int) -> int:
+    """Return how many of the workers the system lets this process start; fewer than requested are worth a note."""
     spare = torch.get_num_threads() + 2  # this process's own: for products, pinned memory and the progress bar
-    tasks = startable_tasks(wanted * TASKS_PER_WORKER + spare) - spare
-    files = _openable_files(wanted * FILES_PER_WORKER + SPARE_FILES) - SPARE_FILES
+    tasks = startable_tasks(requested * TASKS_PER_WORKER + spare) - spare
+    files = _openable_files(requested * FILES_PER_WORKER + SPARE_FILES) - SPARE_FILES
     by_tasks, by_files = max(0, tasks) // TASKS_PER_WORKER, max(0, files) // FILES_PER_WORKER
-    workers = min(wanted, by_tasks, by_files)
-    if workers < wanted and (wanted, workers) not in _noted:  # training, validation and scoring start workers each
-        _noted.add((wanted, workers))
+    workers = min(requested, by_tasks, by_files)
+    if (
+        workers < requested and (requested, workers) not in _noted
+    ):  # training, validation and scoring start workers each
+        _noted.add((requested, workers))
         log.warning(
             "%s cannot be started: the limit on %s is too low; %s the images instead, which may be slower",
-            counted(wanted, "data worker"),
+            counted(requested, "data worker"),
             "processes and threads (ulimit -u, or --pids-limit of a container)"
             if by_tasks <= by_files
             else "open files (ulimit -n)",
@@ -48,11 +50,11 @@ def startable_workers(wanted: int) -> int:
     return workers
 
 
-def startable_tasks(wanted: int) -> int:
+def startable_tasks(requested: int) -> int:
     """Return how many of so many threads can be started; they end at once."""
     before, end, threads = _entries("task"), threading.Event(), list[threading.Thread]()
     with contextlib.suppress(RuntimeError, MemoryError):  # "can't start new thread"
-        for _ in range(wanted):
+        for _ in range(requested):
             thread = threading.Thread(target=end.wait, daemon=True)
             thread.start()
             threads.append(thread)
@@ -65,19 +67,19 @@ def startable_tasks(wanted: int) -> int:
     return len(threads)
 
 
-def _openable_files(wanted: int) -> int:
+def _openable_files(requested: int) -> int:
     """Return how many of so many files can be opened, with the soft limit raised if the hard one permits it."""
     if resource is None:
-        return wanted
+        return requested
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + _entries("fd")
+    needed = requested + _entries("fd")
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return wanted
+        return requested
     with contextlib.suppress(ValueError, OSError):
         soft_allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft_allowed, hard))
         soft = soft_allowed
-    return wanted - max(0, needed - soft)
+    return requested - max(0, needed - soft)
 
 
 def _entries(kind: str) -> int:

@@ -45,8 +45,8 @@ from vitkit.weights.run_checkpoints import (
     damage,
     ignore_single_process_warning,
     named_checkpoints,
+    open_storage,
     read_record,
-    storage_reader,
 )
 
 DISK_LAG = 30.0  # seconds that a network file system may take to show a file
@@ -183,7 +183,7 @@ def load(
 ) -> CheckpointRecord:
     """Load a checkpoint, written by any number of ranks, into objective, optimizer and EMA; return its record."""
     try:
-        stored = storage_reader(checkpoint).read_metadata().state_dict_metadata
+        stored = open_storage(checkpoint).read_metadata().state_dict_metadata
         _make_slots(objective, optimizer, stored)
         state = state_of(objective, optimizer, ema)
         unmatched = sorted(state.keys() ^ stored.keys())
@@ -192,7 +192,7 @@ def load(
                 f"{checkpoint} is of another model: {len(unmatched)} tensors do not match.", such_as=unmatched[:4]
             )
         with ignore_single_process_warning():
-            state_dict_loader.load(state, storage_reader=storage_reader(checkpoint), no_dist=processes.world_size == 1)
+            state_dict_loader.load(state, storage_reader=open_storage(checkpoint), no_dist=processes.world_size == 1)
         return read_record(checkpoint, RunError)
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
         if isinstance(error, RunError):

@@ -125,7 +125,7 @@ def step_of(checkpoint: Path) -> int:
     return read_record(checkpoint)["step"]
 
 
-def storage_reader(checkpoint: Path) -> HuggingFaceStorageReader:
+def open_storage(checkpoint: Path) -> HuggingFaceStorageReader:
     """Return torch's reader of a checkpoint; it opens every file by its name, and would wait for a pipe."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -139,7 +139,7 @@ def stored_shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     try:
-        metadata = storage_reader(checkpoint).read_metadata().state_dict_metadata
+        metadata = open_storage(checkpoint).read_metadata().state_dict_metadata
     except Exception as error:  # damaged headers raise any error
         raise WeightsError(f"{checkpoint} cannot be read: {type(error).__name__}.") from error
     return {name: tuple(entry.size) for name, entry in metadata.items() if isinstance(entry, TensorStorageMetadata)}
@@ -159,7 +159,7 @@ def load_incomplete_run(checkpoint: Path) -> Checkpoint:
                 try_="an earlier checkpoint, or vitkit resume, which completes the run",
             )
         record = read_json(checkpoint.parent / DESCRIPTION, dict[str, Any], error=WeightsError)
-        storage = storage_reader(checkpoint)
+        storage = open_storage(checkpoint)
         metadata = storage.read_metadata().state_dict_metadata
         state: dict[str, Tensor] = {}
         for name, entry in metadata.items():

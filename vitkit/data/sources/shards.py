@@ -165,15 +165,15 @@ def _split(
     name: str, folder: Path, split: str, record: _SplitRecord, arrays: dict[str, NDArray[Any]], width: int | None
 ) -> Split:
     shards = [shard["name"] for shard in record["shards"]]
-    for shard in record["shards"]:
-        if Path(shard["name"]).name != shard["name"]:
-            raise DataError(f"{name}: the index points outside its folder, to {shard['name']!r}.")
-        path = folder / shard["name"]
+    for entry in record["shards"]:
+        if Path(entry["name"]).name != entry["name"]:
+            raise DataError(f"{name}: the index points outside its folder, to {entry['name']!r}.")
+        path = folder / entry["name"]
         actual = path.stat().st_size if path.is_file() else None
-        if actual != shard["bytes"]:
+        if actual != entry["bytes"]:
             raise DataError(
-                f"{name}: {shard['name']} is " + ("missing." if actual is None else "incomplete."),
-                expected=f"{shard['bytes']:,} bytes",
+                f"{name}: {entry['name']} is " + ("missing." if actual is None else "incomplete."),
+                expected=f"{entry['bytes']:,} bytes",
                 found="no file" if actual is None else f"{actual:,} bytes",
                 try_="copy it again, or write the shards again with vitkit shard",
             )

@@ -94,7 +94,7 @@ def _raw_split(files: Sequence[Path], members: Sequence[TarMember], labels: Sequ
 def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
     shown = name if os.path.basename(name) == file.name else f"{name}: {file.name}"
     try:
-        with open_regular(file) as whole, tarfile.open(fileobj=whole, mode="r:") as tar:
+        with open_regular(file) as archive, tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
                 path = member.name.removeprefix("./")
                 if member.isdir():
