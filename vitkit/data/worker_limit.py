@@ -1,4 +1,4 @@
-"""How many data workers the system lets this process start: limits on processes, threads and open files.
+"""Limits on processes, threads and open files: how many data workers the system lets this process start.
 
 A worker that cannot start its thread dies after it was counted as started, and the others then wait for ever. So the
 processes and threads that all of them need are tried out first, as threads, which every such limit counts as well.

@@ -84,7 +84,7 @@ class StoredAnswer(TypedDict):
 
 
 class StoredRow(TypedDict):
-    """What every row has; those of a multi-label model have `predicted` as well."""
+    """A row as a journal holds it; those of a multi-label model have `predicted` as well."""
 
     image: str
     error: str | None
