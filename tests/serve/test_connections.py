@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from dataclasses import replace
 
 import pytest
@@ -71,3 +72,26 @@ def test_no_client_ever_takes_the_last_connection_but_as_its_first(
             held[client] -= 1
         assert sum(held.values()) <= total
     assert limiter.by_client == {client: count for client, count in held.items() if count}  # nothing is kept of others
+
+
+def test_a_refused_client_reads_the_reason_although_it_was_still_sending():
+    with make_pool(replace(PATIENT, client_connections=1)) as pool, running_server(pool) as (address, _, server):
+        with connect(address, "127.0.0.2"):
+            wait_for(lambda: server.server_state.connections)
+            with connect(address, "127.0.0.2") as refused:
+                assert refused.recv(9, socket.MSG_WAITALL) == b"HTTP/1.1 "
+                refused.sendall(HEALTH * 100)
+                assert read_all(refused).startswith(b"503 ")
+        wait_for(lambda: not server.server_state.connections)
+
+
+def test_refused_connections_do_not_wait_for_ever_and_only_some_wait_at_all(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vitkit.serve.connections.MAX_LINGERING", 3)
+    with make_pool(replace(PATIENT, client_connections=1)) as pool, running_server(pool) as (address, _, server):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(connect(address, "127.0.0.2"))
+            wait_for(lambda: server.server_state.connections)
+            clients = [stack.enter_context(connect(address, "127.0.0.2")) for _ in range(10)]
+            assert all(read_all(client).startswith(b"HTTP/1.1 503 ") for client in clients)
+            wait_for(lambda: len(server.server_state.connections) == 1)  # although the clients close nothing
+        wait_for(lambda: not server.server_state.connections)

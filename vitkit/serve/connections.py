@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+MAX_LINGERING = 64  # refused connections that wait until their client has read the reason
+
 
 class ConnectionLimiter:
     """Counts open connections by client; only the event loop's thread uses it, so it has no lock.
@@ -12,7 +14,7 @@ class ConnectionLimiter:
 
     def __init__(self, *, total: int, per_client: int):
         self.total, self.per_client = total, per_client
-        self.open = 0
+        self.open = self.lingering = 0
         self.by_client: Counter[str] = Counter()
 
     def admit(self, client: str) -> bool:
@@ -21,6 +23,13 @@ class ConnectionLimiter:
             return False
         self.open += 1
         self.by_client[client] += 1
+        return True
+
+    def linger(self) -> bool:
+        """Count a refused connection that waits and return True, or return False if too many do already."""
+        if self.lingering >= MAX_LINGERING:
+            return False
+        self.lingering += 1
         return True
 
     def release(self, client: str) -> None:

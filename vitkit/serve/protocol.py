@@ -19,6 +19,7 @@ _TOO_MANY_CONNECTIONS = (
     f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\nconnection: close\r\n"
     f"content-type: application/json\r\ncontent-length: {len(_BODY)}\r\n\r\n"
 ).encode("ascii") + _BODY
+LINGER_SECONDS = 1.0  # until a refused connection is closed, whether or not its client has read why
 
 
 class TimeoutProtocol(H11Protocol):
@@ -37,6 +38,7 @@ class TimeoutProtocol(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._counted_client: str | None = None
+        self._refused = self._lingers = False
         self._half_closed = False
         self._early_status_line: EarlyStatusLine | None = None
 
@@ -46,21 +48,34 @@ class TimeoutProtocol(H11Protocol):
         if self.connection_limiter.admit(client):
             self._counted_client = client
         else:
-            transport.write(_TOO_MANY_CONNECTIONS)
-            transport.close()
+            self._refuse()
         self._start_head_timer()
+
+    def _refuse(self) -> None:
+        """Send a 503, and close when the client has read it: closing at once may reset what is still on its way."""
+        self._refused = True
+        self.transport.write(_TOO_MANY_CONNECTIONS)
+        if self.connection_limiter.linger():
+            self._lingers = True
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._counted_client is not None:
             self.connection_limiter.release(self._counted_client)
             self._counted_client = None
+        if self._lingers:
+            self.connection_limiter.lingering -= 1
+            self._lingers = False
         for timer in (self._head_timer, self._write_timer, self._early_status_line):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self.transport.is_closing():
+        if not self._refused and not self.transport.is_closing():
             super().data_received(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]
