@@ -289,13 +289,14 @@ async def abort(load: Load, source: str, rng: np.random.Generator) -> None:
 async def many_connections(load: Load, source: str, rng: np.random.Generator) -> None:
     """Open hundreds of connections that send a few bytes, hold them for a while, and count the refused ones."""
     async with contextlib.AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(connection(load.port, source)) for _ in range(MANY)]
-        for _, writer in streams:
-            with contextlib.suppress(OSError):
-                writer.write(b"GET / HTTP/1.1\r\n")
+        readers = []
+        for _ in range(MANY):
+            reader, writer = await stack.enter_async_context(connection(load.port, source))
+            writer.write(b"GET / HTTP/1.1\r\n")
+            readers.append(reader)
         await asyncio.sleep(2)
         refused = 0
-        for reader, _ in streams:
+        for reader in readers:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.01):
                     response = await read_response(reader)

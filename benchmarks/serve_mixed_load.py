@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--options", nargs="*", default=[], metavar="OPTION", help="further options of vitkit serve")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    warnings.simplefilter("ignore")  # of Pillow about the damaged images
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it logs each damaged tag
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard) if hard > 0 else max(soft, 4096), hard))

@@ -111,7 +111,7 @@ def serve(
                     f"{limits.body} MB, {limits.images} images, {limits.seconds} s per request; "
                     f"{limits.megapixels} megapixels per image; {limits.queue} images in the queue, then 503",
                 )
-                say("key", "required for /v1/…" if key else "not required")
+                say("key", "required for /v1/… and /metrics" if key else "not required")
                 if exposed and key is None:
                     say(
                         WARNING,
