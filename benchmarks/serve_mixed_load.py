@@ -9,7 +9,7 @@ leaves a machine of two cores about half idle; --pace 2 doubles it.
 
 It fails, with exit code 1, unless
 - every answer equals that of Classifier for the image alone, and every status is one that its request should get;
-- 99 % of the valid requests are answered with 200, the others with 503;
+- 99 % of the valid requests are answered with 200, the others with 503 or 504 (busy);
 - in the second half of the time, resident memory of the server's processes grows by at most 2 % or 16 MB, file
   descriptors by 3, threads and processes by 1 (process_tree.growth); at rest, all are as few as before the load;
 - the server ends with exit code 0 at SIGTERM, and has logged no traceback.
