@@ -42,7 +42,7 @@ def serve(
     device: Device = "auto",
     key_file: Annotated[
         Path | None,
-        option(f"file with the API key that clients must send; default: the variable {KEY}, else no key", "FILE"),
+        option(f"file with the API key for /v1/… and /metrics; default: the variable {KEY}, else no key", "FILE"),
     ] = None,
     cors: Annotated[tuple[str, ...], option("other sites whose pages may send requests", "ORIGIN")] = (),
     limit: Annotated[
