@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-WINDOWS = 40  # of a series; their medians leave out single peaks, such as the pixels of one large image
+WINDOWS = 40  # of a series
+FLOOR = 0.1  # quantile of a window: what is held between the peaks, such as the pixels of one large image
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,12 @@ def descendants(pid: int) -> list[Path]:
 def growth(seconds: np.ndarray, values: np.ndarray, windows: int = WINDOWS) -> float:
     """Return by how much a series grows from its first to its last moment, along a line through it.
 
-    The line's slope is the median of the slopes between all pairs of windows (Theil and Sen), where a window is the
-    median of its samples: neither a few peaks nor one step up and down moves it.
+    The line's slope is the median of the slopes between all pairs of windows (Theil and Sen), where a window counts
+    with the floor of its samples: neither peaks nor one step up and down move it, and a leak does.
     """
     parts = np.array_split(np.arange(len(values)), min(windows, len(values)))
     x = np.array([np.median(seconds[part]) for part in parts])
-    y = np.array([np.median(values[part]) for part in parts])
+    y = np.array([np.quantile(values[part], FLOOR) for part in parts])
     first, second = np.triu_indices(len(x), 1)
     apart = x[second] > x[first]
     slopes = (y[second] - y[first])[apart] / (x[second] - x[first])[apart]

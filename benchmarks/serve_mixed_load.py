@@ -1,6 +1,6 @@
 """Mixed load on a server for a long time: right answers, and level memory, while clients of every kind come and go.
 
-    python benchmarks/serve_mixed_load.py --minutes 60 [--run RUN] [--pace 1] [--json]
+    python benchmarks/serve_mixed_load.py --minutes 60 [--run RUN] [--pace 1] [--samples FILE] [--json]
 
 Clients send valid images of every format (with keep-alive and without, in forms, in JSON and as they are), damaged and
 hostile ones, send slowly, stop sending, disconnect, half-close, open hundreds of connections, guess keys, and ask for
@@ -10,7 +10,7 @@ leaves a machine of two cores about half idle; --pace 2 doubles it.
 It fails, with exit code 1, unless
 - every answer equals that of Classifier for the image alone, and every status is one that its request should get;
 - 99 % of the valid requests are answered with 200, the others with 503 or 504 (busy);
-- in the second half of the time, resident memory of the server's processes grows by at most 2 % or 16 MB, file
+- in the second half of the time, resident memory of the server's processes grows by at most 3 % or 32 MB, file
   descriptors by 3, threads and processes by 1 (process_tree.growth); at rest, all are as few as before the load;
 - the server ends with exit code 0 at SIGTERM, and has logged no traceback.
 """
@@ -43,8 +43,8 @@ import vitkit
 
 SAMPLE_SECONDS = 1.0
 MIN_ANSWERED = 0.99  # of the valid requests
-MAX_GROWTH = {"resident_mb": 16.0, "descriptors": 3.0, "threads": 1.0, "processes": 1.0}  # in the second half
-MAX_MEMORY_GROWTH = 0.02  # or so much of the median
+MAX_GROWTH = {"resident_mb": 32.0, "descriptors": 3.0, "threads": 1.0, "processes": 1.0}  # in the second half
+MAX_MEMORY_GROWTH = 0.03  # or so much of the median
 REST_SECONDS = 60  # until everything has to be at rest
 
 
@@ -192,6 +192,7 @@ def main() -> None:
     parser.add_argument("--damaged", type=int, default=300, help="number of damaged images")
     parser.add_argument("--pace", type=float, default=1.0, help="how fast clients send; 2: half the pauses")
     parser.add_argument("--options", nargs="*", default=[], metavar="OPTION", help="further options of vitkit serve")
+    parser.add_argument("--samples", type=Path, help="file for the samples of the server's processes, as CSV")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of Pillow about the damaged images
@@ -205,11 +206,18 @@ def main() -> None:
         samples = make_samples(vitkit.Classifier(run), options.damaged)
         server = Server(run, Path(folder) / "log", options.options)
         load = Load(server.port, samples, options.pace)
+        rest: dict[str, Any] = {}
         try:
             rest = asyncio.run(run_load(server, load, options.minutes, usages))
+        except KeyboardInterrupt:
+            load.problem("load", "it was stopped before its time")
         finally:
             exit_code = server.stop()
         log = server.log.read_text(errors="replace")
+    if options.samples:
+        lines = [",".join(field.name for field in dataclasses.fields(Usage))]
+        lines += [",".join(map(str, dataclasses.astuple(usage))) for usage in usages]
+        options.samples.write_text("\n".join(lines) + "\n")
     if exit_code != 0:
         load.problem("server", f"exit code {exit_code} at SIGTERM")
     if "Traceback" in log:
