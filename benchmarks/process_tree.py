@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-WINDOWS = 40  # of a series
+WINDOWS = 30  # of a series: a minute each in the second half of an hour
 FLOOR = 0.1  # quantile of a window: what is held between the peaks, such as the pixels of one large image
 
 
