@@ -74,12 +74,14 @@ def serve(
         raise ConfigError(f"vitkit serve needs the package {error.name}.", try_='pip install "vitkit[serve]"') from None
 
     from vitkit.predict.classifier import Classifier
+    from vitkit.serve import decode_process
     from vitkit.serve.app import create_app
     from vitkit.serve.http_server import address_of, beyond_loopback, bind, exit_deadline, local_hostnames, run
     from vitkit.serve.limits import DEPRECATED_LIMITS, parse_limits
     from vitkit.serve.model_pool import ModelPool, make_compute_executor
 
     limits = parse_limits(limit)
+    decode_process.prepare()  # its imports take as long as the models do
     for old in {assignment.partition("=")[0] for assignment in limit} & DEPRECATED_LIMITS.keys():
         new = DEPRECATED_LIMITS[old]
         text = f"--limit {old}=N is deprecated and will be removed in the next release; use --limit {new}=N"

@@ -15,7 +15,9 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
+from vitkit.serve.client import client_of
 from vitkit.serve.limits import MIN_BYTES_PER_SECOND, AdmissionControl, Limits, RequestError
+from vitkit.serve.pixel_count import stated_pixels
 from vitkit.serve.schema import DeprecatedImagesRequest, ImagesRequest
 
 FIELD = "images"
@@ -32,7 +34,7 @@ MAX_NAME = 255  # characters of a client's file name that are repeated in the re
 @asynccontextmanager
 async def read_body(request: Request, admission: AdmissionControl) -> AsyncIterator[bytearray]:
     """Yield the complete body; its bytes, or the images parsed from them, count as held until the context ends."""
-    limits, body, held = admission.limits, bytearray(), 0
+    limits, body, held, client = admission.limits, bytearray(), 0, client_of(request.scope)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limits.body_bytes:
         raise _body_too_large(limits)
@@ -44,7 +46,7 @@ async def read_body(request: Request, admission: AdmissionControl) -> AsyncItera
                 async for chunk in request.stream():
                     if held + len(chunk) > limits.body_bytes:
                         raise _body_too_large(limits)
-                    admission.hold_bytes(len(chunk))
+                    admission.hold_bytes(len(chunk), client, held)
                     held += len(chunk)
                     body += chunk
                     timeout.reschedule(started + limits.patience + held / MIN_BYTES_PER_SECOND)
@@ -56,7 +58,7 @@ async def read_body(request: Request, admission: AdmissionControl) -> AsyncItera
             ) from None
         yield body
     finally:
-        admission.release_bytes(held)
+        admission.release_bytes(held, client)
 
 
 def check_content_type(request: Request) -> None:
@@ -91,6 +93,19 @@ class ParsedImages:
 
 def parse_images(content_type: str, body: bytearray, limits: Limits) -> ParsedImages:
     """Return the images of a body; this takes time, so call it in a thread and not in the event loop."""
+    images = _parse(content_type, body, limits)
+    pixels = sum(min(stated_pixels(upload.content), limits.pixels) for upload in images.uploads)
+    if pixels > limits.request_pixels:
+        raise RequestError(
+            413,
+            f"The images of the request have {pixels / 1e6:,.0f} megapixels together, over the limit of "
+            f"{limits.request_megapixels}.",
+            "Send several requests, or smaller images.",
+        )
+    return images
+
+
+def _parse(content_type: str, body: bytearray, limits: Limits) -> ParsedImages:
     kind, options = parse_options_header(content_type)
     if kind == _FORM:
         return _MultipartForm(options[b"boundary"], limits).parse(bytes(body))

@@ -1,0 +1,138 @@
+"""Fair queueing: among those who wait, the one who would have used least comes next, by client and then by request.
+
+This is self-clocked fair queueing (Golestani 1994) on two levels. A job's virtual finish time is the virtual time up to
+which its client has been served, plus its cost; the smallest goes first, and virtual time moves on to it. So a cheap
+job passes expensive ones, a client with many jobs passes nobody, and no job waits for ever: whatever arrives later
+finishes later. A client's own requests share its turns by the same rule: everyone behind a proxy is one client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+MAX_IDLE_CLIENTS = 1024  # that have used more than their share and wait for nothing; beyond, the least is forgotten
+
+
+@dataclass(eq=False)
+class Ticket(Generic[Item]):
+    """A job in the queue: its item, who asked for it, and what it is expected to cost."""
+
+    item: Item
+    client: Hashable
+    request: Hashable
+    cost: float
+    number: int  # of its arrival, for equal finish times
+    running: bool = False
+
+
+@dataclass(eq=False)
+class _Request(Generic[Item]):
+    served: float  # virtual time up to which it has been served
+    waiting: deque[Ticket[Item]] = field(default_factory=deque)
+    running: int = 0
+
+
+@dataclass(eq=False)
+class _Client(Generic[Item]):
+    served: float
+    now: float = 0.0  # virtual time among its own requests
+    requests: dict[Hashable, _Request[Item]] = field(default_factory=dict)
+
+    def next(self, eligible: Callable[[Ticket[Item]], bool]) -> Ticket[Item] | None:
+        first = (request for request in self.requests.values() if request.waiting and eligible(request.waiting[0]))
+        best = min(first, key=lambda request: _order(request.served, request.waiting[0]), default=None)
+        return None if best is None else best.waiting[0]
+
+
+class FairQueue(Generic[Item]):
+    """A queue that a single thread uses: `push` jobs, `pop` the next one, `finish` it with what it really cost."""
+
+    def __init__(self) -> None:
+        self._clients: dict[Hashable, _Client[Item]] = {}
+        self._now = 0.0  # virtual time: the finish time of the job that was taken last
+        self._arrivals = 0
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Iterate over the items that wait, in no particular order."""
+        for client in self._clients.values():
+            for request in client.requests.values():
+                yield from (ticket.item for ticket in request.waiting)
+
+    def push(self, item: Item, *, client: Hashable, request: Hashable, cost: float = 1.0) -> Ticket[Item]:
+        """Add a job; the jobs of one request are taken in their order."""
+        if not cost > 0:
+            raise ValueError(f"a job must cost something, not {cost}")  # free jobs would keep others waiting for ever
+        self._arrivals += 1
+        ticket = Ticket(item, client, request, cost, self._arrivals)
+        of_client = self._clients.setdefault(client, _Client(self._now))
+        if not any(other.waiting for other in of_client.requests.values()):
+            of_client.served = max(of_client.served, self._now)  # time without a job in the queue is not saved up
+        of_request = of_client.requests.setdefault(request, _Request(of_client.now))
+        if not of_request.waiting:
+            of_request.served = max(of_request.served, of_client.now)
+        of_request.waiting.append(ticket)
+        return ticket
+
+    def pop(
+        self,
+        eligible: Callable[[Ticket[Item]], bool] = lambda ticket: True,
+        behind: Callable[[Hashable], bool] = lambda client: False,
+    ) -> Ticket[Item] | None:
+        """Take the next job, or None if no job waits that is eligible.
+
+        A client that is `behind` comes after all that are not.
+        """
+        tickets = ((client, client.next(eligible)) for client in self._clients.values())
+        waiting = [(client, ticket) for client, ticket in tickets if ticket is not None]
+        if not waiting:
+            return None
+        client, ticket = min(waiting, key=lambda pair: (behind(pair[1].client), *_order(pair[0].served, pair[1])))
+        request = client.requests[ticket.request]
+        request.waiting.popleft()
+        client.served += ticket.cost
+        request.served += ticket.cost
+        self._now, client.now = max(self._now, client.served), max(client.now, request.served)
+        request.running += 1
+        ticket.running = True
+        return ticket
+
+    def remove(self, ticket: Ticket[Item]) -> None:
+        """Take a job out of the queue that nobody wants any more."""
+        client = self._clients[ticket.client]
+        client.requests[ticket.request].waiting.remove(ticket)
+        self._forget(ticket, client)
+
+    def finish(self, ticket: Ticket[Item], cost: float | None = None) -> None:
+        """End a job that was taken; `cost` is what it really cost, by default what was expected."""
+        client = self._clients[ticket.client]
+        request = client.requests[ticket.request]
+        correction = 0.0 if cost is None else cost - ticket.cost
+        client.served += correction
+        request.served += correction
+        request.running -= 1
+        self._forget(ticket, client)
+
+    def _forget(self, ticket: Ticket[Item], client: _Client[Item]) -> None:
+        """Forget requests that have ended, and clients who owe nothing; once everything has ended, everyone."""
+        request = client.requests[ticket.request]
+        if not request.waiting and not request.running:
+            del client.requests[ticket.request]
+        idle = {name: client for name, client in self._clients.items() if not client.requests}
+        if len(idle) == len(self._clients):
+            self._clients.clear()
+            self._now = 0.0
+            return
+        in_debt = sorted((client.served, name) for name, client in idle.items() if client.served > self._now)
+        for name in idle.keys() - {name for _, name in in_debt[-MAX_IDLE_CLIENTS:]}:
+            del self._clients[name]
+
+
+def _order(served: float, ticket: Ticket[Item]) -> tuple[float, int]:
+    return served + ticket.cost, ticket.number
