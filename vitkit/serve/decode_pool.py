@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from vitkit.errors import DecodeError
 from vitkit.serve import decode_process
 from vitkit.serve.client_use import ClientUse
-from vitkit.serve.decode_process import DecodeProcess, DecodeStopped, TimeLimit
+from vitkit.serve.decode_process import NICENESS, DecodeProcess, DecodeStopped, TimeLimit
 from vitkit.serve.decode_task import DecodedImage, DecodeTask
 from vitkit.serve.fair_queue import FairQueue, Ticket
 from vitkit.serve.limits import Limits
@@ -51,15 +51,16 @@ def estimate_seconds(content: bytes) -> float:
 
 
 class DecodePool:
-    """Decodes images in processes; only the event loop's thread calls it, after `start`."""
+    """Decodes images in two or more processes; only the event loop's thread calls it, after `start`."""
 
     def __init__(self, processes: int, limits: Limits):
+        assert processes >= 2
         self.limits = limits
-        self.processes = [DecodeProcess(limits.pixels) for _ in range(processes)]
+        self.express = DecodeProcess(limits.pixels)  # for short jobs only
+        self.processes = [self.express, *(DecodeProcess(limits.pixels, NICENESS) for _ in range(1, processes))]
         self.use = ClientUse()
         self._free = list(self.processes)
         self._queue: FairQueue[_Job] = FairQueue()
-        self._long = 0  # long jobs in progress
         # a thread for each process, which waits for its answer
         self._executor = ThreadPoolExecutor(processes, "vitkit-decode")
         decode_process.prepare()
@@ -93,10 +94,13 @@ class DecodePool:
 
     def _start_jobs(self) -> None:
         while self._free and (ticket := self._queue.pop(self._may_start, self._over_budget)) is not None:
-            self._start_job(ticket, self._free.pop())
+            short = not ticket.item.long and self.express in self._free
+            process = self.express if short else next(other for other in self._free if other is not self.express)
+            self._free.remove(process)
+            self._start_job(ticket, process)
 
     def _may_start(self, ticket: Ticket[_Job]) -> bool:
-        return not ticket.item.long or self._long < max(1, len(self.processes) - 1)
+        return not ticket.item.long or self._free != [self.express]
 
     def _over_budget(self, client: Hashable) -> bool:
         return self.use.of(client) > self.limits.client_seconds
@@ -104,7 +108,6 @@ class DecodePool:
     def _start_job(self, ticket: Ticket[_Job], process: DecodeProcess) -> None:
         job, loop = ticket.item, asyncio.get_running_loop()
         limit = job.limit(self.limits)
-        self._long += job.long
         timer = loop.call_later(limit.elapsed, process.stop)
 
         def finish(done: Future[tuple[DecodedImage | DecodeError, float]]) -> None:
@@ -123,7 +126,6 @@ class DecodePool:
     ) -> None:
         job = ticket.item
         timer.cancel()
-        self._long -= job.long
         self._free.append(process)
         decoded, seconds = _outcome(done, limit)
         self.use.add(ticket.client, seconds)

@@ -27,7 +27,7 @@ from vitkit.serve.decode_task import DecodedImage, DecodeTask, receive_answer, s
 BYTES_PER_PIXEL = 32  # decoding and resizing in float32 take 22 bytes for a pixel; another allocator may take more
 SPARE_BYTES = 512 * 2**20  # for the uploaded bytes, their copies and the decoders' tables
 EXIT_SECONDS = 10.0  # in which a process that was killed must be gone
-NICENESS = 5  # the model comes first: while it waits for images, decoders have its cores as well
+NICENESS = 5  # of processes for large images: while those decode, the model and small images come first
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _context: Any = multiprocessing.get_context(_METHOD)
 Image.init()  # registers the formats once, in the forkserver
@@ -57,7 +57,8 @@ def prepare() -> None:
 class DecodeProcess:
     """One decode process as the server sees it; `decode` and `stop` may be called from different threads."""
 
-    def __init__(self, pixel_limit: int):
+    def __init__(self, pixel_limit: int, niceness: int = 0):
+        self.niceness = niceness
         self.memory = BYTES_PER_PIXEL * pixel_limit + SPARE_BYTES
         self.stopped = False
         self._process: Any = None
@@ -73,7 +74,9 @@ class DecodeProcess:
             return
         self.close()
         ours, theirs = _context.Pipe()
-        self._process = _context.Process(target=_serve, args=(theirs, self.memory), name="vitkit-decode", daemon=True)
+        self._process = _context.Process(
+            target=_serve, args=(theirs, self.memory, self.niceness), name="vitkit-decode", daemon=True
+        )
         try:
             self._process.start()
         except BaseException:
@@ -123,7 +126,7 @@ class DecodeProcess:
 _TIMERS = tuple(-getattr(signal, name) for name in ("SIGPROF", "SIGALRM") if hasattr(signal, name))
 
 
-def _serve(connection: Connection, memory: int) -> None:
+def _serve(connection: Connection, memory: int, niceness: int) -> None:
     """Decode until the server closes its end, or has died. Signals to the group are for the server, which drains."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
@@ -131,7 +134,7 @@ def _serve(connection: Connection, memory: int) -> None:
     torch.set_num_threads(1)
     _limit_memory(memory)
     if hasattr(os, "nice"):
-        os.nice(NICENESS)
+        os.nice(niceness)
     with contextlib.suppress(EOFError, OSError):
         while True:
             task, limit = connection.recv()

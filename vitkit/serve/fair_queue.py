@@ -1,20 +1,21 @@
 """Fair queueing: among those who wait, the one who would have used least comes next, by client and then by request.
 
-This is self-clocked fair queueing (Golestani 1994) on two levels. A job's virtual finish time is the virtual time up to
-which its client has been served, plus its cost; the smallest goes first, and virtual time moves on to it. So a cheap
-job passes expensive ones, a client with many jobs passes nobody, and no job waits for ever: whatever arrives later
-finishes later. A client's own requests share its turns by the same rule: everyone behind a proxy is one client.
+This is fair queueing (Demers, Keshav & Shenker 1989) on two levels, with the virtual time of WF2Q+ (Bennett & Zhang
+1997). A job's virtual finish time is the virtual time up to which its client has been served, plus its cost. The
+smallest goes first. Virtual time advances by the work that is done, divided by the clients that share it, and who comes
+new starts there. So a cheap job passes expensive ones, a client with many jobs passes nobody, and no job waits for
+ever. The requests of one client share its turns by the same rule: everyone behind a proxy is one client.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Item = TypeVar("Item")
-MAX_IDLE_CLIENTS = 1024  # that have used more than their share and wait for nothing; beyond, the least is forgotten
+MAX_IDLE_CLIENTS = 256  # that have used more than their share and wait for nothing; beyond, the least is forgotten
 
 
 @dataclass(eq=False)
@@ -28,23 +29,41 @@ class Ticket(Generic[Item]):
     number: int  # of its arrival, for equal finish times
     running: bool = False
 
+    def finish_time(self, served: float) -> tuple[float, int]:
+        return served + self.cost, self.number
+
+
+class _Flow(Protocol):
+    served: float  # virtual time up to which it has been served
+
+    @property
+    def waits(self) -> bool: ...
+
 
 @dataclass(eq=False)
 class _Request(Generic[Item]):
-    served: float  # virtual time up to which it has been served
+    served: float
     waiting: deque[Ticket[Item]] = field(default_factory=deque)
     running: int = 0
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.waiting)
 
 
 @dataclass(eq=False)
 class _Client(Generic[Item]):
     served: float
     now: float = 0.0  # virtual time among its own requests
-    requests: dict[Hashable, _Request[Item]] = field(default_factory=dict)
+    requests: dict[Hashable, _Request[Item]] = field(default_factory=dict)  # that wait or run
+
+    @property
+    def waits(self) -> bool:
+        return any(request.waiting for request in self.requests.values())
 
     def next(self, eligible: Callable[[Ticket[Item]], bool]) -> Ticket[Item] | None:
-        first = (request for request in self.requests.values() if request.waiting and eligible(request.waiting[0]))
-        best = min(first, key=lambda request: _order(request.served, request.waiting[0]), default=None)
+        able = (request for request in self.requests.values() if request.waiting and eligible(request.waiting[0]))
+        best = min(able, key=lambda request: request.waiting[0].finish_time(request.served), default=None)
         return None if best is None else best.waiting[0]
 
 
@@ -53,7 +72,7 @@ class FairQueue(Generic[Item]):
 
     def __init__(self) -> None:
         self._clients: dict[Hashable, _Client[Item]] = {}
-        self._now = 0.0  # virtual time: the finish time of the job that was taken last
+        self._now = 0.0  # virtual time among the clients
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -72,10 +91,10 @@ class FairQueue(Generic[Item]):
         self._arrivals += 1
         ticket = Ticket(item, client, request, cost, self._arrivals)
         of_client = self._clients.setdefault(client, _Client(self._now))
-        if not any(other.waiting for other in of_client.requests.values()):
+        if not of_client.waits:
             of_client.served = max(of_client.served, self._now)  # time without a job in the queue is not saved up
         of_request = of_client.requests.setdefault(request, _Request(of_client.now))
-        if not of_request.waiting:
+        if not of_request.waits:
             of_request.served = max(of_request.served, of_client.now)
         of_request.waiting.append(ticket)
         return ticket
@@ -89,16 +108,15 @@ class FairQueue(Generic[Item]):
 
         A client that is `behind` comes after all that are not.
         """
-        tickets = ((client, client.next(eligible)) for client in self._clients.values())
-        waiting = [(client, ticket) for client, ticket in tickets if ticket is not None]
+        first = ((client, client.next(eligible)) for client in self._clients.values())
+        waiting = [(client, ticket) for client, ticket in first if ticket is not None]
         if not waiting:
             return None
-        client, ticket = min(waiting, key=lambda pair: (behind(pair[1].client), *_order(pair[0].served, pair[1])))
+        client, ticket = min(waiting, key=lambda pair: (behind(pair[1].client), pair[1].finish_time(pair[0].served)))
         request = client.requests[ticket.request]
         request.waiting.popleft()
         client.served += ticket.cost
         request.served += ticket.cost
-        self._now, client.now = max(self._now, client.served), max(client.now, request.served)
         request.running += 1
         ticket.running = True
         return ticket
@@ -111,11 +129,14 @@ class FairQueue(Generic[Item]):
 
     def finish(self, ticket: Ticket[Item], cost: float | None = None) -> None:
         """End a job that was taken; `cost` is what it really cost, by default what was expected."""
+        cost = ticket.cost if cost is None else cost
         client = self._clients[ticket.client]
         request = client.requests[ticket.request]
-        correction = 0.0 if cost is None else cost - ticket.cost
-        client.served += correction
-        request.served += correction
+        client.served += cost - ticket.cost
+        request.served += cost - ticket.cost
+        active = [client for client in self._clients.values() if client.requests]
+        self._now = _advance(self._now, cost, active)
+        client.now = _advance(client.now, cost, client.requests.values())
         request.running -= 1
         self._forget(ticket, client)
 
@@ -129,10 +150,12 @@ class FairQueue(Generic[Item]):
             self._clients.clear()
             self._now = 0.0
             return
-        in_debt = sorted((client.served, name) for name, client in idle.items() if client.served > self._now)
-        for name in idle.keys() - {name for _, name in in_debt[-MAX_IDLE_CLIENTS:]}:
+        in_debt = [name for name, client in idle.items() if client.served > self._now]
+        in_debt.sort(key=lambda name: idle[name].served)
+        for name in idle.keys() - set(in_debt[-MAX_IDLE_CLIENTS:]):
             del self._clients[name]
 
 
-def _order(served: float, ticket: Ticket[Item]) -> tuple[float, int]:
-    return served + ticket.cost, ticket.number
+def _advance(now: float, cost: float, active: Collection[_Flow]) -> float:
+    """Return virtual time after some work, which the active flows share; it never falls behind all that wait."""
+    return max(now + cost / len(active), min((flow.served for flow in active if flow.waits), default=0.0))
