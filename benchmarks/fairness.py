@@ -17,6 +17,7 @@ import base64
 import contextlib
 import io
 import json
+import multiprocessing
 import os
 import statistics
 import struct
@@ -27,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +45,10 @@ ORDINARY = "127.0.0.1"
 
 
 def one_colour_webp(side: int = 7000) -> bytes:
-    """Return a lossless WebP of one colour, of 2 kB: in less than 500 bytes the decoder would refuse so many pixels."""
+    """Return a lossless WebP of one colour, with 600 bytes after its end: in fewer, the decoder refuses such a size."""
     file = io.BytesIO()
     Image.new("RGB", (side, side), (10, 200, 30)).save(file, "WEBP", lossless=True, quality=0, method=0)
-    return file.getvalue()
+    return file.getvalue() + bytes(600)
 
 
 def deep_ppm(megabytes: int = 30) -> bytes:
@@ -125,11 +127,8 @@ class Server:
         return sum(proportional_set_size(pid) for pid in process_tree(self.process.pid)) / 1e6
 
     def stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        self.process.kill()  # it would first answer what the attackers have left behind
+        self.process.communicate()
 
 
 def process_tree(root: int) -> Iterator[int]:
@@ -203,10 +202,47 @@ async def exchange(port: int, address: str, request: bytes) -> str:
         writer.close()
 
 
-async def attack(port: int, address: str, request: bytes, row: Row) -> None:
-    while True:
-        row.attack_statuses[await exchange(port, address, request)] += 1
-        await asyncio.sleep(0.01)  # what an attacker may spend on a refusal
+async def attack(port: int, addresses: list[str], request: bytes, statuses: Counter[str]) -> None:
+    async def repeat(address: str) -> None:
+        while True:
+            statuses[await exchange(port, address, request)] += 1
+            await asyncio.sleep(0.01)  # what an attacker may spend on a refusal
+
+    await asyncio.gather(*map(repeat, addresses))
+
+
+def attack_until_told(port: int, addresses: list[str], request: bytes, connection: Connection) -> None:
+    """Attack until something arrives, and send back how the server answered; the process ends with its connections."""
+    statuses: Counter[str] = Counter()
+
+    async def main() -> None:
+        attacking = asyncio.create_task(attack(port, addresses, request, statuses))
+        while not connection.poll():
+            await asyncio.sleep(0.05)
+        connection.send(statuses)
+        attacking.cancel()
+
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(main())
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def attackers(server: Server, row: Row, request: bytes) -> Iterator[None]:
+    """Run the attackers in a process of their own: their work must not delay the ordinary client's clock."""
+    addresses = [ORDINARY if row.addresses == "same" else f"127.0.0.{2 + number}" for number in range(row.attackers)]
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=attack_until_told, args=(server.port, addresses, request, theirs), daemon=True
+    )
+    process.start()
+    try:
+        yield
+        ours.send("stop")
+        row.attack_statuses.update(ours.recv())
+    finally:
+        process.kill()
+        process.join()
 
 
 async def ask(port: int, request: bytes, row: Row, until: float) -> None:
@@ -221,18 +257,14 @@ async def ask(port: int, request: bytes, row: Row, until: float) -> None:
 async def watch_memory(server: Server, row: Row) -> None:
     while True:
         row.peak_mb = max(row.peak_mb, await asyncio.to_thread(server.resident_mb))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
 
 
-async def measure(server: Server, row: Row, hostile: bytes, ordinary: bytes, seconds: float) -> None:
-    addresses = [ORDINARY if row.addresses == "same" else f"127.0.0.{2 + number}" for number in range(row.attackers)]
-    background = [asyncio.create_task(attack(server.port, address, hostile, row)) for address in addresses]
-    background.append(asyncio.create_task(watch_memory(server, row)))
+async def measure(server: Server, row: Row, ordinary: bytes, seconds: float) -> None:
+    watching = asyncio.create_task(watch_memory(server, row))
     await asyncio.sleep(1)  # until the attack is under way
     await ask(server.port, ordinary, row, time.monotonic() + seconds)
-    for task in background:
-        task.cancel()
-    await asyncio.gather(*background, return_exceptions=True)
+    watching.cancel()
 
 
 def print_row(row: Row) -> None:
@@ -283,7 +315,8 @@ def main() -> None:
                 server = Server(path, run)  # a new one: what an attack has left behind must not count for the next
                 row = Row(checkout, name, number, addresses)
                 try:
-                    asyncio.run(measure(server, row, hostile.get(name, b""), ordinary, options.seconds))
+                    with attackers(server, row, hostile.get(name, b"")):
+                        asyncio.run(measure(server, row, ordinary, options.seconds))
                 finally:
                     server.stop()
                 rows.append(row)

@@ -297,7 +297,7 @@ def test_the_file_name_comes_back_as_one_line_of_text(name: str):
     disposition = f'Content-Disposition: form-data; name="images"; filename="{quoted}"'
     body = b"--b\r\n" + disposition.encode() + b"\r\n\r\nx\r\n--b--\r\n"
     try:
-        (upload,) = parse_images("multipart/form-data; boundary=b", bytearray(body), PATIENT).uploads
+        (upload,) = parse_images("multipart/form-data; boundary=b", [body], PATIENT).uploads
     except RequestError:  # control characters are no header
         assert not name.isprintable()
         return

@@ -202,7 +202,7 @@ async def _respond(pool: ModelPool, request: Request, compute: Callable[[list[Up
 
 
 async def _parse_and_compute(
-    pool: ModelPool, request: Request, body: bytearray, compute: Callable[[list[Upload], str], Awaitable[T]]
+    pool: ModelPool, request: Request, body: list[bytes], compute: Callable[[list[Upload], str], Awaitable[T]]
 ) -> T:
     client = client_of(request.scope)
     with pool.admission.admit(1, client):  # a request holds at least one image, and already waits for a thread
