@@ -111,7 +111,8 @@ def serve(
                 say(
                     "limits",
                     f"{limits.body} MB, {limits.images} images, {limits.seconds} s per request; "
-                    f"{limits.megapixels} megapixels per image; {limits.queue} images in the queue, then 503",
+                    f"{limits.megapixels} megapixels per image, {limits.request_megapixels} per request; "
+                    f"{limits.queue} images in the queue, then 503",
                 )
                 say("key", "required for /v1/…" if key else "not required")
                 if exposed and key is None:
