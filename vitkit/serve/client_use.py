@@ -1,4 +1,4 @@
-"""How many seconds of decoding each client has used in about the last minute."""
+"""The seconds of decoding that each client has used in about the last minute."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What a decode process does with an uploaded image: decode it, resize and normalise it, and send the result back.
+"""The task of a decode process: decode an uploaded image, resize and normalise it, and send the result back.
 
 Only an input of the model's size crosses between processes, never the pixels of a large image. The answer holds JSON
 and plain bytes and is no pickle: whatever takes over a decoder has not taken over the server.

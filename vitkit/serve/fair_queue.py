@@ -29,12 +29,12 @@ class Ticket(Generic[Item]):
     number: int  # of its arrival, for equal finish times
     running: bool = False
 
-    def finish_time(self, served: float) -> tuple[float, int]:
-        return served + self.cost, self.number
+    def finish_time(self, start_time: float) -> tuple[float, int]:
+        return start_time + self.cost, self.number
 
 
 class _Flow(Protocol):
-    served: float  # virtual time up to which it has been served
+    start_time: float  # the virtual time up to which it has been served, where its next job starts
 
     @property
     def waits(self) -> bool: ...
@@ -42,7 +42,7 @@ class _Flow(Protocol):
 
 @dataclass(eq=False)
 class _Request(Generic[Item]):
-    served: float
+    start_time: float
     waiting: deque[Ticket[Item]] = field(default_factory=deque)
     running: int = 0
 
@@ -53,7 +53,7 @@ class _Request(Generic[Item]):
 
 @dataclass(eq=False)
 class _Client(Generic[Item]):
-    served: float
+    start_time: float
     now: float = 0.0  # virtual time among its own requests
     requests: dict[Hashable, _Request[Item]] = field(default_factory=dict)  # that wait or run
 
@@ -63,7 +63,7 @@ class _Client(Generic[Item]):
 
     def next(self, eligible: Callable[[Ticket[Item]], bool]) -> Ticket[Item] | None:
         able = (request for request in self.requests.values() if request.waiting and eligible(request.waiting[0]))
-        best = min(able, key=lambda request: request.waiting[0].finish_time(request.served), default=None)
+        best = min(able, key=lambda request: request.waiting[0].finish_time(request.start_time), default=None)
         return None if best is None else best.waiting[0]
 
 
@@ -92,10 +92,12 @@ class FairQueue(Generic[Item]):
         ticket = Ticket(item, client, request, cost, self._arrivals)
         of_client = self._clients.setdefault(client, _Client(self._now))
         if not of_client.waits:
-            of_client.served = max(of_client.served, self._now)  # time without a job in the queue is not saved up
+            of_client.start_time = max(
+                of_client.start_time, self._now
+            )  # time without a job in the queue is not saved up
         of_request = of_client.requests.setdefault(request, _Request(of_client.now))
         if not of_request.waits:
-            of_request.served = max(of_request.served, of_client.now)
+            of_request.start_time = max(of_request.start_time, of_client.now)
         of_request.waiting.append(ticket)
         return ticket
 
@@ -112,11 +114,13 @@ class FairQueue(Generic[Item]):
         waiting = [(client, ticket) for client, ticket in first if ticket is not None]
         if not waiting:
             return None
-        client, ticket = min(waiting, key=lambda pair: (behind(pair[1].client), pair[1].finish_time(pair[0].served)))
+        client, ticket = min(
+            waiting, key=lambda pair: (behind(pair[1].client), pair[1].finish_time(pair[0].start_time))
+        )
         request = client.requests[ticket.request]
         request.waiting.popleft()
-        client.served += ticket.cost
-        request.served += ticket.cost
+        client.start_time += ticket.cost
+        request.start_time += ticket.cost
         request.running += 1
         ticket.running = True
         return ticket
@@ -132,8 +136,8 @@ class FairQueue(Generic[Item]):
         cost = ticket.cost if cost is None else cost
         client = self._clients[ticket.client]
         request = client.requests[ticket.request]
-        client.served += cost - ticket.cost
-        request.served += cost - ticket.cost
+        client.start_time += cost - ticket.cost
+        request.start_time += cost - ticket.cost
         active = [client for client in self._clients.values() if client.requests]
         self._now = _advance(self._now, cost, active)
         client.now = _advance(client.now, cost, client.requests.values())
@@ -150,12 +154,12 @@ class FairQueue(Generic[Item]):
             self._clients.clear()
             self._now = 0.0
             return
-        in_debt = [name for name, client in idle.items() if client.served > self._now]
-        in_debt.sort(key=lambda name: idle[name].served)
+        in_debt = [name for name, client in idle.items() if client.start_time > self._now]
+        in_debt.sort(key=lambda name: idle[name].start_time)
         for name in idle.keys() - set(in_debt[-MAX_IDLE_CLIENTS:]):
             del self._clients[name]
 
 
 def _advance(now: float, cost: float, active: Collection[_Flow]) -> float:
     """Return virtual time after some work, which the active flows share; it never falls behind all that wait."""
-    return max(now + cost / len(active), min((flow.served for flow in active if flow.waits), default=0.0))
+    return max(now + cost / len(active), min((flow.start_time for flow in active if flow.waits), default=0.0))

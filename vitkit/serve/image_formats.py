@@ -39,7 +39,6 @@ MAX_JPEG_SCANS = 30  # 10 are usual; each takes only 100 bytes, and decoding it 
 MAX_JPEG_SEGMENTS = 1_000  # a colour profile has up to 255; Pillow's time for those of Exif grows with their square
 MAX_JPEG_FILL = 1_024  # bytes between two segments; one or two are usual, and Pillow takes half a second for a million
 MAX_SEGMENTS = 50_000  # or chunks or strips: 30 MB of empty ones keep a decode thread busy for half a minute
-_TIFF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 _COMPRESSION, _STRIPS, _TILE_WIDTH, _TILE_LENGTH, _TILES = 259, 273, 322, 323, 324
 
 
@@ -142,6 +141,9 @@ def _check_tiff(content: bytes, channels: int, pixel_limit: int) -> None:
     width, length = (max((value for _, value in tags[tag]), default=0) for tag in (_TILE_WIDTH, _TILE_LENGTH))
     if width * length > pixel_limit:
         raise DecodeError(f"tiles of {width} x {length} pixels, over the limit of {pixel_limit:,}")
+    if sum(count for occurrences in tags.values() for count, _ in occurrences) > len(content):
+        # many tags that share their bytes: Pillow would copy those for each
+        raise DecodeError("damaged: the TIFF's tags hold more bytes than the file")
     # Pillow unpacks as much as there are pixels; tifffile, for what Pillow cannot read, unpacks everything
     if any(value != 1 for _, value in tags[_COMPRESSION]) and not (channels in (1, 3) and _pillow_reads(content)):
         raise DecodeError("a compressed TIFF with an unusual number of bands or data type; save it without compression")
@@ -159,12 +161,8 @@ def tiff_tags(content: bytes) -> dict[int, list[tuple[int, int]]]:
     if number > MAX_SEGMENTS:
         raise DecodeError(f"a TIFF with more than {MAX_SEGMENTS:,} tags")
     tags: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    total = 0
     for index in range(number):
         tag, kind, count, value = entry.unpack_from(content, start + (8 if big else 2) + index * entry.size)
-        total += count * _TIFF_SIZES.get(kind, 0)
-        if total > len(content):  # many tags that share their bytes: Pillow would copy those for each
-            raise DecodeError("damaged: the TIFF's tags hold more bytes than the file")
         size = {1: 1, 3: 2, 4: 4, 16: 8}.get(kind, 0)
         tags[tag].append((count, int.from_bytes(value[:size], "little" if order == "<" else "big")))
     return tags
