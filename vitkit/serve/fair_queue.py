@@ -41,7 +41,7 @@ class _Flow(Protocol):
 
 
 @dataclass(eq=False)
-class _Request(Generic[Item]):
+class _WaitingRequest(Generic[Item]):
     start_time: float
     waiting: deque[Ticket[Item]] = field(default_factory=deque)
     running: int = 0
@@ -52,10 +52,10 @@ class _Request(Generic[Item]):
 
 
 @dataclass(eq=False)
-class _Client(Generic[Item]):
+class _WaitingClient(Generic[Item]):
     start_time: float
     now: float = 0.0  # virtual time among its own requests
-    requests: dict[Hashable, _Request[Item]] = field(default_factory=dict)  # that wait or run
+    requests: dict[Hashable, _WaitingRequest[Item]] = field(default_factory=dict)  # that wait or run
 
     @property
     def waits(self) -> bool:
@@ -71,7 +71,7 @@ class FairQueue(Generic[Item]):
     """A queue that a single thread uses: `push` jobs, `pop` the next one, `finish` it with what it really cost."""
 
     def __init__(self) -> None:
-        self._clients: dict[Hashable, _Client[Item]] = {}
+        self._clients: dict[Hashable, _WaitingClient[Item]] = {}
         self._now = 0.0  # virtual time among the clients
         self._arrivals = 0
 
@@ -90,12 +90,12 @@ class FairQueue(Generic[Item]):
             raise ValueError(f"a job must cost something, not {cost}")  # free jobs would keep others waiting for ever
         self._arrivals += 1
         ticket = Ticket(item, client, request, cost, self._arrivals)
-        of_client = self._clients.setdefault(client, _Client(self._now))
+        of_client = self._clients.setdefault(client, _WaitingClient(self._now))
         if not of_client.waits:
             of_client.start_time = max(
                 of_client.start_time, self._now
             )  # time without a job in the queue is not saved up
-        of_request = of_client.requests.setdefault(request, _Request(of_client.now))
+        of_request = of_client.requests.setdefault(request, _WaitingRequest(of_client.now))
         if not of_request.waits:
             of_request.start_time = max(of_request.start_time, of_client.now)
         of_request.waiting.append(ticket)
@@ -144,7 +144,7 @@ class FairQueue(Generic[Item]):
         request.running -= 1
         self._forget(ticket, client)
 
-    def _forget(self, ticket: Ticket[Item], client: _Client[Item]) -> None:
+    def _forget(self, ticket: Ticket[Item], client: _WaitingClient[Item]) -> None:
         """Forget requests that have ended, and clients who owe nothing; once everything has ended, everyone."""
         request = client.requests[ticket.request]
         if not request.waiting and not request.running:
