@@ -98,6 +98,7 @@ def _positions(config: ViTConfig) -> CostTerm:
     table = {
         "none": 0,
         "sincos": 0,
+        "sincos1d": 0,
         "1d": T * D,
         "2d": (h + w) * D // 2 + D * config.class_token,
         "relative": (2 * T - 1) * D,

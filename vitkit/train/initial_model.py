@@ -16,6 +16,7 @@ from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.resize_positions import describe_transfer
 from vitkit.model.variants import configure, name_of
 from vitkit.stored_json import read_json
 from vitkit.weights import native
@@ -129,11 +130,12 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     if config.channels not in (None, model.config.channels):
         model, adapted = adapt_channels(model, config.channels)
         changes.append(adapted)
-    before = _grid(model.config)
-    model.resize(config.image or model.config.image)
-    after = _grid(model.config)
-    if after:
-        changes.append(f"positions kept ({after})" if before == after else f"positions {before} → {after}")
+    before = model.config
+    if config.load_positions == "fresh":
+        torch.manual_seed(config.seed)
+    model.resize(config.image or before.image, positions=config.load_positions)
+    if isinstance(before, ViTConfig) and isinstance(model.config, ViTConfig):
+        changes.append(describe_transfer(model.config, before.grid, config.load_positions))
     # part of the pre-training head, which is replaced completely (paper, 3.2)
     hidden = getattr(model.config, "representation", None)
     if model.metadata.labels == tuple(classes) and classes and not hidden:
@@ -195,7 +197,3 @@ def _sizes(config: ModelConfig) -> str:
 
 def _channels(count: int) -> str:
     return "1 channel" if count == 1 else f"{count} channels"
-
-
-def _grid(config: ModelConfig) -> str:
-    return " x ".join(map(str, config.grid)) if isinstance(config, ViTConfig) else ""
