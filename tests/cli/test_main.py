@@ -19,8 +19,8 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "pretrain": "DATA --objective --model --weights --image --steps --epochs --batch --lr --recipe --out --config "
     "--set --label --seed --device --precision --workers --track --json",
     "resume": "RUN --device --workers --json",
-    "evaluate": "RUN DATA --split --labels --label --real --image --batch --device --precision --workers --max-failed "
-    "--out --json --resize --crop --interpolation --mean --std",
+    "evaluate": "RUN DATA --split --labels --label --real --map --image --batch --device --precision --workers "
+    "--max-failed --out --json --resize --crop --interpolation --mean --std",
     "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
     "--workers --max-failed --json --resize --crop --interpolation --mean --std",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
