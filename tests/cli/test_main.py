@@ -31,9 +31,9 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",
     "shard": "DATA DIR --megabytes --side --label --workers --json",
     "list": "models|recipes|settings [PATTERN] --json",
-    "cost": "MODEL… --image --classes --batch --precision --images --epochs --json",
+    "cost": "MODEL… --image --set --classes --batch --precision --memory --images --epochs --table6 --json",
     "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
-    "bench": "MODEL --image --batch --what --device --precision --compile --json",
+    "bench": "MODEL… --image --set --batch --largest-batch --what --device --precision --compile --json",
 }
 GLOBAL_OPTIONS = ("--quiet", "--verbose", "--log-format")  # of every verb
 

@@ -133,6 +133,7 @@ def test_a_flat_folder_is_scored_from_real_json_alone(
     assert result["images"] == 4  # number 9 has no label, and the readme no number
     assert result["unlabelled"] == 2
     assert result["real"]["value"] == correct / 4
+    assert len(result["classes"]) == 1000
     assert result["top1"] is None
     assert result["loss"] is None
     assert Evaluation.from_json(json.dumps(result)).headline.value == correct / 4

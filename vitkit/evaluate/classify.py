@@ -6,6 +6,7 @@ Shapes: n scored images, K classes of the model.
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.class_map import MappedData, map_classes
 from vitkit.evaluate.evaluation import Evaluation, LeakedImages, MappedClasses
-from vitkit.evaluate.imagenet_real import no_real_label, read_real, real_accuracy, with_real_label
+from vitkit.evaluate.imagenet_real import read_real, real_accuracy, with_real_label
 from vitkit.evaluate.mapped_scores import score_mapped
 from vitkit.evaluate.matching import MatchedData, match_classes
 from vitkit.evaluate.scores import ScoredImages, score_multilabel, score_single_label
@@ -58,25 +59,24 @@ def evaluate(
     if real is not None and class_map is not None:
         raise ConfigError("--real and --map are two sets of labels for the same images", try_="one of them")
     real_labels = read_real(real, model) if real is not None else None
-    real_alone = real_labels is not None and _only_real(model, data)
-    matched = (
-        MatchedData(data, (), ())
-        if real_alone
-        else map_classes(model, data, class_map)
-        if class_map is not None
-        else match_classes(model, data)
-    )
-    name = _split_to_score(data, split, labelled=not real_alone)
+    only_real_labels = real_labels is not None and _only_real(model, data)
+    matched: MatchedData
+    if only_real_labels:
+        matched = MatchedData(replace(data, classes=_class_names(model)), (), ())
+    elif class_map is not None:
+        matched = map_classes(model, data, class_map)
+    else:
+        matched = match_classes(model, data)
+    name = _split_to_score(data, split, labelled=not only_real_labels)
     chosen = matched.data.splits[name]
     # the labels of the data decide how to score; a model that was trained on several labels stays multi-label
     multilabel = chosen.labels.ndim == 2 or model.metadata.multilabel
     if real is not None and multilabel:
         raise ConfigError("ImageNet-ReaL scores one prediction per image; this evaluation is multi-label.")
-    rows = np.arange(len(chosen)) if chosen.labels.ndim == 2 else np.flatnonzero(chosen.labels >= 0)
-    if real_labels is not None and real_alone:
-        rows = np.array(with_real_label(real_labels, chosen.keys), dtype=np.int64)
-        if len(rows) == 0:
-            raise no_real_label()
+    if real_labels is not None and only_real_labels:
+        rows = with_real_label(real_labels, chosen.keys)
+    else:
+        rows = np.arange(len(chosen)) if chosen.labels.ndim == 2 else np.flatnonzero(chosen.labels >= 0)
     if len(rows) == 0:
         raise DataError(
             f"no image of {data.name}, {name}, has a class of the model.",
@@ -107,7 +107,7 @@ def evaluate(
         return score_single_label(images, logits, labels)
 
     scores: dict[str, Any] = {}
-    if not real_alone:
+    if not only_real_labels:
         scores = score(scored, result.logits, result.labels)
         scores["leaked"] = _without_leaked(chosen, scored, result, score)
     if real_labels is not None:
@@ -128,6 +128,10 @@ def evaluate(
         inputs=tuple(EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing).describe()),
         **scores,
     )
+
+
+def _class_names(model: Model) -> tuple[str, ...]:
+    return model.metadata.labels or tuple(map(str, range(model.config.classes)))
 
 
 def _only_real(model: Model, data: Data) -> bool:

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitkit.data.sources.dataset import DataError
 from vitkit.errors import ConfigError
 from vitkit.evaluate.evaluation import Estimate
@@ -45,14 +48,17 @@ def read_real(path: Path, model: Model) -> RealLabels:
     return content
 
 
-def with_real_label(labels: RealLabels, keys: Iterable[str]) -> list[int]:
-    """Return the indices of the images that have a ReaL label, by the number in their name."""
+def with_real_label(labels: RealLabels, keys: Iterable[str]) -> NDArray[np.int64]:
+    """Return the indices of the images that have a ReaL label, by the number in their name; it is an error if none."""
     numbers = (NUMBER.search(key) for key in keys)
-    return [
+    indices = [
         index
         for index, number in enumerate(numbers)
         if number and (int(number[1]) > len(labels) or labels[int(number[1]) - 1])  # beyond the file: refused later
     ]
+    if not indices:
+        raise _no_real_label()
+    return np.array(indices, dtype=np.int64)
 
 
 def real_accuracy(labels: RealLabels, keys: Iterable[str], predictions: Iterable[int]) -> Estimate:
@@ -69,7 +75,7 @@ def real_accuracy(labels: RealLabels, keys: Iterable[str], predictions: Iterable
         correct += prediction in labels[index]
         scored += bool(labels[index])
     if not scored:
-        raise no_real_label()
+        raise _no_real_label()
     if unnumbered:
         log.warning(
             "ReaL: %s images do not have names of ImageNet's validation set and are not scored", f"{unnumbered:,}"
@@ -77,7 +83,7 @@ def real_accuracy(labels: RealLabels, keys: Iterable[str], predictions: Iterable
     return proportion(correct, scored)
 
 
-def no_real_label() -> DataError:
+def _no_real_label() -> DataError:
     return DataError(
         "none of these images has a ReaL label.",
         looked_for="ILSVRC2012_val_00000001.JPEG and so on, in any folder",

@@ -94,8 +94,8 @@ def _summed_probabilities(
         rows = slice(start, start + metrics.CHUNK)
         probabilities = logits[rows].double().softmax(1)
         predicted = own[predictions[rows]]
-        alone = torch.nn.functional.one_hot(predictions[rows], len(own)).bool()
-        same = torch.where((predicted < 0)[:, None], alone, own == predicted[:, None])
+        itself = torch.nn.functional.one_hot(predictions[rows], len(own)).bool()
+        same = torch.where((predicted < 0)[:, None], itself, own == predicted[:, None])
         columns.append([(probabilities * same).sum(1), (probabilities * (own == labels[rows][:, None])).sum(1)])
     confidence, of_truth = (torch.cat(column).numpy() for column in zip(*columns, strict=True))
     return np.minimum(confidence, 1.0), np.maximum(of_truth, np.finfo(np.float64).tiny)

@@ -10,6 +10,7 @@ import torch
 
 import vitkit
 from vitkit.atomic import write_text
+from vitkit.config.model_options import OWN_SETTINGS, configure_model
 from vitkit.config.resolve import DEFAULT_MODEL
 from vitkit.config.schema import Fit
 from vitkit.data.preprocessing import Preprocessing
@@ -17,7 +18,7 @@ from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.resize_positions import describe_transfer
-from vitkit.model.variants import configure, name_of
+from vitkit.model.variants import name_of
 from vitkit.stored_json import read_json
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
@@ -99,15 +100,10 @@ def _check_against_checkpoint(config: ModelConfig, checkpoint: Path, record: str
 
 
 def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
-    own_settings = ("image", "channels", "dropout", "stochastic_depth")
-    for name in config.options:
-        if name == "classes":
-            raise ConfigError("options.classes: the number of classes comes from the data")
-        if name in own_settings:
-            raise ConfigError(f"options.{name} is a setting of its own", try_=f"--set {name}={config.options[name]}")
-    requested: dict[str, Any] = {name: value for name in own_settings if (value := getattr(config, name))}
+    settings = {name: getattr(config, name) or None for name in OWN_SETTINGS}
     torch.manual_seed(config.seed)
-    model = build(configure(config.model or DEFAULT_MODEL, classes=classes, **requested, **config.options))
+    name = config.model or DEFAULT_MODEL
+    model = build(configure_model(name, {**settings, "options": config.options}, classes=classes))
     half = (0.5,) * model.config.channels
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=half, std=half))
     return model, "randomly initialised"
