@@ -101,12 +101,13 @@ def test_a_missing_file_is_not_taken_for_a_model_name(missing: str, capsys: pyte
 
 
 def test_several_models_and_sizes_are_measured_in_turn(capsys: pytest.CaptureFixture[str]):
-    words = ["bench", "mu/4", "mu/4,axial=true", "--image", "16", "--image", "16", "24", "--set", "options.pool=gap"]
+    models = ("mu/4,dropout=0.1", "mu/4,axial=true")
+    words = ["bench", *models, "--image", "16", "--image", "16", "24", "--set", "options.pool=gap"]
     main([*words, "--what", "latency", "--device", "cpu", "--precision", "fp32", "--json"])
     content = json.loads(capsys.readouterr().out)
     assert "rows" not in content
     found = [(one["model"], one["image"]) for one in content["models"]]
-    assert found == [(model, size) for model in ("mu/4", "mu/4,axial=true") for size in ([16, 16], [16, 24])]
+    assert found == [(model, size) for model in models for size in ([16, 16], [16, 24])]
     for one in content["models"]:
         options = {"image": tuple(one["image"]), "pool": "gap", "axial": "axial" in one["model"]}
         assert one["flops"]["inference"] == 2 * cost(configure("mu/4", **options)).macs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -143,8 +144,9 @@ def _build_or_load(model: str, size: tuple[int, int] | None, settings: tuple[str
     from vitkit.bench.work import with_random_logits
     from vitkit.config.model_options import configure_variant
 
-    path = local_path(model)
-    is_variant = path and not path.suffix and not model.startswith(("/", ".", "~"))  # no variant is named like a path
+    path, (name, *_) = local_path(model), model.split(",")
+    # no variant is named like a path; the value of an option may have a dot: mu/4,dropout=0.1
+    is_variant = not Path(name).suffix and not name.startswith(("/", ".", "~"))
     if path and is_variant and not path.exists():
         return with_random_logits(configure_variant(model, settings, size or (224, 224), 1000))
     if settings:
