@@ -40,7 +40,15 @@ def test_the_estimate_is_the_largest_that_the_closed_form_allows(memory: int):
     assert batch == MOST or needed(config, "training", batch + 1, bytes_per_number=4) > memory
 
 
-def test_out_of_memory_bounds_the_batch_and_other_errors_do_not(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory"),
+    ],
+)
+def test_out_of_memory_bounds_the_batch_and_other_errors_do_not(error: Exception, monkeypatch: pytest.MonkeyPatch):
     """Real steps on the CPU, with a device that pretends to have room for 11 images."""
     model, gpu = untrained_model("mu/4", image=16), torch.device("cuda")
     steps: list[int] = []
@@ -48,7 +56,7 @@ def test_out_of_memory_bounds_the_batch_and_other_errors_do_not(monkeypatch: pyt
 
     def pretend(model, row, device, *, calls):
         if row.batch > 11:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+            raise error
         steps.append(row.batch)
         return real(model, row, torch.device("cpu"), calls=calls)
 

@@ -115,13 +115,13 @@ def test_several_models_and_sizes_are_measured_in_turn(capsys: pytest.CaptureFix
 
 
 def test_the_largest_batch_on_a_cpu_is_an_estimate(capsys: pytest.CaptureFixture[str]):
-    words = ["bench", "B/16", "--image", "224", "--image", "384", "--largest-batch", "--device", "cpu"]
+    words = ["bench", "Ti/16", "--image", "224", "--image", "384", "--largest-batch", "--device", "cpu"]
     main([*words, "--precision", "fp32", "--json"])
     content = json.loads(capsys.readouterr().out)
     assert "ceiling" not in content
     for one in content["models"]:
         training, inference = one["rows"]
-        estimate = cost(configure("B/16", image=tuple(one["image"])))
+        estimate = cost(configure("Ti/16", image=tuple(one["image"])))
         most = estimate.largest_batch(training["memory_bytes"], bytes_per_number=4)
         assert training["estimate"] == min(most, 1 << 15)
         assert training["largest_batch"] is inference["largest_batch"] is None

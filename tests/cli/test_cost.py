@@ -57,7 +57,9 @@ def test_options_shapes_and_sizes_are_counted_together(capsys: pytest.CaptureFix
 def test_set_is_that_of_fit_and_for_all_models(capsys: pytest.CaptureFixture[str]):
     words = ["--set", "options.positions=relative", "options.width=96", "--set", "channels=1", "options.heads=4"]
     main(["cost", "Ti/8", "S/8,width=192", "--image", "64", *words, "--json"])
-    first, second = json.loads(capsys.readouterr().out)["models"]
+    content = json.loads(capsys.readouterr().out)
+    first, second = content["models"]
+    assert content["set"] == [word for word in words if word != "--set"]
     options = {"image": 64, "positions": "relative", "heads": 4, "channels": 1}
     assert first["parameters"] == cost(configure("Ti/8", width=96, **options)).parameters
     assert second["parameters"] == cost(configure("S/8", width=192, **options)).parameters  # its own wins

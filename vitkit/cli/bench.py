@@ -83,7 +83,8 @@ def bench(
     compiled = compile == "yes" or (compile == "auto" and chosen.type == "cuda" and not largest_batch)
     if largest_batch:
         what = what or (("training", "inference") if precision != "fp8" else ("inference",))
-    built = [(name, _build_or_load(name, size, sum(set_, ()))) for name in models for size in sizes]
+    settings = sum(set_, ())
+    built = [(name, _build_or_load(name, size, settings)) for name in models for size in sizes]
     rows = [
         plan(
             model,
@@ -100,6 +101,8 @@ def bench(
     if not json:
         if len(built) == 1:
             print(_describe(abouts[0]))
+        if settings:
+            print(f"set      {' '.join(settings)}")
         print(f"device   {machine['device']}, torch {machine['torch']}")
     ceiling: float | None = None
     if not largest_batch:
@@ -118,7 +121,9 @@ def bench(
         results.append({**about, "rows": measured})
     if json:
         # of one model, its keys stand beside those of the machine, too, as in version 0.1
-        print_json("bench", {**(results[0] if len(results) == 1 else {}), **machine, "models": results})
+        print_json(
+            "bench", {**(results[0] if len(results) == 1 else {}), "set": settings, **machine, "models": results}
+        )
 
 
 def _measure(model: Model, row: Row, device: torch.device, ceiling: float | None, *, quiet: bool) -> dict[str, Any]:

@@ -58,18 +58,27 @@ def cost(
     epochs = 1.0 if epochs is None else epochs
     require_models("cost", models)
     sizes = image_sizes(image) or [(224, 224)]
+    settings = sum(set_, ())
     rows = [
-        _row(name, size, sum(set_, ()), classes, batch, precision, memory, images, epochs)
+        _row(name, size, settings, classes, batch, precision, memory, images, epochs)
         for name in models
         for size in sizes
     ]
     if json:
-        setup: dict[str, Any] = {"image": list(sizes[0]) if len(sizes) == 1 else None, "classes": classes}
-        setup |= {"batch": batch, "precision": precision, "memory": memory, "images": images, "epochs": epochs}
+        setup: dict[str, Any] = {"image": list(sizes[0]) if len(sizes) == 1 else None, "set": settings}
+        setup |= {
+            "classes": classes,
+            "batch": batch,
+            "precision": precision,
+            "memory": memory,
+            "images": images,
+            "epochs": epochs,
+        }
         print_json("cost", {**setup, "models": rows})
     else:
         shown = "" if len(sizes) > 1 else f"{sizes[0][0]} x {sizes[0][1]} px, "
-        _print_costs(rows, f"{shown}{classes} classes", f"batch {batch}, {precision}", several=len(sizes) > 1)
+        title = ", ".join([f"{shown}{classes} classes", *settings])
+        _print_costs(rows, title, f"batch {batch}, {precision}", several=len(sizes) > 1)
 
 
 def _row(
