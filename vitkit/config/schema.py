@@ -169,7 +169,12 @@ class Fit:
         "layer-wise learning rate decay: the rate of a layer over that of the one above it; 1: the same for all",
         Bounds(more_than=0, at_most=1),
     )
-    average: float = setting(0.0, "EMA (Polyak average) of the weights: decay per step, such as 0.9999; 0: none", SHARE)
+    average: float = setting(
+        0.0,
+        "EMA (Polyak average) of the weights, which is then saved: its constant decay per step, such as 0.9999, its "
+        "start corrected as in Adam; 0: none",
+        SHARE,
+    )
     label_smoothing: float = setting(0.0, "share of a label that is spread over all classes", SHARE)
     balance: float = setting(
         0.0,

@@ -37,11 +37,15 @@ from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divi
 from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.train.validation import build_validation
-from vitkit.weights.run_checkpoints import complete_checkpoints, step_of
+from vitkit.weights.run_checkpoints import complete_checkpoints, read_record, step_of
 from vitkit.weights.save import save
 
 CHANGEABLE_ON_RESUME = (
     "data out device workers track save_every max_failed parallel compile recompute cuda_graph".split()
+)
+EARLIER_EMA = (
+    "an earlier version averaged the weights of steps 1 to {step:,} with a decay that only approached {decay}; from "
+    "here on it is {decay}, as set"
 )
 
 
@@ -69,6 +73,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         resumed, warnings = intact_checkpoint(folder.checkpoints, processes)
         for text in warnings:
             print_line("warning", text)
+        if config.average and "averaged" not in read_record(resumed, RunError):
+            print_line("note", EARLIER_EMA.format(step=step_of(resumed), decay=config.average))
     share = batch_per_process(config, processes.world_size)
     model, description = (
         initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
@@ -229,6 +235,12 @@ def _build_loop(
             ]
         ),
     )
+    if config.average and plan.steps * (1 - config.average) < 1:
+        print_line(
+            "note",
+            f"EMA {config.average} averages about {1 / (1 - config.average):,.0f} steps, and there are {plan.steps:,}: "
+            "the saved weights will be nearly the mean over all of them",
+        )
     print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
     evaluation = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     print_line("input", f"{evaluation.description} (when it is scored and used)")
@@ -318,11 +330,11 @@ def _describe_regularisation(config: Fit, model: Model) -> list[str]:
         "dropout": "dropout",
         "stochastic_depth": "stochastic depth",
         "balance": "class balance",
-        "average": "EMA",
     }
     # the config of loaded weights may set dropout, too
     values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in labels}
-    return [f"{label} {values[name]:g}" for name, label in labels.items() if values[name]]
+    items = [f"{label} {values[name]:g}" for name, label in labels.items() if values[name]]
+    return items + [f"EMA (Polyak average) {config.average}, corrected for its start"] * bool(config.average)
 
 
 def _describe_augmentation(config: Fit) -> list[str]:
