@@ -22,6 +22,7 @@ import tyro
 from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
+from vitkit.cli.other_tools import unknown_option
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 from vitkit.text import printable
 from vitkit.train.signals import exit_code
@@ -97,12 +98,15 @@ def main(arguments: list[str] | None = None) -> None:
         if word.startswith("-") and not word.isprintable():
             _fail(command, f"there is no option {printable(word)}\n  try  ./{printable(word)}, if it is a file")
     function = verb_function(verb)
+    rest = options.replace_renamed(rest, RENAMED.get(verb, {}))
+    if problem := unknown_option(verb, function, rest):
+        _fail(command, f"{problem}\n  try  {command} --help, for all options")
     try:
         tyro.cli(
             function,
             prog=command,
             description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
-            args=options.replace_renamed(rest, RENAMED.get(verb, {})),
+            args=rest,
             use_underscores=False,
             registry=options.NUMBER_PARSERS,
         )

@@ -11,7 +11,7 @@ All of them: SGD with momentum 0.9 at 0.003, batch 512, no weight decay, a tenth
 the steps, random flips. At test time, images are resized to the size of the crop.
 """
 
-from vitkit.config.image_size import whole_patches
+from vitkit.config.image_size import fitting_side
 from vitkit.config.schema import SGD, Augmentation, Fit, Schedule
 from vitkit.data.image_sizes import DataSize
 
@@ -24,7 +24,7 @@ def bit_rule(model: str, data: DataSize) -> Fit:
     """Return the settings for fine-tuning a model on data of that size."""
     steps = 500 if data.images < SMALL else 10_000 if data.images < LARGE else 20_000
     resized, side = (160, 128) if data.height * data.width < SMALL_AREA else (448, 384)
-    side = whole_patches(model, side)
+    side = fitting_side(model, side)
     return Fit(
         model=model,
         image=(side, side),

@@ -1,4 +1,4 @@
-"""What to expect of a recipe: published and measured figures, each with the weights and the table that it belongs to.
+"""The figures to expect of a recipe, published or measured, each with the weights and the table that it belongs to.
 
 A figure without its weights misleads: the paper's 94.43 on Pets is of B/16 pre-trained on ImageNet-21k by its authors,
 and AugReg's B/16, which is public as well, gives another one. So a figure cannot be written here without them.
@@ -33,7 +33,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a recipe was published or measured for."""
+    """The figures of a recipe, and the data set that it was written for."""
 
     figures: tuple[Figure, ...]
     data: str | None  # a key of IMAGES, where the recipe is for that set

@@ -23,7 +23,7 @@ PATCHES = (16, 8, 4, 2)
 RESNET_STRIDE, LEAST_RESNET = 32, 128  # pixels; BiT-HyperRule enlarges small images to 128
 
 
-def whole_patches(model: str, side: int) -> int:
+def fitting_side(model: str, side: int) -> int:
     """Return the largest side, up to this one, that the patches of a model divide: 378 px of 384 for H/14."""
     built = configure(model)
     return side // built.stride * built.stride if isinstance(built, ViTConfig) else side

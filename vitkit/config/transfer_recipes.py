@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from vitkit.config.bit_hyperrule import IMAGENET, bit_rule
 from vitkit.config.expectations import expect, ours, paper
-from vitkit.config.image_size import whole_patches
+from vitkit.config.image_size import fitting_side
 from vitkit.config.schema import SGD, Fit, Schedule
 from vitkit.data.image_sizes import DataSize
 from vitkit.weights.public import PAPERS_OWN
@@ -131,7 +131,7 @@ def _imagenet_transfer(model: str, side: int) -> Fit:
 
 
 def _transfer(model: str, *, steps: int, warmup: int, side: int = 384) -> Fit:
-    side = whole_patches(model, side)
+    side = fitting_side(model, side)
     return Fit(
         model=model,
         weights=PAPERS_OWN[model].source if model in PAPERS_OWN else "default",

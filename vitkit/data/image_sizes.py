@@ -1,4 +1,4 @@
-"""How large the images of a split are: medians over a seeded sample, from headers, without decoding."""
+"""The size of the images of a split: medians over a seeded sample, from headers, without decoding."""
 
 from dataclasses import dataclass
 
