@@ -111,14 +111,22 @@ def _models(pattern: str, json: bool) -> None:
     from vitkit.model.variants import NAMED
     from vitkit.weights.public import PUBLIC
 
-    sources = {name: [public.source for public in PUBLIC.get(name, ())] for name in NAMED}
     names = [name for name in NAMED if pattern.lower() in name.lower()]
     _check_any(names, "model", pattern, NAMED)
     if json:
-        print_json("list", {"models": [{"name": name, "weights": sources[name]} for name in names]})
+        rows = [
+            {
+                "name": name,
+                "weights": [public.source for public in PUBLIC.get(name, ())],
+                "trained_by": [public.trained_by for public in PUBLIC.get(name, ())],
+            }
+            for name in names
+        ]
+        print_json("list", {"models": rows})
         return
     for name in names:
-        print(f"{name:<9} {', '.join(sources[name]) or 'no public weights'}")
+        sources = [f"{public.source} ({public.trained_by}, {public.trained_on})" for public in PUBLIC.get(name, ())]
+        print(f"{name:<9} {', '.join(sources) or 'no public weights'}")
     print("\nvitkit cost MODEL … has their sizes")
 
 

@@ -224,6 +224,8 @@ def _build_loop(
         pin_memory=device.type == "cuda",
         max_failed=config.max_failed if processes.world_size == 1 else 1.0,  # the loop sums over ranks
     )
+    drops = ", ".join(f"{share:.0%}" for share in config.schedule.drops)
+    decay = config.schedule.kind + f" (a tenth from {drops} of the run on)" * (config.schedule.kind == "step")
     warmup = f" after {counted(int(config.schedule.warmup), 'warm-up step')}" if config.schedule.warmup else ""
     print_line(
         "recipe",
@@ -231,7 +233,7 @@ def _build_loop(
             [
                 config.recipe or "your settings",
                 describe(optimizer),
-                f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}",
+                f"learning rate {config.lr:g}, {decay}{warmup}",
                 *_describe_regularisation(config, model),
             ]
         ),
