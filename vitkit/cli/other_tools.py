@@ -94,7 +94,7 @@ def _suggestion(verb: str, name: str, options: set[str], positionals: set[str]) 
     for ours, theirs in WORDS.items():
         if name in theirs.split() and ours in positionals:
             return f"vitkit {verb} {ours.upper()}, without an option"
-    return _setting(name) if "set" in options else ""
+    return _setting(name) if "recipe" in options else ""  # --set of other verbs has options of the model
 
 
 def _setting(name: str) -> str:
