@@ -36,13 +36,15 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SGDS = {"momentum": SHARE, "weight_decay": ZERO_OR_MORE}
 ADAMS = {"betas": st.tuples(SHARE, SHARE), "eps": POSITIVE, "weight_decay": ZERO_OR_MORE}
 SCHEDULES = {
-    "kind": st.sampled_from(["cosine", "linear", "rsqrt", "constant"]),
+    "kind": st.sampled_from(["cosine", "linear", "rsqrt", "constant", "step"]),
     "warmup": SHARE | COUNT,
     "timescale": COUNT,
+    "drops": st.lists(INSIDE, max_size=4).map(tuple),
     "cooldown": st.integers(0, 10**6),
 }
 AUGMENTATIONS = {
     "crop": maybe(RANGE),
+    "precrop": maybe(COUNT),
     "aspect": RANGE,
     "flip": st.booleans(),
     "randaugment": maybe(st.tuples(st.integers(1, 9), st.floats(0, 30))),
@@ -174,6 +176,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "schedule.kind": ("rsqrt", "rsqrt"),
     "schedule.warmup": ("0.1", 0.1),
     "schedule.timescale": ("500", 500),
+    "schedule.drops": ("[0.5, 0.75]", (0.5, 0.75)),
     "schedule.cooldown": ("50", 50),
     "clip": ("0", 0),
     "layer_decay": ("0.75", 0.75),
@@ -182,6 +185,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "balance": ("1", 1),
     "priors": ("data", "data"),
     "augment.crop": ("false", None),
+    "augment.precrop": ("448", 448),
     "augment.aspect": ("[1, 1.5]", (1, 1.5)),
     "augment.flip": ("false", False),
     "augment.randaugment": ("[2, 9]", (2, 9)),
@@ -412,6 +416,11 @@ def test_a_file_overrides_the_recipe_flags_override_the_file_and_set_overrides_a
             "schedule.timescale=5",
             "schedule.timescale would change nothing here: it is for schedule.kind = rsqrt",
             ["fit", "fashion", "--set", "weights=none", "schedule.kind=rsqrt"],
+        ),
+        (
+            "schedule.drops=[0.5]",
+            "schedule.drops would change nothing here: it is for schedule.kind = step",
+            ["fit", "fashion", "--set", "weights=none", "schedule.kind=step"],
         ),
         ("test=0.9", "test would change nothing here: it is for data without a test or val split", ["fit", "PHOTOS"]),
     ],

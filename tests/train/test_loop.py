@@ -127,7 +127,7 @@ def plain_loop(
         optimizer.step()
         optimizer.zero_grad()
         for name, parameter in model.named_parameters():
-            shadow[name].lerp_(parameter.detach(), 1 - min(average, (1 + step) / (10 + step)))
+            shadow[name].lerp_(parameter.detach(), (1 - average) / (1 - average ** (len(step_losses) + 1)))
         step_losses.append(torch.stack([term.detach() for term in terms]).mean().item())
     return PlainResult(step_losses, model.state_dict(), shadow)
 

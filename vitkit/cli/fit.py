@@ -25,6 +25,6 @@ def fit(
 
     vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
 
-    torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
+    torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer_384
     """
     start_training(options, data=data, model=model, weights=weights)

@@ -21,6 +21,7 @@ import tyro
 from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
+from vitkit.cli.other_tools import unknown_option
 from vitkit.cli.standard_streams import LASTING, OutputStream, finish, guarded_streams
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 from vitkit.text import printable
@@ -112,12 +113,15 @@ def _run(arguments: list[str], output: OutputStream) -> None:
         if word.startswith("-") and not word.isprintable():
             _fail(command, f"there is no option {printable(word)}\n  try  ./{printable(word)}, if it is a file")
     function = verb_function(verb)
+    rest = options.replace_renamed(rest, RENAMED.get(verb, {}))
+    if problem := unknown_option(verb, function, rest):
+        _fail(command, f"{problem}\n  try  {command} --help, for all options")
     try:
         tyro.cli(
             function,
             prog=command,
             description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
-            args=options.replace_renamed(rest, RENAMED.get(verb, {})),
+            args=rest,
             use_underscores=False,
             registry=options.NUMBER_PARSERS,
         )

@@ -23,7 +23,10 @@ Workers = Annotated[int | None, option("data workers; default: by cores", "N")]
 class TrainingOptions:
     """The options of `fit` and `pretrain` after those that differ, in the order of --help."""
 
-    image: Annotated[tuple[int, ...] | None, option("image side, or height and width", "PX")] = None
+    image: Annotated[
+        tuple[int, ...] | None,
+        option("image side, or height and width; default: that of the weights; with --weights none, by the data", "PX"),
+    ] = None
     steps: Annotated[int | None, option("length of the run", "N")] = None
     epochs: Annotated[float | None, option("length of the run in passes over the images", "N")] = None
     batch: Annotated[int | None, option("images per step, over all processes", "N")] = None

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vitkit.config import toml
-from vitkit.config.recipes import pick_recipe, recipe
+from vitkit.config.image_size import choose_size
+from vitkit.config.recipes import BY_DATA, RENAMED, describe_renamed, pick_recipe, recipe
 from vitkit.config.schema import Fit
+from vitkit.data.image_sizes import measure_size
 from vitkit.data.partition import partition
 from vitkit.data.sources import fashion
 from vitkit.data.sources.dataset import Data
@@ -36,19 +39,24 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
     if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
     data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"))
-    count = len(data.splits[training_split(data)])
+    split = data.splits[training_split(data)]
+    size = cache(lambda: measure_size(split))  # reads some images: only where a decision depends on it
     weights = settings.get("weights", "default")
     name, reason = settings.get("recipe", ""), "as asked"
     if not name:
         objective = settings.get("objective", "labels")
-        name, reason = pick_recipe(count, objective=objective, from_scratch=weights == "none")
-    tables = toml.to_tables(recipe(name, settings.get("model") or None))
+        name, reason = pick_recipe(len(split), objective=objective, from_scratch=weights == "none")
+    reasons = [reason, *([describe_renamed(name)] if name in RENAMED else [])]
+    if name in BY_DATA and (measured := size()):
+        reasons.append(str(measured))
+    base = recipe(name, settings.get("model") or None, size() if name in BY_DATA else None)
+    tables = toml.to_tables(base)
     if weights not in ("default", "none"):  # the weights determine the model and how it is built
         for key in ("options", "channels"):
             tables.pop(key, None)
         if not settings.get("model"):
             tables["model"] = ""
-    config = toml.from_tables(toml.merge(tables, settings))
+    config = replace(toml.from_tables(toml.merge(tables, settings)), recipe=base.recipe)
     explicit = settings if explicit is None else explicit
     # the config.toml of a run names every setting, `start` too; other files name what is asked for
     asked = explicit if "start" in settings else settings
@@ -59,7 +67,13 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
         config = replace(config, data=str(Path(config.data).absolute()))
     if "dev" not in settings and _needs_thresholds(config, data):
         config = replace(config, dev=THRESHOLD_DEV)
-    return resolve_weights(config), data, f"{name}: {reason}"
+    if config.weights == "none" and config.image is None:
+        model, side, why = choose_size(
+            config.model or DEFAULT_MODEL, config.options, size(), named=bool(settings.get("model"))
+        )
+        config = replace(config, model=model, image=(side, side))
+        reasons.append(why)
+    return resolve_weights(config), data, f"{base.recipe}: {'; '.join(reasons)}"
 
 
 def _needs_thresholds(config: Fit, data: Data) -> bool:
@@ -99,6 +113,10 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         raise _unused("masked", "objective = masked-patch")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    if "drops" in explicit.get("schedule", {}) and config.schedule.kind != "step":
+        raise _unused("schedule.drops", "schedule.kind = step")
+    if explicit.get("augment", {}).get("crop") and config.augment.precrop is not None:
+        raise _unused("augment.crop", "augment.precrop = false")
     if config.start == "head":
         for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
             raise _unused(name, "start = full")

@@ -49,11 +49,16 @@ Optimizer = SGD | Adam | AdamW
 class Schedule:
     """The learning rate schedule: a linear warm-up, then a decay to zero, or none."""
 
-    kind: Literal["cosine", "linear", "rsqrt", "constant"] = setting("cosine", "shape of the decay after the warm-up")
+    kind: Literal["cosine", "linear", "rsqrt", "constant", "step"] = setting(
+        "cosine", "shape of the decay after the warm-up"
+    )
     warmup: float = setting(0, "steps of linear warm-up, or a share of the run if under 1", ZERO_OR_MORE)
     timescale: int = setting(10_000, "for rsqrt: steps after which the rate has fallen to 1 / sqrt(2)", POSITIVE)
+    drops: tuple[float, ...] = setting(
+        (0.3, 0.6, 0.9), "for step: shares of the run after which the rate falls to a tenth", PART
+    )
     cooldown: int = setting(
-        0, "last steps, linearly to zero; for rsqrt and constant, which do not end at zero", ZERO_OR_MORE
+        0, "last steps, linearly to zero; for rsqrt, constant and step, which do not end at zero", ZERO_OR_MORE
     )
 
     def __post_init__(self) -> None:
@@ -69,6 +74,13 @@ class Augmentation:
         "share of the area that a random crop keeps, drawn for every image; false: no random crop",
         Bounds(more_than=0, at_most=1),
         ascending=True,
+    )
+    precrop: int | None = setting(
+        None,
+        "BiT's random crop, in place of crop: resize to a square of this side, whatever the shape, and cut the model's "
+        "input from a random place",
+        POSITIVE,
+        unset="none",
     )
     aspect: Range = setting((3 / 4, 4 / 3), "width / height of the random crop", POSITIVE, ascending=True)
     flip: bool = setting(True, "flip half of the images from left to right; false where left and right differ")
@@ -126,7 +138,10 @@ class Fit:
         "default", "where to start: default (the model's public weights), ti16, hf:OWNER/NAME, PATH, none"
     )
     image: tuple[int, int] | None = setting(
-        None, "height and width of the model's input in pixels", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 224 without any"
+        None,
+        "height and width of the model's input in pixels",
+        POSITIVE,
+        unset=f"{OF_THE_WEIGHTS}; without any, by the data, at most 224",
     )
     load_positions: PositionTransfer = setting(
         "interpolate",
@@ -175,7 +190,12 @@ class Fit:
         "layer-wise learning rate decay: the rate of a layer over that of the one above it; 1: the same for all",
         Bounds(more_than=0, at_most=1),
     )
-    average: float = setting(0.0, "EMA (Polyak average) of the weights: decay per step, such as 0.9999; 0: none", SHARE)
+    average: float = setting(
+        0.0,
+        "EMA (Polyak average) of the weights, which is then saved: its constant decay per step, such as 0.9999, its "
+        "start corrected as in Adam; 0: none",
+        SHARE,
+    )
     label_smoothing: float = setting(0.0, "share of a label that is spread over all classes", SHARE)
     balance: float = setting(
         0.0,

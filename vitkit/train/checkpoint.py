@@ -202,6 +202,15 @@ def load(
         ) from error
 
 
+def averaged_steps(record: CheckpointRecord) -> int:
+    """Return how many steps the EMA of a checkpoint holds; earlier versions did not record it."""
+    done = record["step"] - sum(step < record["step"] for step in record.get("skipped", ()))
+    averaged = record.get("averaged", done)
+    if averaged != done:
+        raise RunError(f"the {RECORD} of step {record['step']} is damaged: averaged should be {done}, not {averaged}.")
+    return averaged
+
+
 def write_record(checkpoint: Path, record: dict[str, Any]) -> None:
     text = json.dumps({**record, "crc32": crc32_of_record(record)}, indent=2)
     write_text(checkpoint / RECORD, text + "\n", RunError)

@@ -21,7 +21,7 @@ from vitkit.data.loader import Batch, Loader, allowed_failures, too_many_failure
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import checkpoint
-from vitkit.train.checkpoint import TrainState
+from vitkit.train.checkpoint import TrainState, averaged_steps
 from vitkit.train.display import Display
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
@@ -141,7 +141,7 @@ class TrainingLoop:
         set_lr(self.optimizer, lr)
         result = self.step(self._micro_batches(step, batches))
         if self.ema is not None:
-            self.ema.update(step)
+            self.ema.update()
         return _UnreadStep(step + 1, lr, result)
 
     def _micro_batches(self, step: int, batches: Iterator[Batch]) -> Iterator[MicroBatch]:
@@ -252,12 +252,16 @@ class TrainingLoop:
         self.last_saved = time.monotonic()
 
     def _record(self) -> dict[str, Any]:
-        return {**self.state.to_record(), "processes": self.processes.world_size}
+        averaged = {"averaged": self.ema.updates} if self.ema is not None else {}
+        return {**self.state.to_record(), **averaged, "processes": self.processes.world_size}
 
     def _load(self, path: Path) -> CheckpointRecord:
         """Load a checkpoint's tensors and return its record."""
         self.unread = []
-        return checkpoint.load(path, self.objective, self.optimizer, self.ema, self.processes)
+        record = checkpoint.load(path, self.objective, self.optimizer, self.ema, self.processes)
+        if self.ema is not None:
+            self.ema.updates = averaged_steps(record)
+        return record
 
     def _load_best(self, path: Path) -> None:
         """Load the checkpoint with the best validation score, which early stopping keeps.

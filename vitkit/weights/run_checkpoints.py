@@ -52,6 +52,7 @@ class CheckpointRecord(TypedDict, total=False):
     skipped: list[int]
     stopped: bool
     processes: int
+    averaged: int  # steps in the EMA; checkpoints of earlier versions have none
     files: dict[str, FileChecksum]  # checkpoints of earlier versions have none
     crc32: int  # of all other entries
 
