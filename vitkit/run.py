@@ -24,10 +24,11 @@ from vitkit.data.fingerprint import FingerprintCache
 from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
 from vitkit.data.label_check import label_warnings
 from vitkit.data.loader import TooManyFailures, advised_max_failed
-from vitkit.data.partition import Partition, fingerprint, partition
+from vitkit.data.partition import Partition, fingerprint, is_fingerprint, is_held_out, partition
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.devices import cores, describe_machine, pick_device, pick_workers
 from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
@@ -255,7 +256,9 @@ def _leak_warning(config: Fit, data: Data) -> str:
     if held_out is None or run is None:
         return ""
     record = run.record()
-    if record.get("settings", {}).get("data") != config.data or record.get("split") == held_out:
+    if record.get("settings", {}).get("data") != config.data:
+        return ""
+    if (before := record.get("split")) is not None and is_held_out(before, data, held_out):
         return ""
     note = "" if record.get("objective") == "labels" else ", though without labels"
     return f"{config.weights} was trained on these data{note}, test images included: the score may be too high"
@@ -328,8 +331,8 @@ def _choose_thresholds(model: Model, config: Fit, splits: Partition, folder: Run
             workers=pick_workers(config.workers, device, 1),
             progress=show_progress,
         )
-        labels = result.labels.numpy().reshape(result.logits.shape) > 0  # also where no image could be decoded
-        chosen = choose_thresholds(result.logits.sigmoid().double().numpy(), labels)
+        assert isinstance(result.labels, SparseLabels)
+        chosen = choose_thresholds(result.logits.sigmoid().numpy(), result.labels)
         provenance = {**model.metadata.provenance, "thresholds": [round(value, 6) for value in chosen.values]}
         model.metadata = replace(model.metadata, provenance=provenance)
         saved = load(folder.path)  # on the CPU
@@ -363,7 +366,7 @@ def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line:
     """Raise if images, classes or contents of images are not those that the run was started with."""
     record = folder.record().get("data", {})
     expected = record.get("fingerprint")
-    if expected is not None and expected != fingerprint(data, training_split(data)):
+    if expected is not None and not is_fingerprint(expected, data, training_split(data)):
         raise RunError(
             f"{data.name} is not what {folder.path} was started with: images or classes have changed.",
             try_="restore the data, or start a new run",

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.stratified import stratified as stratified
 from vitkit.text import few
+
+SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
 
 
 class HeldOutRecord(TypedDict, total=False):
@@ -95,18 +98,47 @@ def partition(
 
 def fingerprint(data: Data, split: str) -> str:
     """Return a hash of a split's names, classes and labels: enough to recognise it without reading an image."""
-    chosen = data.splits[split]
+    labels, digest = data.splits[split].labels, _hash_of_names(data, split)
+    if not isinstance(labels, SparseLabels):
+        digest.update(np.ascontiguousarray(labels).tobytes())
+        return digest.hexdigest()
+    for values in (labels.offsets.astype("<i8"), labels.numbers.astype("<i4")):
+        digest.update(values.tobytes())
+    return SPARSE + digest.hexdigest()
+
+
+def is_fingerprint(recorded: str, data: Data, split: str) -> bool:
+    """Return whether a record's fingerprint is that of the split; runs of earlier versions hashed dense labels."""
+    labels = data.splits[split].labels
+    if recorded.startswith(SPARSE) or not isinstance(labels, SparseLabels):
+        return recorded == fingerprint(data, split)
+    digest = _hash_of_names(data, split)
+    for _, table in labels.dense_blocks():
+        digest.update(table.tobytes())
+    return recorded == digest.hexdigest()
+
+
+def is_held_out(recorded: Mapping[str, Any], data: Data, held_out: Mapping[str, Any]) -> bool:
+    """Return whether a run's record names the same held-out images of the data as `held_out`."""
+    names = (recorded.keys() | held_out.keys()) - {"fingerprint"}
+    return all(recorded.get(name) == held_out.get(name) for name in names) and is_fingerprint(
+        recorded["fingerprint"], data, held_out["source"]
+    )
+
+
+def _hash_of_names(data: Data, split: str) -> "hashlib._Hash":
     digest = hashlib.sha256()
-    for text in (*data.classes, "\0", *chosen.keys):
+    for text in (*data.classes, "\0"):
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    digest.update(np.ascontiguousarray(chosen.labels).tobytes())
-    return digest.hexdigest()
+    for text in data.splits[split].keys:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest
 
 
 def held_out_test(data: Data, record: Mapping[str, Any]) -> Data | None:
     """Return the data with the images that a run held out as their only split, `test`; None for other data."""
     source = record["source"]
-    if source not in data.splits or fingerprint(data, source) != record["fingerprint"]:
+    if source not in data.splits or not is_fingerprint(record["fingerprint"], data, source):
         return None
     labelled = _labelled(data.splits[source])
     groups = labelled.groups if "groups" in record else None  # an older run did not know about them
@@ -166,4 +198,5 @@ def _undivided_note(data: Data, train: Split, tested: Split) -> tuple[str, ...]:
 
 
 def _labelled(split: Split) -> Split:
-    return split if split.labels.ndim == 2 or (split.labels >= 0).all() else split.select(split.labels >= 0)
+    rows = split.rows_with_labels()
+    return split if len(rows) == len(split) else split.select(rows)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitkit.compute.inference import Precision
 from vitkit.compute.split_logits import SplitLogits, collect_logits
@@ -17,6 +18,7 @@ from vitkit.data.groups import Leak
 from vitkit.data.loader import MAX_FAILED
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import canonical_split, scoring_split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.evaluation import Evaluation, LeakedImages
@@ -49,11 +51,11 @@ def evaluate(
     name = scoring_split(data) if split is None else _labelled_split(data, split)
     chosen = matched.data.splits[name]
     # the labels of the data decide how to score; a model that was trained on several labels stays multi-label
-    multilabel = chosen.labels.ndim == 2 or model.metadata.multilabel
+    multilabel = isinstance(chosen.labels, SparseLabels) or model.metadata.multilabel
     if real is not None and multilabel:
         raise ConfigError("ImageNet-ReaL scores one prediction per image; this evaluation is multi-label.")
     real_labels = read_real(real, model) if real is not None else None
-    rows = np.arange(len(chosen)) if chosen.labels.ndim == 2 else np.flatnonzero(chosen.labels >= 0)
+    rows = chosen.rows_with_labels()
     if len(rows) == 0:
         raise DataError(
             f"no image of {data.name}, {name}, has a class of the model.",
@@ -75,12 +77,15 @@ def evaluate(
     scored = ScoredImages(matched.data.classes, chosen.keys, rows[result.indices.numpy()])
     missing = set(matched.missing)
     known = np.array([label not in missing for label in scored.classes])
+    labels = result.labels
+    if multilabel and isinstance(labels, Tensor):  # a multi-label model meets single labels
+        labels = SparseLabels.from_indices(labels.numpy(), len(scored.classes))
     scores: dict[str, Any] = (
-        score_multilabel(scored, result.logits, result.labels, known, model.metadata.thresholds)
-        if multilabel
-        else score_single_label(scored, result.logits, result.labels)
+        score_multilabel(scored, result.logits, labels, known, model.metadata.thresholds)
+        if isinstance(labels, SparseLabels)
+        else score_single_label(scored, result.logits, labels)
     )
-    scores["leaked"] = _without_leaked(chosen, scored, result, multilabel, known)
+    scores["leaked"] = _without_leaked(chosen, scored, result.logits, labels, known)
     if real_labels is not None:
         scores["real"] = real_accuracy(
             real_labels, map(chosen.keys.__getitem__, scored.indices), result.logits.argmax(1).tolist()
@@ -101,7 +106,7 @@ def evaluate(
 
 
 def _without_leaked(
-    split: Split, scored: ScoredImages, result: SplitLogits, multilabel: bool, known: NDArray[np.bool_]
+    split: Split, scored: ScoredImages, logits: Tensor, labels: Tensor | SparseLabels, known: NDArray[np.bool_]
 ) -> LeakedImages | None:
     """Count the scored images that have leaked from training, and score the others alone; None without any."""
     if split.leaked is None or not split.leaked[scored.indices].any():
@@ -109,13 +114,12 @@ def _without_leaked(
     leaked = split.leaked[scored.indices]
     others = np.flatnonzero(leaked == Leak.NONE)
     rest = ScoredImages(scored.classes, scored.keys, scored.indices[others])
-    logits, labels = result.logits[others], result.labels[others]
     scores: dict[str, Any] = {}
-    if len(others) and multilabel:
+    if len(others) and isinstance(labels, SparseLabels):
         with contextlib.suppress(DataError):  # none of the others has a label
-            scores = score_multilabel(rest, logits, labels, known)
-    elif len(others):
-        scores = score_single_label(rest, logits, labels)
+            scores = score_multilabel(rest, logits[others], labels[others], known)
+    elif len(others) and isinstance(labels, Tensor):
+        scores = score_single_label(rest, logits[others], labels[others])
     kept = ("top1", "macro_f1", "balanced_accuracy", "mean_average_precision")
     return LeakedImages(
         identical=int((leaked == Leak.IDENTICAL).sum()),
