@@ -107,22 +107,22 @@ def fingerprint(data: Data, split: str) -> str:
     return SPARSE + digest.hexdigest()
 
 
-def is_fingerprint(recorded: str, data: Data, split: str) -> bool:
+def is_fingerprint(expected: str, data: Data, split: str) -> bool:
     """Return whether a record's fingerprint is that of the split; runs of earlier versions hashed dense labels."""
     labels = data.splits[split].labels
-    if recorded.startswith(SPARSE) or not isinstance(labels, SparseLabels):
-        return recorded == fingerprint(data, split)
+    if expected.startswith(SPARSE) or not isinstance(labels, SparseLabels):
+        return expected == fingerprint(data, split)
     digest = _hash_of_names(data, split)
     for _, table in labels.dense_blocks():
         digest.update(table.tobytes())
-    return recorded == digest.hexdigest()
+    return expected == digest.hexdigest()
 
 
-def is_held_out(recorded: Mapping[str, Any], data: Data, held_out: Mapping[str, Any]) -> bool:
+def is_held_out(record: Mapping[str, Any], data: Data, held_out: Mapping[str, Any]) -> bool:
     """Return whether a run's record names the same held-out images of the data as `held_out`."""
-    names = (recorded.keys() | held_out.keys()) - {"fingerprint"}
-    return all(recorded.get(name) == held_out.get(name) for name in names) and is_fingerprint(
-        recorded["fingerprint"], data, held_out["source"]
+    names = (record.keys() | held_out.keys()) - {"fingerprint"}
+    return all(record.get(name) == held_out.get(name) for name in names) and is_fingerprint(
+        record["fingerprint"], data, held_out["source"]
     )
 
 
