@@ -29,6 +29,7 @@ from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
 from vitkit.data.sparse_labels import SparseLabels
+from vitkit.data.subset import subset_size
 from vitkit.devices import cores, describe_machine, pick_device, pick_workers
 from vitkit.errors import Interrupted, VitkitError
 from vitkit.evaluate.classify import evaluate
@@ -225,7 +226,8 @@ def _train(
 
 
 def _warn(config: Fit, data: Data, log: PrintLine) -> None:
-    images = len(data.splits[training_split(data)])
+    available = len(data.splits[training_split(data)])
+    images = subset_size(available, len(data.classes), config.subset, config.subset_per_class)
     if config.weights == "none" and config.objective == "labels" and images < MIN_IMAGES_FROM_SCRATCH:
         log(
             "warning",

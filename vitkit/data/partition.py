@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
-from vitkit.data.sparse_labels import SparseLabels
+from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stratified import stratified as stratified
-from vitkit.text import few
+from vitkit.data.subset import SubsetRecord, describe_subset, subset_by_share
+from vitkit.data.subset import subset_per_class as draw_per_class
+from vitkit.errors import ConfigError
+from vitkit.text import counted, few
 
 SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
 
@@ -41,7 +44,8 @@ class Partition:
     test_name: str  # test, val, or held-out where it was cut from another split
     description: tuple[str, ...]  # "3,680 trainval", …
     held_out: dict[str, Any] | None  # how `test` was cut from a split, so that an evaluation can repeat it
-    notes: tuple[str, ...] = ()  # for people: classes that could not be divided
+    notes: tuple[str, ...] = ()  # for people: classes that could not be divided, or have few images
+    subset: SubsetRecord | None = None  # how `train` was drawn from the training images
 
     @property
     def to_choose_by(self) -> Split | None:
@@ -60,12 +64,53 @@ def partition(
     dev: float = 0.0,
     split_seed: int = 0,
     patience: int = 0,
+    subset: float | None = None,
+    subset_per_class: int | None = None,
 ) -> Partition:
     """Assign the splits of the data to training, validation and test, and hold out what they lack.
 
-    The options are the settings of a run by the same names: shares to hold out, the seed, and whether the run stops
-    early by validation.
+    The options are the settings of a run by the same names: shares to hold out, the seed, whether the run stops early
+    by validation, and the subset of the training images that is left when all of that has been held out.
     """
+    whole = _divide(data, objective, test, dev, split_seed, patience)
+    if subset is None and subset_per_class is None:
+        return whole
+    labels: SplitLabels = whole.train.labels
+    if objective == "masked-patch":
+        if subset_per_class is not None:
+            raise ConfigError("subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share")
+        labels = np.zeros(len(whole.train), np.int64)
+    chosen = (
+        draw_per_class(labels, subset_per_class, split_seed)
+        if subset_per_class is not None
+        else subset_by_share(labels, subset or 1.0, split_seed)
+    )
+    train = whole.train.select(chosen)
+    record: SubsetRecord = {
+        "share": subset,
+        "per_class": subset_per_class,
+        "seed": split_seed,
+        "images": len(train),
+        "of": len(whole.train),
+    }
+    notes = whole.notes
+    if subset_per_class is not None:
+        notes += _too_few_notes(data, whole.train, subset_per_class)
+    description = (*whole.description, describe_subset(record))
+    return replace(whole, train=train, description=description, notes=notes, subset=record)
+
+
+def _too_few_notes(data: Data, train: Split, number: int) -> tuple[str, ...]:
+    counts = train.per_class(len(data.classes))
+    fewer = [f"{data.classes[index]} ({counts[index]:,})" for index in np.flatnonzero(counts < number)]
+    if not fewer:
+        return ()
+    classes = counted(len(fewer), "class has", "classes have")
+    return (f"{classes} fewer than {number:,} training images, of which all are used: {few(fewer)}",)
+
+
+def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int, patience: int) -> Partition:
+    """Return the partition with all training images."""
     name = training_split(data)
     train = data.splits[name]
     if objective == "masked-patch":  # labels are not read, and nothing is held out

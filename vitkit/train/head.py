@@ -129,6 +129,7 @@ def train_head(
             device=devices.describe_device(device, threads),
             processes=1,
             split=splits.held_out,
+            subset=splits.subset,
             parameters=cost(model.config).parameters,
             macs=cost(model.config).macs,
             head=found,

@@ -85,7 +85,7 @@ def _start(file: Path) -> str:
 
 @dataclass
 class _Entries:
-    """What a manifest says of all images, one column each; equal strings are one object."""
+    """The columns of a manifest over all images; equal strings are one object."""
 
     lines: "array[int]"
     paths: PackedStrings
