@@ -72,32 +72,32 @@ def partition(
     The options are the settings of a run by the same names: shares to hold out, the seed, whether the run stops early
     by validation, and the subset of the training images that is left when all of that has been held out.
     """
-    whole = _divide(data, objective, test, dev, split_seed, patience)
+    divided = _divide(data, objective, test, dev, split_seed, patience)
     if subset is None and subset_per_class is None:
-        return whole
-    labels: SplitLabels = whole.train.labels
+        return divided
+    labels: SplitLabels = divided.train.labels
     if objective == "masked-patch":
         if subset_per_class is not None:
             raise ConfigError("subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share")
-        labels = np.zeros(len(whole.train), np.int64)
+        labels = np.zeros(len(divided.train), np.int64)
     chosen = (
         draw_per_class(labels, subset_per_class, split_seed)
         if subset_per_class is not None
         else subset_by_share(labels, subset or 1.0, split_seed)
     )
-    train = whole.train.select(chosen)
+    train = divided.train.select(chosen)
     record: SubsetRecord = {
         "share": subset,
         "per_class": subset_per_class,
         "seed": split_seed,
         "images": len(train),
-        "of": len(whole.train),
+        "of": len(divided.train),
     }
-    notes = whole.notes
+    notes = divided.notes
     if subset_per_class is not None:
-        notes += _too_few_notes(data, whole.train, subset_per_class)
-    description = (*whole.description, describe_subset(record))
-    return replace(whole, train=train, description=description, notes=notes, subset=record)
+        notes += _too_few_notes(data, divided.train, subset_per_class)
+    description = (*divided.description, describe_subset(record))
+    return replace(divided, train=train, description=description, notes=notes, subset=record)
 
 
 def _too_few_notes(data: Data, train: Split, number: int) -> tuple[str, ...]:

@@ -208,12 +208,15 @@ class SparseLabels:
 
     def _sort_rows(self) -> None:
         """Sort the labels of each image and remove those that it has twice."""
-        rows = self.rows()
-        order = np.lexsort((self.numbers, rows))
-        numbers = self.numbers[order]
-        kept = np.append(True, (numbers[1:] != numbers[:-1]) | (rows[1:] != rows[:-1]))
-        self.numbers = numbers[kept]
-        self.offsets = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=len(self))))
+        numbers, lengths = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
+        for first in range(0, len(self), BLOCK):
+            stops = self.offsets[first : first + BLOCK + 1]
+            rows = np.repeat(np.arange(len(stops) - 1), np.diff(stops))
+            cells = np.unique(rows * self.classes + self.numbers[stops[0] : stops[-1]])
+            numbers.append((cells % self.classes).astype(np.int32))
+            lengths.append(np.bincount(cells // self.classes, minlength=len(stops) - 1))
+        self.numbers = np.concatenate(numbers)
+        self.offsets = np.cumsum(np.concatenate(lengths))
 
 
 class LabelRows:
