@@ -1,12 +1,13 @@
 """Warnings before a run trains: few images from scratch, rare or odd labels, test images that the weights saw."""
 
+from dataclasses import replace
+
 from vitkit.config.recipes import RECIPES
 from vitkit.config.schema import Fit
 from vitkit.data.label_check import label_warnings
 from vitkit.data.partition import is_held_out, partition
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.splits import training_split
-from vitkit.data.subset import subset_size
 from vitkit.devices import pick_device
 from vitkit.progress import PrintLine
 from vitkit.run_folder import RunFolder
@@ -22,8 +23,8 @@ PRIORS = {
 
 def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
     """Log what the settings and the data together make doubtful, before any time is spent."""
-    available = len(data.splits[training_split(data)])
-    images = subset_size(available, len(data.classes), config.subset, config.subset_per_class)
+    trained = _with_subset(config, data)
+    images = len(trained.splits[training_split(data)])
     if config.weights == "none" and config.objective == "labels" and images < MIN_IMAGES_FROM_SCRATCH:
         log(
             "warning",
@@ -36,12 +37,19 @@ def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
             "note",
             "all weights are trained, which is slow on a CPU; --set start=head trains the head alone, in seconds",
         )
-    for warning in label_warnings(data, balance=config.balance) if config.objective == "labels" else ():
+    for warning in label_warnings(trained, balance=config.balance) if config.objective == "labels" else ():
         log("warning", warning)
     if config.objective == "labels" and config.balance:
         log("priors", PRIORS[config.priors])
     if config.objective == "labels" and (warning := leak_warning(config, data)):
         log("warning", warning)
+
+
+def _with_subset(config: Fit, data: Data) -> Data:
+    """Return the data with the subset of the training images that the run uses, if it does."""
+    if config.subset is None and config.subset_per_class is None:
+        return data
+    return replace(data, splits={**data.splits, training_split(data): partition(data, **config.partition).train})
 
 
 def _leaves_start_open(config: Fit) -> bool:

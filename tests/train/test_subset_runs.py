@@ -34,14 +34,14 @@ def test_a_run_on_a_subset_resumes_to_the_same_end_and_refuses_another_subset(tm
 def test_every_record_of_a_run_names_its_subset(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     main(command_line(run, **SHORT, subset=0.05))
-    phrase = "300 of 6,000 used for training (subset = 0.05 of each class)"
+    phrase = "300 of 6,000 used for training (subset = 0.05)"
     output = capsys.readouterr().out
     assert f"{phrase}, 10 classes, 30 images each" in output
     assert tomllib.loads((run / "config.toml").read_text())["subset"] == 0.05
     record = json.loads((run / "run.json").read_text())
     assert record["subset"] == {"share": 0.05, "per_class": None, "seed": 0, "images": 300, "of": 6000}
     assert phrase in (run / "report.html").read_text(encoding="utf-8")
-    assert "300 of 6,000 used for training (subset = 0.05 of each class)" in (run / "README.md").read_text()
+    assert "300 of 6,000 used for training (subset = 0.05)" in (run / "README.md").read_text()
     assert "Trained on 300 images" in (run / "report.html").read_text(encoding="utf-8")
     assert set(record["trained_counts"].values()) == {30}
     assert vitkit.load(run).metadata.labels == open_data("fashion").classes

@@ -239,6 +239,10 @@ class Fit:
                 f"subset = {self.subset:g} and subset_per_class = {self.subset_per_class}: a run has one subset",
                 try_="one of them",
             )
+        if self.subset_per_class is not None and self.objective != "labels":
+            raise ConfigError(
+                "subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share of all images"
+            )
 
     @property
     def partition(self) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stratified import stratified as stratified
 from vitkit.data.subset import SubsetRecord, describe_subset, subset_by_share
 from vitkit.data.subset import subset_per_class as draw_per_class
-from vitkit.errors import ConfigError
 from vitkit.text import counted, few
 
 SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
@@ -77,9 +76,7 @@ def partition(
         return divided
     labels: SplitLabels = divided.train.labels
     if objective == "masked-patch":
-        if subset_per_class is not None:
-            raise ConfigError("subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share")
-        labels = np.zeros(len(divided.train), np.int64)
+        labels = np.zeros(len(divided.train), np.int64)  # they are not read
     chosen = (
         draw_per_class(labels, subset_per_class, split_seed)
         if subset_per_class is not None
