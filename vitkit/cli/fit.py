@@ -25,7 +25,7 @@ def fit(
 
     vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
 
-    vitkit fit photos/ --set subset=0.1        a tenth of the training images; subset_per_class=20: 20 of each class
+    vitkit fit photos/ --set subset=0.1    a tenth of the training images
 
     torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
     """
