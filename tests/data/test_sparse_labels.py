@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.data.sample_images import encode, scene
 from vitkit.data import sparse_labels
 from vitkit.data.batch import Batch
+from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.partition import fingerprint, partition
+from vitkit.data.sources.open import open_data
 from vitkit.data.sparse_labels import SparseLabels
+from vitkit.data.transforms import TrainTransform
 
 
 @st.composite
@@ -126,3 +133,27 @@ def test_the_targets_of_a_batch_are_its_dense_rows(table: np.ndarray):
     arrived = pickle.loads(pickle.dumps(batch))  # as a data worker sends it
     assert arrived.labels == batch.labels
     torch.testing.assert_close(arrived.to("cpu").labels, torch.from_numpy(table).float())
+
+
+def test_a_manifest_of_many_classes_is_opened_split_subset_and_loaded_without_a_dense_table(tmp_path: Path):
+    """A table of 8,000 images and 8,000 classes would have 64 MB of booleans; these labels have 0.2 MB."""
+    (tmp_path / "a.png").write_bytes(encode(scene(8, 8), "PNG"))
+    numbers = np.random.default_rng(0).integers(0, 8000, (8000, 5))
+    numbers[:, 0] = np.arange(8000)  # no class is without an image
+    rows = "".join(f"a.png,{'|'.join(map(str, row))}\n" for row in numbers.tolist())
+    (tmp_path / "list.csv").write_text("path,labels\n" + rows)
+    tracemalloc.start()
+    try:
+        data = open_data(tmp_path / "list.csv")
+        part = partition(data, dev=0.1, subset=0.5)
+        fingerprint(data, "all")
+        loader = Loader(SplitDataset(split=part.train, transform=TrainTransform(image=(8, 8))), batch_size=16)
+        batch = next(iter(loader))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16e6
+    expected = np.zeros((16, 8000), bool)
+    for row, key in enumerate(part.train.rows[batch.indices.numpy()]):
+        expected[row, [data.classes.index(str(number)) for number in numbers[key]]] = True
+    np.testing.assert_array_equal(batch.targets("cpu").numpy(), expected)
