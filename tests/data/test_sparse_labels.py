@@ -104,8 +104,6 @@ def test_blocks_make_no_difference(table: np.ndarray, block: int):
         joined = [part for _, part in labels.dense_blocks()]
         np.testing.assert_array_equal(np.concatenate(joined) if joined else table, table)
         assert labels.rarest().tolist() == whole.rarest().tolist()
-    parts = [whole[: len(table) // 3], whole[len(table) // 3 :]]
-    assert SparseLabels.concatenate(parts, whole.classes) == whole
 
 
 def test_class_indices_are_labels_of_one_or_none():

@@ -184,14 +184,6 @@ class SparseLabels:
         return SparseLabels(self.offsets, numbers, classes)
 
     @classmethod
-    def concatenate(cls, parts: Iterable[SparseLabels], classes: int) -> SparseLabels:
-        """Return the images of several parts one after another."""
-        parts = list(parts)
-        lengths = [np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)]
-        numbers = [np.zeros(0, np.int32), *(part.numbers for part in parts)]
-        return cls(np.cumsum(np.concatenate(lengths)), np.concatenate(numbers), classes)
-
-    @classmethod
     def _unchecked(cls, offsets: Ints, numbers: NDArray[np.int32], classes: int) -> SparseLabels:
         """Return labels of arrays that are known to be right: a batch is not checked again and again."""
         labels = cls.__new__(cls)
