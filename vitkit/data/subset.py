@@ -60,7 +60,7 @@ def subset_size(images: int, classes: int, share: float | None, per_class: int |
 def describe_subset(record: SubsetRecord) -> str:
     """Return a phrase such as "369 of 3,680 used for training (subset = 0.1)"."""
     share, number = record.get("share"), record.get("per_class")
-    setting = f"subset = {share:g}" if share is not None else f"subset_per_class = {number:,}"
+    setting = f"subset = {share:g}" if share is not None else f"subset_per_class = {number}"
     return f"{record['images']:,} of {record['of']:,} used for training ({setting})"
 
 
