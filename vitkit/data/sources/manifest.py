@@ -19,6 +19,7 @@ from vitkit.data.sources.manifest_rows import ManifestRows, Row
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
 from vitkit.data.sources.splits import ALL, SPLITS, canonical_split
 from vitkit.errors import did_you_mean
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few, printable
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
@@ -80,7 +81,9 @@ def open_manifest(name: str, file: Path, *, label: str | None = None, group: str
 
 
 def _start(file: Path) -> str:
-    return file.read_bytes()[:1024].decode("utf-8-sig", "replace")
+    with open_regular(file) as stream:
+        content: bytes = stream.read(1024)
+    return content.decode("utf-8-sig", "replace")
 
 
 @dataclass

@@ -4,9 +4,10 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from vitkit.data.sources.dataset import DataError
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few
 
 Row = tuple[int, dict[str, Any]]  # the line it ends on, its cells by column
@@ -28,7 +29,8 @@ class ManifestRows:
     def __iter__(self) -> Iterator[Row]:
         try:
             # only "\n" ends a line of JSONL: JSON strings may hold other line separators
-            with self.file.open(encoding=self._encoding(), newline="\n" if self.is_json else "") as stream:
+            newline = "\n" if self.is_json else ""
+            with open_regular(self.file, "r", encoding=self._encoding(), newline=newline) as stream:
                 yield from self._json_rows(stream) if self.is_json else self._csv_rows(stream)
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error.strerror}.") from error
@@ -36,7 +38,7 @@ class ManifestRows:
             raise self._not_text() from error
 
     def _encoding(self) -> str:
-        with self.file.open("rb") as stream:  # spreadsheets write either
+        with open_regular(self.file) as stream:  # spreadsheets write either
             return "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
     def _not_text(self) -> DataError:
@@ -49,7 +51,7 @@ class ManifestRows:
         known = encoding.removesuffix("-sig").upper()
         return DataError(f"{self.name}, line {line}: not {known} text.", try_="save it as UTF-8")
 
-    def _csv_rows(self, stream: TextIO) -> Iterator[Row]:
+    def _csv_rows(self, stream: IO[str]) -> Iterator[Row]:
         delimiter = self._delimiter(stream.readline())
         stream.seek(0)
         table = csv.reader(stream, delimiter=delimiter, strict=True)
@@ -81,7 +83,7 @@ class ManifestRows:
             ),
         )
 
-    def _json_rows(self, stream: TextIO) -> Iterator[Row]:
+    def _json_rows(self, stream: IO[str]) -> Iterator[Row]:
         for line, content in enumerate(stream, start=1):
             if not content.strip():
                 continue
