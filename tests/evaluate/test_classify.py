@@ -93,7 +93,7 @@ def test_a_file_with_the_old_key_pictures_is_read(fixtures: Path):
     expected = json.loads(text.replace('"pictures":', '"images":'))
     for row in expected["per_class"]:
         row["threshold"] = None  # of multi-label models, since
-    expected |= {"inputs": [], "leaked": None}  # which were not recorded
+    expected |= {"inputs": [], "leaked": None, "mapped": None}  # which were not recorded
     assert json.loads(evaluation.to_json()) == expected
     assert Evaluation.from_json(evaluation.to_json()) == evaluation
 

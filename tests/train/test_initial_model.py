@@ -156,7 +156,7 @@ def test_dropout_stochastic_depth_and_a_larger_image_keep_googles_logits(labelle
     torch.testing.assert_close(model.encoder.positions[0].table, theirs["pos_up"][0], atol=1e-5, rtol=0)
     assert not torch.equal(model(theirs["image_up"]), model(theirs["image_up"]))  # in training mode, both are active
     torch.testing.assert_close(model.eval()(theirs["image_up"]), theirs["logits_up"], atol=1e-5, rtol=0)
-    assert "positions 4 x 4 → 6 x 6" in description
+    assert "positions interpolated in 2-D (4 x 4 → 6 x 6)" in description
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 

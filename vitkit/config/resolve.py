@@ -23,7 +23,7 @@ DEFAULT_MODEL = "Ti/16"
 # what a head fitted on frozen features depends on; who sets anything else asks for training
 SETTINGS_OF_A_HEAD = frozenset(
     "data label group duplicates out objective recipe seed split_seed model weights image channels resize start balance"
-    " priors test dev subset subset_per_class max_failed device precision workers".split()
+    " priors test dev subset subset_per_class max_failed device precision workers load_positions".split()
 )
 THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds by, where there are no others
 THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
@@ -118,6 +118,8 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
     if config.start == "head":
         for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
             raise _unused(name, "start = full")
+    if "load_positions" in explicit and config.weights == "none":
+        raise _unused("load_positions", "a model with weights")
     if "priors" in explicit and not config.balance:
         raise _unused("priors", "balance above 0")
     for name in ("lr_candidates", "lr_dev"):

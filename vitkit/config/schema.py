@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, check_ranges, setting
 from vitkit.errors import ConfigError
+from vitkit.model.config import PositionTransfer
 
 Objective = Literal["labels", "masked-patch"]
 Start = Literal["auto", "head", "full"]
@@ -126,6 +127,11 @@ class Fit:
     )
     image: tuple[int, int] | None = setting(
         None, "height and width of the model's input in pixels", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 224 without any"
+    )
+    load_positions: PositionTransfer = setting(
+        "interpolate",
+        "learned positions of the weights at another image size: interpolate in 2-D (paper, 3.2), stretch in 1-D, or "
+        "keep, which refuses another size; fresh re-initialises them at any size",
     )
     channels: int | None = setting(
         None, "channels of the images: 1 for grey, 3 for RGB", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 3 without any"

@@ -15,6 +15,7 @@ import tomli_w
 
 from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
+from vitkit.model.config import ViTConfig
 from vitkit.stored_json import conform, read_bytes, read_json
 
 # by the run itself, when it starts
@@ -216,6 +217,7 @@ _INSIDE = {
     "schedule": get_type_hints(Schedule),
     "augment": get_type_hints(Augmentation),
     "masked": get_type_hints(Masked),
+    "options": {field.name for field in fields(ViTConfig)} - set(get_type_hints(Fit)) - {"classes"},
 }
 
 

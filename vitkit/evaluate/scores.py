@@ -55,7 +55,7 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
         "balanced_accuracy": balanced_accuracy_interval(counts),
         "calibration_error": metrics.calibration_error(bins),
         "reliability": bins,
-        "per_class": _per_class(images.classes, counts),
+        "per_class": per_class_scores(images.classes, counts),
         "confusion": tuple(map(tuple, confusion)),
         "mistakes": _most_confident_mistakes(images, scores),
     }
@@ -105,7 +105,7 @@ def score_multilabel(
         "mean_average_precision": interval_from_deviation(
             multilabel.mean_average_precision(precisions), deviation, counts.images
         ),
-        "per_class": _per_class(images.classes, counts, precisions, thresholds),
+        "per_class": per_class_scores(images.classes, counts, precisions, thresholds),
         "mistakes": tuple(
             _mistake(
                 images,
@@ -126,7 +126,7 @@ def _set_loss(logits: Tensor, present: NDArray[np.bool_]) -> metrics.Floats:
     return binary_cross_entropy_with_logits(logits.double(), target.double(), reduction="none").sum(1).numpy()
 
 
-def _per_class(
+def per_class_scores(
     names: tuple[str, ...],
     counts: metrics.ClassCounts,
     precisions: metrics.Floats | None = None,
