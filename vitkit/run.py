@@ -19,7 +19,7 @@ from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images
 from vitkit.data.fingerprint import FingerprintCache
 from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
 from vitkit.data.loader import TooManyFailures, advised_max_failed
-from vitkit.data.partition import Partition, fingerprint
+from vitkit.data.partition import Partition, fingerprint, is_fingerprint
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
@@ -205,7 +205,7 @@ def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line:
     """Raise if images, classes or contents of images are not those that the run was started with."""
     record = folder.record().get("data", {})
     expected = record.get("fingerprint")
-    if expected is not None and expected != fingerprint(data, training_split(data)):
+    if expected is not None and not is_fingerprint(expected, data, training_split(data)):
         raise RunError(
             f"{data.name} is not what {folder.path} was started with: images or classes have changed.",
             try_="restore the data, or start a new run",

@@ -93,6 +93,8 @@ FITS = {
     "masked": st.builds(Masked, **MASKED),
     "test": INSIDE,
     "dev": SHARE,
+    "subset": maybe(st.floats(0.001, 1)),
+    "subset_per_class": st.none(),  # a run has one or the other
     "group": maybe(TEXT),
     "duplicates": st.sampled_from(["auto", "together", "ignore"]),
     "score_every": maybe(COUNT),
@@ -196,6 +198,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "masked.target": ("pixels", "pixels"),
     "test": ("0.3", 0.3),
     "dev": ("0.1", 0.1),
+    "subset": ("0.01", 0.01),
+    "subset_per_class": ("20", 20),
     "group": (r"(patient\d+)", r"(patient\d+)"),
     "duplicates": ("ignore", "ignore"),
     "score_every": ("10", 10),

@@ -10,12 +10,13 @@ from vitkit.config import toml
 from vitkit.config.image_size import choose_size
 from vitkit.config.recipes import BY_DATA, RENAMED, describe_renamed, pick_recipe, recipe
 from vitkit.config.schema import Fit
-from vitkit.data.image_sizes import measure_size
+from vitkit.data.image_sizes import DataSize, measure_size
 from vitkit.data.partition import partition
 from vitkit.data.sources import fashion
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
+from vitkit.data.subset import subset_size
 from vitkit.errors import ConfigError
 from vitkit.model.variants import configure
 from vitkit.weights.bundled import local_path
@@ -25,7 +26,7 @@ DEFAULT_MODEL = "Ti/16"
 # what a head fitted on frozen features depends on; who sets anything else asks for training
 SETTINGS_OF_A_HEAD = frozenset(
     "data label group duplicates out objective recipe seed split_seed model weights image channels resize start balance"
-    " priors test dev max_failed device precision workers load_positions".split()
+    " priors test dev subset subset_per_class max_failed device precision workers load_positions".split()
 )
 THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds by, where there are no others
 THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
@@ -40,12 +41,19 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
     data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"))
     split = data.splits[training_split(data)]
-    size = cache(lambda: measure_size(split))  # reads some images: only where a decision depends on it
+    count = _training_images(settings, data)
+
+    @cache
+    def size() -> DataSize | None:
+        """Read some images: only where a decision depends on it."""
+        measured = measure_size(split)
+        return None if measured is None else replace(measured, images=count)
+
     weights = settings.get("weights", "default")
     name, reason = settings.get("recipe", ""), "as asked"
     if not name:
         objective = settings.get("objective", "labels")
-        name, reason = pick_recipe(len(split), objective=objective, from_scratch=weights == "none")
+        name, reason = pick_recipe(count, objective=objective, from_scratch=weights == "none")
     reasons = [reason, *([describe_renamed(name)] if name in RENAMED else [])]
     if name in BY_DATA and (measured := size()):
         reasons.append(str(measured))
@@ -76,6 +84,20 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
     return resolve_weights(config), data, f"{base.recipe}: {'; '.join(reasons)}"
 
 
+def _training_images(settings: Mapping[str, Any], data: Data) -> int:
+    """Return the number of images that decides on a recipe: those of the training split, or of the subset asked for.
+
+    A value out of its range is an error later, when all settings are known.
+    """
+    share, number = settings.get("subset"), settings.get("subset_per_class")
+    return subset_size(
+        len(data.splits[training_split(data)]),
+        len(data.classes),
+        share if isinstance(share, int | float) and 0 < share <= 1 else None,
+        number if isinstance(number, int) and number > 0 else None,
+    )
+
+
 def _needs_thresholds(config: Fit, data: Data) -> bool:
     """Return whether images should be held out to choose the thresholds of a multi-label model, as there are no others.
 
@@ -83,7 +105,8 @@ def _needs_thresholds(config: Fit, data: Data) -> bool:
     """
     if not data.multilabel or config.objective != "labels":
         return False
-    splits = partition(data, **config.partition)
+    # a subset does not count: the same images are held out for all of a learning curve
+    splits = partition(data, **replace(config, subset=None, subset_per_class=None).partition)
     return splits.to_choose_by is None and len(splits.train) >= THRESHOLD_IMAGES
 
 

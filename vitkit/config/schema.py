@@ -128,7 +128,7 @@ class Fit:
     objective: Objective = setting("labels", "what the model learns to predict")
     recipe: str = setting("", "the recipe that the other settings come from; empty: by the size of the data")
     seed: int = setting(0, "seed of all randomness but the held-out split", Bounds(at_least=0, less_than=2**63))
-    split_seed: int = setting(0, "seed of the held-out split: the same images for every seed")
+    split_seed: int = setting(0, "seed of the held-out split and of a subset: the same images for every seed")
 
     model: str = setting("", "name of the model, such as Ti/16; empty: that of the weights")
     options: Mapping[str, Any] = setting(
@@ -212,6 +212,20 @@ class Fit:
 
     test: float = setting(0.2, "share held out for testing where the data have no test or val", PART)
     dev: float = setting(0.0, "share of the training images held out for validation, without val", SHARE)
+    subset: float | None = setting(
+        None,
+        "share of the training images to use, of each class in proportion and one at least; 0.01 is part of 0.1; "
+        "validation and test images stay",
+        Bounds(more_than=0, at_most=1),
+        unset="all",
+    )
+    subset_per_class: int | None = setting(
+        None,
+        "training images to use of each class, or all that it has; 5 are part of 20; with several labels an image, at "
+        "least so many",
+        POSITIVE,
+        unset="all",
+    )
     group: str | None = setting(
         None,
         "what stays on one side of every split: a column of a manifest, or a regular expression for paths",
@@ -246,8 +260,18 @@ class Fit:
             raise ConfigError(
                 f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length", try_="one of them"
             )
+        if self.subset is not None and self.subset_per_class is not None:
+            raise ConfigError(
+                f"subset = {self.subset:g} and subset_per_class = {self.subset_per_class}: a run has one subset",
+                try_="one of them",
+            )
+        if self.subset_per_class is not None and self.objective != "labels":
+            raise ConfigError(
+                "subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share of all images"
+            )
 
     @property
     def partition(self) -> dict[str, Any]:
         """Return the arguments of `vitkit.data.partition.partition`, which splits the images of the run."""
-        return {name: getattr(self, name) for name in ("objective", "test", "dev", "split_seed", "patience")}
+        names = ("objective", "test", "dev", "split_seed", "patience", "subset", "subset_per_class")
+        return {name: getattr(self, name) for name in names}

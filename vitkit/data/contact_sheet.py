@@ -55,10 +55,7 @@ def _classes(data: Data, split: Split, fonts: Fonts) -> list[tuple[str, np.ndarr
     if not data.classes:
         everything = np.arange(len(split))
         return [("unlabelled", members) for members in np.array_split(everything, ROWS) if len(members)]
-    rows = [
-        np.flatnonzero(split.labels[:, index] if split.labels.ndim == 2 else split.labels == index)
-        for index in range(min(len(data.classes), ROWS))
-    ]
+    rows = [split.images_of(index) for index in range(min(len(data.classes), ROWS))]
     # a name that no font can draw has its place in the list of classes instead
     names = [
         name if fonts.can_draw(name) else f"class {index + 1}: {name}" for index, name in enumerate(data.classes[:ROWS])

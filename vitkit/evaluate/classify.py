@@ -20,6 +20,7 @@ from vitkit.data.groups import Leak
 from vitkit.data.loader import MAX_FAILED
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import canonical_split, scoring_split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.class_map import MappedData, map_classes
@@ -70,13 +71,13 @@ def evaluate(
     name = _split_to_score(data, split, labelled=not only_real_labels)
     chosen = matched.data.splits[name]
     # the labels of the data decide how to score; a model that was trained on several labels stays multi-label
-    multilabel = chosen.labels.ndim == 2 or model.metadata.multilabel
+    multilabel = isinstance(chosen.labels, SparseLabels) or model.metadata.multilabel
     if real is not None and multilabel:
         raise ConfigError("ImageNet-ReaL scores one prediction per image; this evaluation is multi-label.")
     if real_labels is not None and only_real_labels:
         rows = with_real_label(real_labels, chosen.keys)
     else:
-        rows = np.arange(len(chosen)) if chosen.labels.ndim == 2 else np.flatnonzero(chosen.labels >= 0)
+        rows = chosen.rows_with_labels()
     if len(rows) == 0:
         raise DataError(
             f"no image of {data.name}, {name}, has a class of the model.",
@@ -99,8 +100,10 @@ def evaluate(
     missing = set(matched.missing)
     known = np.array([label not in missing for label in scored.classes])
 
-    def score(images: ScoredImages, logits: Tensor, labels: Tensor) -> dict[str, Any]:
-        if multilabel:
+    def score(images: ScoredImages, logits: Tensor, labels: Tensor | SparseLabels) -> dict[str, Any]:
+        if multilabel and isinstance(labels, Tensor):  # a multi-label model meets single labels
+            labels = SparseLabels.from_indices(labels.numpy(), len(images.classes))
+        if isinstance(labels, SparseLabels):
             return score_multilabel(images, logits, labels, known, model.metadata.thresholds)
         if isinstance(matched, MappedData):
             return score_mapped(images, logits, labels, matched.targets, model.metadata.labels)

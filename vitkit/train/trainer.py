@@ -152,6 +152,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             device=devices.describe_device(processes.device, threads),
             processes=processes.world_size,
             split=splits.held_out,
+            subset=splits.subset,
             parameters=estimate.parameters,
             macs=estimate.macs,
             plan={
