@@ -96,9 +96,11 @@ class Augmentation:
 class Masked:
     """The settings of masked patch prediction (B.1.2)."""
 
-    rate: float = setting(0.5, "share of patches to corrupt", PART)
-    target: Literal["colour", "pixels"] = setting(
-        "colour", "what is predicted: the 3-bit mean colour as a class, or all pixels with a squared loss"
+    rate: float = setting(0.5, "share of patches to corrupt; the paper also tried 0.15", PART)
+    target: Literal["colour", "4x4", "pixels"] = setting(
+        "colour",
+        "what is predicted of a patch: its mean colour as one of 512 classes (3 bits of each channel), the same for "
+        "each pixel of the patch downsized to 4x4, or all of its pixels with a squared loss (L2)",
     )
 
     def __post_init__(self) -> None:
