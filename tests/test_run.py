@@ -452,7 +452,7 @@ def test_a_run_that_is_stopped_during_scoring_can_be_resumed(
 ):
     run = tmp_path / "run"
     with monkeypatch.context() as stopped:
-        stopped.setattr("vitkit.run._score_and_report", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped.setattr("vitkit.run_score._score_and_report", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(Interrupted) as kept:  # held on to, as a notebook does
             vitkit.fit(photos, weights="none", model="mu/4", image=16, steps=3, batch=6, workers=0, out=run)
     assert "vitkit resume" in str(kept.value)
@@ -473,7 +473,7 @@ def test_a_resumed_run_says_which_weights_it_began_with(
     shutil.copytree(finished, start)
     options = ("--weights", start, "--steps", "3", "--batch", "6", "--workers", "0") if pretrained else TINY
     with monkeypatch.context() as stopped:
-        stopped.setattr("vitkit.run._score_and_report", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped.setattr("vitkit.run_score._score_and_report", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(SystemExit):
             fit(photos, *options, "--out", run)
     shutil.rmtree(start)  # resuming does not need them

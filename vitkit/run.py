@@ -7,56 +7,34 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
 import vitkit
-from vitkit.atomic import write_text
-from vitkit.compute.split_logits import collect_logits
 from vitkit.config import toml
-from vitkit.config.recipes import RECIPES
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
 from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record
 from vitkit.data.fingerprint import FingerprintCache
 from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
-from vitkit.data.label_check import label_warnings
 from vitkit.data.loader import TooManyFailures, advised_max_failed
-from vitkit.data.partition import Partition, fingerprint, partition
-from vitkit.data.sources.dataset import Data, Split
+from vitkit.data.partition import Partition, fingerprint
+from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
-from vitkit.devices import cores, describe_machine, pick_device, pick_workers
-from vitkit.errors import Interrupted, VitkitError
-from vitkit.evaluate.classify import evaluate
-from vitkit.evaluate.evaluation import Evaluation
-from vitkit.evaluate.rare_classes import recall_warning
-from vitkit.evaluate.thresholds import choose_thresholds
-from vitkit.inspect.inspection import rollout_overlays
+from vitkit.devices import cores, describe_machine, pick_device
+from vitkit.errors import VitkitError
 from vitkit.messages import say
-from vitkit.model.build import Model
 from vitkit.progress import PrintLine, no_progress, show_progress
-from vitkit.report.card import write_card
-from vitkit.report.page import write_report
-from vitkit.report.usage import shell_commands
-from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, RECORD, REPORT, RunError, RunFolder
-from vitkit.text import counted, duration, few
+from vitkit.run_folder import CARD, CONFIG, MODEL, RECORD, REPORT, RunError, RunFolder
+from vitkit.run_score import finish_run
+from vitkit.run_warnings import log_warnings
+from vitkit.text import counted, few, utc_timestamp
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
-from vitkit.weights.load import load
-from vitkit.weights.save import save
-
-MIN_IMAGES_FROM_SCRATCH = 100_000  # fewer are worth a warning
-PRIORS = {
-    "balanced": "probabilities assume the weighted classes of balance, not the data's shares: those of rare classes "
-    "may be too high. --set priors=data corrects that, and finds fewer of the rare ones",
-    "data": "probabilities are corrected to the data's own shares when training ends; --set priors=balanced finds more "
-    "of the rare classes",
-}
 
 
 def start_run(settings: Mapping[str, Any], explicit: Mapping[str, Any], output: TextIO, command: str) -> Path:
@@ -101,7 +79,7 @@ def _start(resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: T
                     error.add(or_=_advice_to_skip(error.share, path))
                 raise
         if processes.is_rank_zero:
-            _finish_run(config, kept.data, splits, folder, print_line)
+            finish_run(config, kept.data, splits, folder, print_line)
     return folder.path
 
 
@@ -133,7 +111,7 @@ def _write_record(
     folder.write_config(config)
     folder.add_to_record(
         command=command,
-        started=_now(),
+        started=utc_timestamp(),
         recipe_reason=reason,
         data={**_describe_data(kept.data), "contents": contents},
         together=record_of(kept),
@@ -171,7 +149,7 @@ def resume(path: Path, output: TextIO, *, device: str | None = None, workers: in
                 error.add(or_=_advice_to_skip(error.share, path))
                 raise
         if processes.is_rank_zero:
-            _finish_run(config, kept.data, splits, folder, print_line)
+            finish_run(config, kept.data, splits, folder, print_line)
     return path
 
 
@@ -204,7 +182,7 @@ def _train(
         log("note", text)
     for label, text in kept.lines:
         log(label, text)
-    _warn(config, data, log)
+    log_warnings(config, data, log)
     try:
         if config.choose_lr:
             config = search_lr(config, data, folder, processes, log)
@@ -221,142 +199,6 @@ def _train(
         raise
     record_time()
     return splits
-
-
-def _warn(config: Fit, data: Data, log: PrintLine) -> None:
-    images = len(data.splits[training_split(data)])
-    if config.weights == "none" and config.objective == "labels" and images < MIN_IMAGES_FROM_SCRATCH:
-        log(
-            "warning",
-            f"{images:,} images are few to train from scratch. On the 3,680 of Pets, Ti/16 reached 11.8 % from scratch "
-            "and 91.3 % from pre-trained weights: --weights hf:… or PATH",
-        )
-    slow = pick_device(config.device).type == "cpu" and config.start == "full" and _leaves_start_open(config)
-    if slow and config.weights != "none":
-        log(
-            "note",
-            "all weights are trained, which is slow on a CPU; --set start=head trains the head alone, in seconds",
-        )
-    for warning in label_warnings(data, balance=config.balance) if config.objective == "labels" else ():
-        log("warning", warning)
-    if config.objective == "labels" and config.balance:
-        log("priors", PRIORS[config.priors])
-    if config.objective == "labels" and (warning := _leak_warning(config, data)):
-        log("warning", warning)
-
-
-def _leaves_start_open(config: Fit) -> bool:
-    return config.recipe in RECIPES and RECIPES[config.recipe]().start == "auto"
-
-
-def _leak_warning(config: Fit, data: Data) -> str:
-    """Return a warning where the weights come from a run that trained on images of the test split, else ""."""
-    held_out, run = partition(data, **config.partition).held_out, RunFolder.from_weights(config.weights)
-    if held_out is None or run is None:
-        return ""
-    record = run.record()
-    if record.get("settings", {}).get("data") != config.data or record.get("split") == held_out:
-        return ""
-    note = "" if record.get("objective") == "labels" else ", though without labels"
-    return f"{config.weights} was trained on these data{note}, test images included: the score may be too high"
-
-
-def _finish_run(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
-    """Score the model on the test split and write the report."""
-    try:
-        _score_and_report(config, data, splits, folder, print_line)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"trained but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes the run", 130
-        ) from None
-
-
-def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
-    began, device = time.monotonic(), pick_device(config.device)
-    model = load(folder.path).to(device)
-    if data.multilabel and config.objective == "labels":
-        _choose_thresholds(model, config, splits, folder, print_line)
-    if splits.test is not None:
-        scored = replace(data, splits={splits.test_name: splits.test})
-        # the report lists images that failed to decode: hours of training are not lost over them
-        evaluation = evaluate(
-            model,
-            scored,
-            splits.test_name,
-            device=device,
-            max_failed=1.0,
-            workers=pick_workers(config.workers, device, 1),
-            progress=show_progress,
-        )
-        write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
-        print_line("score", _describe_score(evaluation) + _describe_unseen(config, data, splits.test, evaluation))
-        counts = dict(zip(data.classes, splits.train.per_class(len(data.classes)).tolist(), strict=True))
-        folder.add_to_record(trained_counts=counts)
-        if warning := recall_warning(evaluation, counts, config.balance):
-            print_line("warning", warning)
-    folder.add_to_record(finished=_now())
-    split = splits.train if splits.test is None else splits.test
-    report = write_report(folder.path, split, rollout_overlays(model, split))
-    write_card(folder.path)
-    print_line(
-        "took",
-        f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
-    )
-    print_line("report", str(report))
-    commands = shell_commands(folder.path, classifies=config.objective == "labels")[:4]  # the report has all of them
-    if "head" in folder.record():
-        purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
-        run, full = shlex.quote(str(folder.path)), shlex.quote(f"{folder.path}-full")
-        commands.insert(0, (purpose, f"vitkit fit --config {run} --set start=full --out {full}"))
-    column = max(len(command) for _, command in commands)
-    for number, (purpose, command) in enumerate(commands):
-        print_line("" if number else "next", f"{command:<{column}}  # {purpose}")
-
-
-def _choose_thresholds(model: Model, config: Fit, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
-    """Choose the thresholds of a multi-label model on validation images, and save them with its weights."""
-    split = splits.to_choose_by
-    if split is None or not len(split):
-        text = "0.5 for each class: there are no validation images to choose by; --set dev=0.1 holds some out"
-    else:
-        device = pick_device(config.device)
-        result = collect_logits(
-            model,
-            split,
-            device=device,
-            max_failed=1.0,
-            workers=pick_workers(config.workers, device, 1),
-            progress=show_progress,
-        )
-        labels = result.labels.numpy().reshape(result.logits.shape) > 0  # also where no image could be decoded
-        chosen = choose_thresholds(result.logits.sigmoid().double().numpy(), labels)
-        provenance = {**model.metadata.provenance, "thresholds": [round(value, 6) for value in chosen.values]}
-        model.metadata = replace(model.metadata, provenance=provenance)
-        saved = load(folder.path)  # on the CPU
-        saved.metadata = model.metadata
-        save(saved, folder.path)
-        text = str(chosen)
-    folder.add_to_record(thresholds=text)
-    print_line("threshold", text)
-
-
-def _describe_score(evaluation: Evaluation) -> str:
-    best = evaluation.headline
-    name = "mean average precision" if evaluation.multilabel else "top-1"
-    macro = f"; macro-F1 {evaluation.macro_f1.value:.1%}" if evaluation.macro_f1 else ""
-    return (
-        f"{best.value:.2%} {name} ({best.low:.1%} to {best.high:.1%}){macro} on {counted(evaluation.images, 'image')}"
-    )
-
-
-def _describe_unseen(config: Fit, data: Data, test: Split, evaluation: Evaluation) -> str:
-    """Return the end of the score line: what is known about the images that were scored."""
-    if evaluation.leaked is not None:
-        return f", of which {evaluation.leaked.sentence()}"
-    if _leak_warning(config, data):
-        return ""
-    compared = test.leaked is not None
-    return " not used in training" if compared else "; copies of training images may be among them"
 
 
 def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> None:
@@ -429,7 +271,3 @@ def unused_path(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -3,6 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 JOINERS = "\u200c\u200d"  # invisible, and part of words and emoji: Persian and Hindi need them
 
@@ -70,6 +71,11 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes_rest} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def utc_timestamp() -> str:
+    """Return the date and time in UTC to the second, as records keep it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def short_number(number: float) -> str:

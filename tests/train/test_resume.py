@@ -130,8 +130,8 @@ def test_kills_at_any_moment_change_nothing(uninterrupted: Path, tmp_path: Path)
         ("vitkit.train.checkpoint:write_record", 5),  # later checkpoint half written
         pytest.param("vitkit.train.checkpoint:_sync", 5, marks=pytest.mark.slow),  # before an old checkpoint is deleted
         pytest.param("vitkit.train.trainer:save", 1, marks=pytest.mark.slow),  # trained, but not saved
-        ("vitkit.run:evaluate", 1),  # saved, but not scored
-        ("vitkit.run:write_report", 1),  # scored, but not reported
+        ("vitkit.run_score:evaluate", 1),  # saved, but not scored
+        ("vitkit.run_score:write_report", 1),  # scored, but not reported
     ],
 )
 def test_a_kill_at_this_very_moment_changes_nothing(target: str, after: int, uninterrupted: Path, tmp_path: Path):
