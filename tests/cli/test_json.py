@@ -98,7 +98,7 @@ def test_runs_print_the_same_keys(
     content = printed(capsys, *words)
     assert_documented(content, "fit")
     assert content["evaluation"]["images"] == 2 * len(LABELS)
-    monkeypatch.setattr("vitkit.run.start_run", lambda *arguments: run)
+    monkeypatch.setattr("vitkit.run.start_run", lambda *arguments, **options: run)
     monkeypatch.setattr("vitkit.run.resume", lambda *arguments, **options: run)
     monkeypatch.setattr("vitkit.demo.demo", lambda *arguments: tmp_path)
     shutil.copytree(run, tmp_path / "classifier")

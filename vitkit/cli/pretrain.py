@@ -22,6 +22,10 @@ def pretrain(
 ) -> None:
     """Train a model to fine-tune later: from labels, or from images by masked patches.
 
+    From labels, a ViT has the paper's pre-training head, with a tanh layer (3.1); fine-tuning drops it. `--set
+    options.representation=false` leaves it out. Masked patches are predicted as `--set masked.target=colour`, `4x4` or
+    `pixels`; `--set masked.rate=0.15` masks fewer (B.1.2).
+
     vitkit pretrain photos/ --out runs/pre
 
     then: vitkit fit labelled/ --weights runs/pre

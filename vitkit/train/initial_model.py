@@ -18,6 +18,7 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, name_of
 from vitkit.stored_json import read_json
+from vitkit.text import counted
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
 from vitkit.weights.input_channels import adapt_channels
@@ -109,7 +110,7 @@ def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
     model = build(configure(config.model or DEFAULT_MODEL, classes=classes, **requested, **config.options))
     half = (0.5,) * model.config.channels
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=half, std=half))
-    return model, "randomly initialised"
+    return model, f"randomly initialised, {_describe_head(model.config)}"
 
 
 def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
@@ -139,8 +140,9 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     if model.metadata.labels == tuple(classes) and classes and not hidden:
         changes.append("head kept: the same classes")
     else:
+        dropped = f"tanh layer of {hidden} dropped, linear " if hidden else ""
         changes.append(
-            f"head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head"
+            f"{dropped}head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head"
         )
         model.replace_head(len(classes))
     return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
@@ -191,6 +193,15 @@ def _describe(model: Model) -> str:
 def _sizes(config: ModelConfig) -> str:
     record = asdict(config)
     return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
+
+
+def _describe_head(config: ModelConfig) -> str:
+    if not config.classes:
+        return "no head"
+    hidden = getattr(config, "representation", None)
+    if not hidden:
+        return f"linear head, {counted(config.classes, 'class')}"
+    return f"head of pre-training (3.1): tanh layer of {hidden}, then {counted(config.classes, 'class')}"
 
 
 def _channels(count: int) -> str:

@@ -204,6 +204,7 @@ def _build_loop(
     transform = TrainTransform(
         image=model.config.image,
         crop=config.augment.crop,
+        precrop=config.augment.precrop,
         aspect=config.augment.aspect,
         flip=config.augment.flip,
         preprocessing=model.metadata.preprocessing,
