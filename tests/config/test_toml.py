@@ -42,6 +42,7 @@ SCHEDULES = {
     "cooldown": st.integers(0, 10**6),
 }
 AUGMENTATIONS = {
+    "precrop": maybe(COUNT),
     "crop": maybe(RANGE),
     "aspect": RANGE,
     "flip": st.booleans(),
@@ -50,7 +51,7 @@ AUGMENTATIONS = {
     "mixup": SHARE,
     "cutmix": SHARE,
 }
-MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "pixels"])}
+MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "4x4", "pixels"])}
 OPTION = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 FITS = {
     "data": TEXT,
@@ -90,6 +91,8 @@ FITS = {
     "masked": st.builds(Masked, **MASKED),
     "test": INSIDE,
     "dev": SHARE,
+    "train_on_val": st.booleans(),
+    "subset_images": maybe(COUNT),
     "group": maybe(TEXT),
     "duplicates": st.sampled_from(["auto", "together", "ignore"]),
     "score_every": maybe(COUNT),
@@ -180,6 +183,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "balance": ("1", 1),
     "priors": ("data", "data"),
     "augment.crop": ("false", None),
+    "augment.precrop": ("448", 448),
     "augment.aspect": ("[1, 1.5]", (1, 1.5)),
     "augment.flip": ("false", False),
     "augment.randaugment": ("[2, 9]", (2, 9)),
@@ -190,6 +194,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "masked.target": ("pixels", "pixels"),
     "test": ("0.3", 0.3),
     "dev": ("0.1", 0.1),
+    "train_on_val": ("true", True),
+    "subset_images": ("1000", 1000),
     "group": (r"(patient\d+)", r"(patient\d+)"),
     "duplicates": ("ignore", "ignore"),
     "score_every": ("10", 10),

@@ -29,7 +29,8 @@ from vitkit.train.signals import exit_code
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 VERBS = (
-    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench".split()
+    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench "
+    "paper".split()
 )
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 MORE_HELP = (

@@ -69,6 +69,13 @@ class Augmentation:
         Bounds(more_than=0, at_most=1),
         ascending=True,
     )
+    precrop: int | None = setting(
+        None,
+        "BiT's random crop, in place of crop: resize to a square of this side, whatever the shape, and cut the model's "
+        "input from a random place",
+        POSITIVE,
+        unset="none",
+    )
     aspect: Range = setting((3 / 4, 4 / 3), "width / height of the random crop", POSITIVE, ascending=True)
     flip: bool = setting(True, "flip half of the images from left to right; false where left and right differ")
     randaugment: tuple[int, float] | None = setting(
@@ -188,6 +195,15 @@ class Fit:
 
     test: float = setting(0.2, "share held out for testing where the data have no test or val", PART)
     dev: float = setting(0.0, "share of the training images held out for validation, without val", SHARE)
+    train_on_val: bool = setting(
+        False, "train on the images of val, too, as for a final score: nothing is then chosen by them"
+    )
+    subset_images: int | None = setting(
+        None,
+        "train on so many images only, drawn at random by split_seed, whatever their class",
+        POSITIVE,
+        unset="all of them",
+    )
     group: str | None = setting(
         None,
         "what stays on one side of every split: a column of a manifest, or a regular expression for paths",
@@ -226,4 +242,5 @@ class Fit:
     @property
     def partition(self) -> dict[str, Any]:
         """Return the arguments of `vitkit.data.partition.partition`, which splits the images of the run."""
-        return {name: getattr(self, name) for name in ("objective", "test", "dev", "split_seed", "patience")}
+        names = ("objective", "test", "dev", "split_seed", "patience", "subset_images")
+        return {name: getattr(self, name) for name in names}

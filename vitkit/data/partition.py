@@ -15,6 +15,7 @@ from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
 from vitkit.data.stratified import stratified as stratified
+from vitkit.data.training_images import draw_images
 from vitkit.text import few
 
 
@@ -57,16 +58,18 @@ def partition(
     dev: float = 0.0,
     split_seed: int = 0,
     patience: int = 0,
+    subset_images: int | None = None,
 ) -> Partition:
     """Assign the splits of the data to training, validation and test, and hold out what they lack.
 
-    The options are the settings of a run by the same names: shares to hold out, the seed, and whether the run stops
-    early by validation.
+    The options are the settings of a run by the same names: shares to hold out, the seed, whether the run stops early
+    by validation, and how many images to train on.
     """
     name = training_split(data)
     train = data.splits[name]
     if objective == "masked-patch":  # labels are not read, and nothing is held out
-        return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
+        train, drawn = _draw(train, subset_images, split_seed)
+        return Partition(train, None, None, "", (f"{len(train):,} images of {name}{drawn}",), None)
     train, record = _labelled(train), None
     notes: tuple[str, ...] = ()
     test_name = _test_name(data, name)
@@ -76,13 +79,15 @@ def partition(
         if train.groups is not None:
             record["groups"] = groups_digest(train.groups)
         train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
+        train, drawn = _draw(train, subset_images, split_seed)
         notes = _undivided_note(data, train, tested)
         share = f"{test:.0%} of each class" if train.groups is None else f"about {test:.0%} of each class, in groups"
         source = "" if name == ALL else f" from {name}"  # the user did not name that split
-        description = [f"{len(train):,} train", f"{len(tested):,} test, held out{source} ({share})"]
+        description = [f"{len(train):,} train{drawn}", f"{len(tested):,} test, held out{source} ({share})"]
     else:
         tested = _labelled(data.splits[test_name])
-        description = [f"{len(train):,} {name}", f"{len(tested):,} {test_name}"]
+        train, drawn = _draw(train, subset_images, split_seed)
+        description = [f"{len(train):,} {name}{drawn}", f"{len(tested):,} {test_name}"]
     validation_name = _validation_name(data, test_name, tunes=bool(dev or patience))
     validation = _labelled(data.splits[validation_name]) if validation_name else None
     if validation is not None and validation_name != test_name:
@@ -91,6 +96,13 @@ def partition(
         train, validation = _hold_out(train, dev, split_seed + 1, "validation", "more images, or a val/ folder")
         description.insert(1, f"{len(validation):,} of them held out for validation")
     return Partition(train, validation, tested, test_name or "held-out", tuple(description), record, notes)
+
+
+def _draw(split: Split, count: int | None, seed: int) -> tuple[Split, str]:
+    """Return so many images of a split, and the end of their description; None, or fewer images: all of them."""
+    if count is None or count >= len(split):
+        return split, ""
+    return draw_images(split, count, seed), f" (drawn from {len(split):,})"
 
 
 def fingerprint(data: Data, split: str) -> str:
