@@ -72,6 +72,7 @@ def test_the_page_lists_every_verb():
         "inspect RUN DATA/test --out OUT/inspect --device cpu",
         "predict RUN DATA/test gone.jpg --out OUT/answers.csv --device cpu",
         "export RUN --to pt2 --out OUT/model.pt2 --data DATA",
+        "paper",
         "bench mu/4 --image 16 --batch 1 --what latency --device cpu --precision fp32",
     ],
 )

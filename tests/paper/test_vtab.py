@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import vitkit
+from tests.cli.test_json import documented
 from tests.paper.vtab_tasks_of_our_own import PLAIN, SMALL, make_tasks
 from tests.train.runs import Command, last_step
 from vitkit.cli.main import main
@@ -172,7 +173,9 @@ def test_json_has_the_scores_and_nothing_else_is_on_stdout(
 ):
     main(words(tasks, weights, finished, "--json"))
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["verb"], printed["experiment"]) == ("paper", "vtab")
+    assert printed["experiment"] == "vtab"
+    assert printed["verb"] == "paper"
+    assert printed.keys() - {"verb", "vitkit"} == documented()["paper vtab"]
     assert printed["tasks"] == result(finished)["tasks"]
     assert printed["mean"] == result(finished)["mean"]
 
@@ -273,3 +276,25 @@ def test_the_linear_probe_is_that_of_scikit_learn_and_is_resumed(
     again = json.loads(capsys.readouterr().out)
     assert again["tasks"][0]["top1"]["value"] == 0.123
     assert again["tasks"][1:] == printed["tasks"][1:]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"weights": 3}', '{"tasks": [{"task": "colours"}]}'])
+def test_a_damaged_file_of_results_is_an_error_in_words(
+    content: str, tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "vtab.json").write_text(content)
+    with pytest.raises(SystemExit, match="2"):
+        main(words(tasks, weights, tmp_path))
+    assert "vtab.json" in capsys.readouterr().err
+
+
+def test_a_mistake_in_the_last_task_is_found_before_the_first_is_trained(
+    tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copytree(tasks, tmp_path / "tasks")
+    (tmp_path / "tasks/structured").mkdir()
+    np.savez(tmp_path / "tasks/structured/zebra.npz", x_train=np.zeros((4, 8, 8), np.uint8))  # no labels
+    with pytest.raises(SystemExit, match="2"):
+        main(words(tmp_path / "tasks", weights, tmp_path / "out"))
+    assert "zebra.npz" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")] == []

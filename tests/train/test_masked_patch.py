@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from torch import Tensor
 
 import vitkit
 from tests.model.kinds import KINDS, make
-from vitkit.config.schema import Adam, Fit, Masked
+from vitkit.config.schema import Adam, AdamW, Fit, Masked
+from vitkit.data.decode import decode
+from vitkit.data.resize import resize
+from vitkit.data.sources.open import open_data
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.train.mixed_precision import MixedPrecision
@@ -273,6 +277,37 @@ def test_a_few_steps_lower_the_loss(name: str, options: dict, target: str):
         optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) / 5 < 0.5 * losses[0]
+
+
+@pytest.mark.slow  # a minute or two
+def test_on_real_photos_the_4x4_loss_falls_below_the_entropy_of_the_colours(shared: Path):
+    data = open_data(shared / "data" / "pets160.tar")
+
+    def photos(split: str, count: int) -> Tensor:
+        rows = np.random.default_rng(0).permutation(len(data.splits[split]))[:count]
+        pixels = (torch.from_numpy(decode(data.splits[split].read(int(row)))) for row in rows)
+        return torch.cat([resize(image.permute(2, 0, 1)[None], (96, 96), "bilinear") for image in pixels]).float() / 255
+
+    train, held_out = photos("trainval", 1_000), photos("test", 200)
+    model = vitkit.create("mu/16", image=96, classes=0, depth=4, width=128, mlp=512, heads=4)
+    objective = MaskedPatch(model, Masked(target="4x4"))
+    targets = [colours_of_b_1_2(image.permute(1, 2, 0).numpy(), 16, 4) for image in held_out]
+    shares = np.bincount(np.concatenate(targets).ravel(), minlength=512) / (200 * 36 * 16)
+    # the loss of a head that knows how frequent each colour is, and nothing about the image
+    entropy = stats.entropy(shares)
+    optimizer = build_optimizer(objective, Fit(lr=1e-3, optimizer=AdamW(weight_decay=0.05)), fused=False)
+    for step in range(300):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(1, (step + 1) / 30)
+        optimizer.zero_grad()
+        objective(train[torch.randint(len(train), (32,))])[0].backward()
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
+        optimizer.step()
+    with torch.no_grad():
+        loss, metrics = objective(held_out)
+    print(f"entropy {entropy:.3f}, loss {loss:.3f}, accuracy {metrics['accuracy']:.3f}")
+    assert entropy < math.log(512) - 1
+    assert loss < entropy - 0.3
 
 
 def test_the_loss_and_gradients_of_a_bf16_model_are_fp32():

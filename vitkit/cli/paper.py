@@ -74,7 +74,7 @@ def paper(
     options.at_least(0, workers=workers)
 
     from vitkit.config import toml
-    from vitkit.paper.vtab import run_vtab
+    from vitkit.paper.vtab import result_path, run_vtab
 
     flags: dict[str, Any] = {
         "image": None if image is None else options.image_size(image),
@@ -104,6 +104,7 @@ def paper(
     print_line("")
     for line in scores.table():
         print_line(line)
+    print_line(f"\nresults   {result_path(weights, method, out)}")
 
 
 def _list(json: bool) -> None:

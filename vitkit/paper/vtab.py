@@ -14,7 +14,7 @@ from vitkit.config import toml
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.messages import say
 from vitkit.paper.vtab_methods import OF_THE_TASK, FineTuning, LinearProbe, Scorer
-from vitkit.paper.vtab_record import check_same, locked, read_record, write_record
+from vitkit.paper.vtab_record import RESULT, check_same, locked, read_record, write_record
 from vitkit.paper.vtab_scores import TaskScore, VtabScores
 from vitkit.paper.vtab_tasks import KNOWN, Task, find_tasks
 from vitkit.text import counted
@@ -42,7 +42,7 @@ def run_vtab(
     _check_settings(settings, method, weights)
     tasks = find_tasks(folder)
     weights = _absolute(weights)
-    out = out or default_folder(weights, method)
+    out = result_path(weights, method, out).parent
     with locked(out):
         before = read_record(out)
         check_same(before, out, weights, method, settings, tasks)
@@ -65,11 +65,11 @@ def run_vtab(
     return scores
 
 
-def default_folder(weights: str, method: Method) -> Path:
-    """Return the folder of the results, the same for the same command, so that it can go on there."""
+def result_path(weights: str, method: Method, out: Path | None = None) -> Path:
+    """Return the file of the results, without `out` the same one for the same command, so that it can go on."""
     path = local_path(weights)
     name = weights.removeprefix("hf:").replace("/", "-") if path is None else path.stem
-    return Path("runs") / f"vtab-{'linear-' if method == 'linear' else ''}{name}"
+    return (out or Path("runs") / f"vtab-{'linear-' if method == 'linear' else ''}{name}") / RESULT
 
 
 def _absolute(weights: str) -> str:

@@ -36,7 +36,11 @@ SIDE = 384  # px, for all tasks (B.1.1)
 PRECROP = 448 / 384  # BiT's side before the random crop, over the side after it
 WARMUP = 5  # the warm-up is the fifth part of the steps: 500 of 2,500
 OF_THE_TASK = ("data", "label", "out", "recipe", "weights", "objective")  # settings that a task or an option decides
-NOT_COMPARED = (*OF_THE_TASK, *OF_THE_MACHINE, *"model channels options seed split_seed save_every score_every".split())
+NOT_COMPARED = (
+    *OF_THE_TASK,
+    *OF_THE_MACHINE,
+    *"model channels options seed split_seed save_every score_every subset_images".split(),
+)
 
 
 class Scorer(Protocol):

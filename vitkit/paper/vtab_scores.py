@@ -65,8 +65,11 @@ class VtabScores:
             tasks = sum(task.group == group for task in self.tasks)
             yield f"{group:<12} {percent(value):>8}   mean of {counted(tasks, 'task')}"
         yield f"{'all':<12} {percent(self.mean):>8}   mean of {counted(len(self.tasks), 'task')}"
-        for number, difference in enumerate(self.differs):
-            yield f"{'' if number else 'not as in':<12} {'' if number else 'the paper':>9}  {difference}"
+        if self.differs:
+            yield ""
+            yield "not as in the paper"
+        for difference in self.differs:
+            yield f"  {difference}"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:

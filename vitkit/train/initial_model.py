@@ -140,10 +140,9 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     if model.metadata.labels == tuple(classes) and classes and not hidden:
         changes.append("head kept: the same classes")
     else:
-        dropped = f"tanh layer of {hidden} dropped, linear " if hidden else ""
-        changes.append(
-            f"{dropped}head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head"
-        )
+        dropped = f"tanh layer of {hidden} dropped, " if hidden else ""
+        new = f"linear head {model.config.classes} → {len(classes)} classes, zero-initialised"
+        changes.append(dropped + new if classes else "no head")
         model.replace_head(len(classes))
     return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
 
