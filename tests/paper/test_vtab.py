@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import statistics
 import tomllib
 from pathlib import Path
@@ -128,20 +129,21 @@ def test_what_is_not_as_in_the_paper_is_said(finished: Path):
 def test_a_killed_command_goes_on_with_the_task_where_it_was(
     finished: Path, tasks: Path, weights: Path, tmp_path: Path
 ):
-    out, kills = tmp_path / "out", 0
-    while not (out / "vtab.json").is_file() or not result(out)["complete"]:
-        command = Command(words(tasks, weights, out, "save_every=3"), tmp_path / f"log-{kills}")
-        stop_in = {0: "colours", 1: "location"}.get(kills)
-        if stop_in is None:
-            assert command.wait() == 0, command.output
-            continue
-        assert command.kill_once(lambda name=stop_in: last_step(out / name) >= 7), command.output
-        assert not (out / stop_in / "evaluation.json").exists()
-        kills += 1
-    assert kills == 2
-    last = command.output
-    assert "textures is finished" in last
-    assert "resumed" in last
+    """Killed with -9 in a step of the first task, before its score is written, as the second begins, in its report."""
+    out, line = tmp_path / "out", words(tasks, weights, tmp_path / "out", "save_every=3")
+    command = Command(line, tmp_path / "step")
+    assert command.kill_once(lambda: last_step(out / "colours") >= 7), command.output
+    assert not (out / "colours/evaluation.json").exists()
+    for dies_at in ("vitkit.paper.vtab:write_record", "vitkit.run:_write_record", "vitkit.run_score:write_report"):
+        command = Command(line, tmp_path / dies_at, dies_at=dies_at)
+        assert command.wait() == -signal.SIGKILL, command.output
+        if dies_at.endswith("vtab:write_record"):
+            assert "resumed" in command.output  # in the middle of the first task
+            assert not (out / "vtab.json").exists()
+    assert not result(out)["complete"]
+    command = Command(line, tmp_path / "last")
+    assert command.wait() == 0, command.output
+    assert "colours is finished" in command.output
     ours, theirs = result(out), result(finished)
     for score in (*ours["tasks"], *theirs["tasks"]):
         score.pop("run")

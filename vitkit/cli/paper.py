@@ -63,10 +63,10 @@ def paper(
     if not experiment:
         _list(json)
         return
-    names = [known.name for known in EXPERIMENTS]
-    if experiment not in names:
+    known = {one.name: one for one in EXPERIMENTS}
+    if experiment not in known:
         raise ConfigError(
-            f"there is no experiment {experiment!r}{did_you_mean(experiment, names)}", try_="vitkit paper"
+            f"there is no experiment {experiment!r}{did_you_mean(experiment, known)}", try_="vitkit paper"
         )
     if folder is None:
         raise ConfigError(f"vitkit paper {experiment} needs the folder of its tasks", try_="vitkit paper vtab FOLDER")
@@ -104,7 +104,9 @@ def paper(
     print_line("")
     for line in scores.table():
         print_line(line)
-    print_line(f"\nresults   {result_path(weights, method, out)}")
+    print_line("")
+    print_line(f"paper     {known[experiment].paper}")
+    print_line(f"results   {result_path(weights, method, out)}")
 
 
 def _list(json: bool) -> None:

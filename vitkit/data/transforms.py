@@ -165,7 +165,7 @@ class TrainTransform:
         if self.precrop is not None:
             resized = resize(_channels_first(pixels), (self.precrop, self.precrop), "bilinear")[0]
             room = (self.precrop - side + 1 for side in self.image)
-            top, left = (int(draw * places) for draw, places in zip(draws[3:], room, strict=True))
+            top, left = (int(draw * offsets) for draw, offsets in zip(draws[3:], room, strict=True))
             view = cut(resized, (top, left), self.image)
         elif self.crop is not None:
             box = random_box(draws[1:], pixels.shape[:2], area=self.crop, aspect=self.aspect)

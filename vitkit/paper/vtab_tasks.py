@@ -99,20 +99,20 @@ def find_tasks(folder: Path) -> tuple[Task, ...]:
             expected="a folder with an entry for each task: a folder, .zip, manifest, .npz or shards",
         )
     described = _read_file(folder / FILE)
-    places = {name: (path, group) for name, path, group in _entries(folder)}
-    missing = [name for name, keys in described.items() if name not in places and "data" not in keys]
+    entries = {name: (path, group) for name, path, group in _entries(folder)}
+    missing = [name for name, keys in described.items() if name not in entries and "data" not in keys]
     if missing:
         raise DataError(
-            f"{folder / FILE} describes {few(missing)}, not in {folder}{did_you_mean(missing[0], places)}",
-            found=few([*places]) or "no tasks",
+            f"{folder / FILE} describes {few(missing)}, not in {folder}{did_you_mean(missing[0], entries)}",
+            found=few([*entries]) or "no tasks",
             try_='their name, or data = "…" where the images are elsewhere',
         )
-    if not places and not described:
+    if not entries and not described:
         raise DataError(
             f"{folder} holds no tasks.",
             expected=f"{folder}/TASK/train/CLASS/*.jpg and {folder}/TASK/test/…, or other data: .npz, .zip, shards",
         )
-    tasks = [_task(folder, name, places.get(name), described.get(name, {})) for name in sorted({*places, *described})]
+    tasks = [_task(folder, name, entries.get(name), described.get(name, {})) for name in sorted({*entries, *described})]
     if ungrouped := [name for name, task in tasks if task is None]:
         raise ConfigError(
             f"the group of {few(ungrouped)} is not known.",
@@ -154,11 +154,11 @@ def _name(path: Path) -> str | None:
 
 
 def _task(
-    folder: Path, name: str, place: tuple[Path, Group | None] | None, keys: Mapping[str, Any]
+    folder: Path, name: str, entry: tuple[Path, Group | None] | None, keys: Mapping[str, Any]
 ) -> tuple[str, Task | None]:
     known = known_name(name)
     usual = KNOWN[known] if known else None
-    path, folder_group = place or (None, None)
+    path, folder_group = entry or (None, None)
     group = keys.get("group") or folder_group or (usual.group if usual else None)
     if group is None:
         return name, None
