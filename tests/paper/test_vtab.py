@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -22,7 +23,11 @@ from tests.paper.vtab_tasks_of_our_own import PLAIN, SMALL, make_tasks
 from tests.train.runs import Command, last_step
 from vitkit.cli.main import main
 from vitkit.compute.features import FeatureExtractor
+from vitkit.config.resolve import resolve
+from vitkit.config.schema import SGD, Augmentation, Schedule
 from vitkit.data.sources.open import open_data
+from vitkit.paper.vtab_methods import FineTuning
+from vitkit.paper.vtab_tasks import find_tasks
 from vitkit.run_folder import RunFolder
 
 NAMES = ["colours", "textures", "location"]  # by their groups
@@ -300,3 +305,19 @@ def test_a_mistake_in_the_last_task_is_found_before_the_first_is_trained(
         main(words(tmp_path / "tasks", weights, tmp_path / "out"))
     assert "zebra.npz" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(("model", "side", "precrop"), [("B/16", 384, 448), ("H/14", 378, 441), ("R50x1", 384, 448)])
+def test_without_options_the_settings_are_those_of_table_4_and_of_bit(
+    model: str, side: int, precrop: int, tasks: Path, tmp_path: Path
+):
+    found = find_tasks(tasks)
+    protocol = FineTuning("none", {"model": model}, found, tmp_path, io.StringIO(), "")
+    for task in found:
+        config, data, _ = resolve(protocol.settings_of(task), {})
+        assert (config.steps, config.lr, config.batch, config.clip) == (2_500, 0.01, 512, 1.0)
+        assert config.optimizer == SGD(momentum=0.9, weight_decay=0.0)
+        assert config.schedule == Schedule(kind="cosine", warmup=500)
+        assert (config.image, config.resize, config.subset_images) == ((side, side), "squash", 1_000)
+        assert config.augment == Augmentation(crop=None, precrop=precrop if task.crop else None, flip=task.flip)
+        assert len(data.splits["train"]) == 50  # of train and val together

@@ -12,7 +12,7 @@ from typing import Any, Literal, TextIO
 from vitkit import messages
 from vitkit.config import toml
 from vitkit.errors import ConfigError, Interrupted
-from vitkit.messages import say
+from vitkit.messages import print_line, say
 from vitkit.paper.vtab_methods import OF_THE_TASK, FineTuning, LinearProbe, Scorer
 from vitkit.paper.vtab_record import RESULT, check_same, locked, read_record, write_record
 from vitkit.paper.vtab_scores import TaskScore, VtabScores
@@ -104,4 +104,5 @@ def _heading(output: TextIO, number: str, text: str) -> None:
     if messages.in_json():
         say(number, text, file=output)
     elif not messages.is_quiet():
-        print(f"\n── {number}: {text}", file=output, flush=True)
+        print_line("", file=output)
+        print_line(f"── {number}: {text}", file=output)

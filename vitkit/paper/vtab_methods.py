@@ -189,8 +189,8 @@ def _precrop(image: Any) -> int:
 
 def _model_config(weights: str, settings: Mapping[str, Any]) -> ModelConfig:
     if weights == "none":
-        options = {name: value for name, value in settings.get("options", {}).items() if name == "patch"}
-        return configure(settings.get("model") or DEFAULT_MODEL, image=SIDE // 96 * 96, **options)
+        image = {"image": settings["image"]} if "image" in settings else {}
+        return configure(settings.get("model") or DEFAULT_MODEL, **image)
     return load(weights).config
 
 
