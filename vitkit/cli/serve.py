@@ -42,7 +42,7 @@ def serve(
     device: Device = "auto",
     key_file: Annotated[
         Path | None,
-        option(f"file with the API key that clients must send; default: the variable {KEY}, else no key", "FILE"),
+        option(f"file with the API key for /v1/… and /metrics; default: the variable {KEY}, else no key", "FILE"),
     ] = None,
     cors: Annotated[tuple[str, ...], option("other sites whose pages may send requests", "ORIGIN")] = (),
     limit: Annotated[
@@ -111,7 +111,7 @@ def serve(
                     f"{limits.body} MB, {limits.images} images, {limits.seconds} s per request; "
                     f"{limits.megapixels} megapixels per image; {limits.queue} images in the queue, then 503",
                 )
-                say("key", "required for /v1/…" if key else "not required")
+                say("key", "required for /v1/… and /metrics" if key else "not required")
                 if exposed and key is None:
                     say(
                         WARNING,

@@ -38,7 +38,7 @@ T = TypeVar("T")
 _MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 MAX_TOP = 1000  # classes per image: all of ImageNet
 MAX_INLINE_ROWS = 1000  # that the event loop serialises itself; more would hold up all other requests
-_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
+_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 ModelName = Annotated[str | None, Query(alias="model", description="a name of /v1/models; default: the first one")]
 
 
@@ -55,7 +55,7 @@ def create_app(
         description="Image classification, embeddings and attention maps of Vision Transformers.",
     )
     _add_model_routes(api, pool, key)
-    _add_monitoring_routes(api, pool)
+    _add_monitoring_routes(api, pool, key)
     _add_page(api)
     _add_error_handlers(api, pool)
     routes = {route.path for route in api.routes}  # type: ignore[attr-defined]
@@ -71,16 +71,18 @@ def create_app(
     return ResponseMiddleware(app, routes=routes, metrics=pool.metrics, admission=pool.admission)
 
 
+def _security(key: str | None) -> list[Any]:
+    """Describe the key in OpenAPI; AccessMiddleware checks it."""
+    if key is None:
+        return []
+    return [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
+
+
 def _add_model_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
-    # AccessMiddleware checks the key; these only describe it in OpenAPI
-    security = (
-        []
-        if key is None
-        else [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
-    )
+    security = _security(key)
     request_body = partial(schema.request_body, pool.limits)
 
-    @api.get("/v1/models", dependencies=security, responses=schema.error_responses(400, 401))
+    @api.get("/v1/models", dependencies=security, responses=schema.error_responses(400, 401, 429))
     async def models() -> schema.ModelsResponse:
         """List the models and the limits of a request."""
         limits = pool.limits
@@ -230,7 +232,7 @@ def _json(
     return Response(failure.model_dump_json(by_alias=True, exclude_unset=True), 422, media_type="application/json")
 
 
-def _add_monitoring_routes(api: FastAPI, pool: ModelPool) -> None:
+def _add_monitoring_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
     @api.get("/healthz", responses=schema.error_responses(400))
     async def healthz() -> schema.HealthResponse:
         """Report that the process is alive."""
@@ -254,8 +256,12 @@ def _add_monitoring_routes(api: FastAPI, pool: ModelPool) -> None:
 
     @api.get(
         "/metrics",
+        dependencies=_security(key),
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **schema.error_responses(400)},
+        responses={
+            200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+            **schema.error_responses(400, 401, 429),
+        },
     )
     async def metrics() -> Response:
         """Return metrics in the Prometheus text format."""
@@ -292,6 +298,8 @@ def _add_error_handlers(api: FastAPI, pool: ModelPool) -> None:
         advice = "See /openapi.json for what the server offers."
         response = error_response(RequestError(error.status_code, message, advice))
         response.headers.update(error.headers or {})
+        if "GET" in response.headers.get("allow", ""):
+            response.headers["allow"] += ", HEAD"  # ResponseMiddleware answers it
         return response
 
     async def invalid(request: Request, error: Any) -> Response:

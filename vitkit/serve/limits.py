@@ -21,6 +21,7 @@ class Limits:
     queue: int = 256  # images accepted and not answered yet, over all requests
     held: int = 256  # MB of bodies, over all requests
     connections: int = 512  # open at a time
+    client_connections: int = 256  # of one client, and never more than are still free (connections.py)
     patience: int = 10  # seconds for the head of a request; for its body too, plus one per MIN_BYTES_PER_SECOND bytes
 
     def __post_init__(self) -> None:
