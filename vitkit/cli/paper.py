@@ -49,10 +49,13 @@ def paper(
 ) -> None:
     """Run the paper's experiments, or list them.
 
-    VTAB: fine-tune on 1,000 examples of each task in a folder as in Table 4 (2,500 steps at 0.01, batch 512, 384 px),
-    and print the mean over tasks and groups. The 19 tasks are known by name; FOLDER/vtab.toml describes others:
-    [TASK], then group = "natural", and crop = false or flip = false where the label does not survive it. The same
-    command goes on after an interruption. What is not as in the paper is said in the result.
+    VTAB: fine-tune on 1,000 examples of each task in a folder, as in Table 4.
+    2,500 steps at 0.01, batch 512, 384 px; the means of tasks and groups.
+
+    The 19 tasks are known by name. FOLDER/vtab.toml describes others:
+    [TASK]   group = "natural"   crop = false   flip = false
+
+    The same command goes on after an interruption.
 
     vitkit paper
 

@@ -22,9 +22,10 @@ def pretrain(
 ) -> None:
     """Train a model to fine-tune later: from labels, or from images by masked patches.
 
-    From labels, a ViT has the paper's pre-training head, with a tanh layer (3.1); fine-tuning drops it. `--set
-    options.representation=false` leaves it out. Masked patches are predicted as `--set masked.target=colour`, `4x4` or
-    `pixels`; `--set masked.rate=0.15` masks fewer (B.1.2).
+    From labels, a ViT has a head with a tanh layer (3.1); fine-tuning drops it.
+    --set options.representation=false   without that layer
+    --set masked.target=4x4              colour, 4x4 or pixels (B.1.2)
+    --set masked.rate=0.15               share of patches; default: 0.5
 
     vitkit pretrain photos/ --out runs/pre
 
