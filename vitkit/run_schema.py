@@ -77,6 +77,7 @@ class RunJson(TypedDict, total=False):
     trained_counts: dict[str, int]
     kept_step: int | None
     stopped_early: bool
+    lost_best: str  # why the weights are not those with the best score
     thresholds: str
     license: str
 

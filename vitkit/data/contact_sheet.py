@@ -13,6 +13,7 @@ from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
+from vitkit.regular_file import open_regular
 from vitkit.text import printable
 
 ROWS, COLUMNS = 12, 8
@@ -93,7 +94,7 @@ def check_sheet_path(path: Path) -> None:
 
 def _is_sheet(path: Path) -> bool:
     try:
-        with Image.open(path) as image:
+        with open_regular(path) as file, Image.open(file) as image:
             return MARK in (image.info.get("Software"), bytes(image.info.get("comment", b"")).decode("latin-1"))
     except Exception:  # not an image, or one that Pillow refuses
         return False

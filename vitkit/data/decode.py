@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from vitkit.data.bounded_read import check_pixels
 from vitkit.data.decode_memory import decode_memory
 from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
+from vitkit.data.pnm import BINARY_PNM, read_pnm, read_pnm_header
 from vitkit.errors import DecodeError
 
 PIXEL_LIMIT = 200_000_000
@@ -100,6 +101,16 @@ def _decode(
         return _fit_channels(to_byte_scale(read_tiff(content, channels, limit)), channels)
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"the model takes {channels} channels, which only .npy and TIFF files can hold")
+    if content[:2] in BINARY_PNM and "PPM" in formats:
+        height, width, *_ = read_pnm_header(content)
+        _check_size((width, height), limit, len(content))
+        decode_memory.reserve(width * height)
+        values = read_pnm(content)
+        if values.dtype == np.uint8:  # Pillow's own conversion to grey
+            return _from_pillow(
+                Image.fromarray(values.squeeze(2) if values.shape[2] == 1 else values), channels, background
+            )
+        return _fit_channels(to_byte_scale(values), channels)
     with _open(content, formats, limit) as image:
         _check_size(image.size, limit, len(content))
         decode_memory.reserve(image.width * image.height * _PIXEL_COST.get(image.format or "", 1))

@@ -25,6 +25,7 @@ from vitkit.data.sources.dataset import Data, DataError, Split, StoredImage
 from vitkit.data.sources.image_files import EXTENSIONS, extension
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, VERSION
 from vitkit.progress import Progress, no_progress
+from vitkit.regular_file import open_regular
 from vitkit.text import few
 
 CHUNK = 256  # images that are downscaled ahead of writing
@@ -131,7 +132,7 @@ def _lock_empty_folder(target: Path) -> IO[str]:
     try:
         target.mkdir(parents=True, exist_ok=True)
         if (target / PARTIAL_INDEX).exists() or not any(target.iterdir()):
-            lock_file = (target / PARTIAL_INDEX).open("a")
+            lock_file = open_regular(target / PARTIAL_INDEX, "a")
             if not lock(lock_file):
                 lock_file.close()
                 raise DataError(f"{target} is being written by another process.", try_="another folder, or wait for it")

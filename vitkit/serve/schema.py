@@ -116,9 +116,12 @@ class ModelInfo(BaseModel):
 
 class RequestLimits(BaseModel):
     body_bytes: int
-    pixels: int
+    pixels: int = Field(description="of an image")
+    request_pixels: int = Field(description="of all images of a request together")
     images: int
     seconds: int
+    decode_seconds: int = Field(description="of processor time to decode an image")
+    client_seconds: int = Field(description="of decoding in a minute, beyond which images of other clients come first")
 
 
 class ModelsResponse(BaseModel):

@@ -162,12 +162,14 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
             print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
         loop.run()
+    if loop.lost_best:
+        print_line("warning", loop.lost_best)
     trained = _trained_model(loop, model)
     if config.priors == "data" and isinstance(objective, Labels) and objective.weights is not None:
         restore_priors(trained.head, objective.weights.cpu())
     if processes.is_rank_zero:
-        kept = loop.state.best_step if config.patience and loop.state.best_step else loop.state.step
-        folder.add_to_record(kept_step=kept, stopped_early=loop.state.stopped)
+        lost = {"lost_best": loop.lost_best} if loop.lost_best else {}
+        folder.add_to_record(kept_step=loop.kept_step, stopped_early=loop.state.stopped, **lost)
         save(trained, folder.path)
     return splits
 

@@ -17,6 +17,7 @@ from vitkit.data.bounded_read import TooLarge, check_npz, read_npy_header
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
+from vitkit.regular_file import open_regular
 from vitkit.text import few
 
 IMAGES = ("images", "x", "data")
@@ -49,7 +50,7 @@ class ArrayImages:
 def open_arrays(name: str, file: Path) -> Data:
     path = str(file.absolute())
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_regular(path) as file_object, np.load(file_object, allow_pickle=False) as archive:
             members = list(archive.files)
             pairs = _pairs(name, members)
             class_names = next((member for member in members if member.lower() in CLASSES), None)
@@ -202,7 +203,7 @@ def _open_member(file: str, member: str) -> NDArray[Any]:
     if info.compress_type != zipfile.ZIP_STORED or dtype.hasobject or 0 in shape:
         with np.load(file, allow_pickle=False) as arrays:
             return arrays[member]
-    with open(file, "rb") as raw:  # only the member's own header tells its length
+    with open_regular(file) as raw:  # only the member's own header tells its length
         raw.seek(info.header_offset + 26)
         lengths = struct.unpack("<HH", raw.read(4))
     start = info.header_offset + 30 + sum(lengths) + header

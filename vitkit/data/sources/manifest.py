@@ -18,6 +18,7 @@ from vitkit.data.sources.manifest_paths import complete_paths
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
 from vitkit.data.sources.splits import ALL, canonical_split
 from vitkit.errors import did_you_mean
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few, printable
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
@@ -84,7 +85,8 @@ def open_manifest(name: str, file: Path, *, label: str | None = None, group: str
 
 def _text(name: str, file: Path) -> str:
     try:
-        content = file.read_bytes()
+        with open_regular(file) as stream:
+            content: bytes = stream.read()
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror}.") from error
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # spreadsheets write either

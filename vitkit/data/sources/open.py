@@ -17,6 +17,7 @@ from vitkit.data.sources.tars import open_tars
 from vitkit.data.sources.vtab1k import is_vtab1k, open_vtab1k
 from vitkit.data.sources.zips import open_zip
 from vitkit.errors import did_you_mean
+from vitkit.regular_file import NotRegularFile, check_regular
 
 KINDS = (
     "a folder of images, or a .zip of one",
@@ -53,8 +54,12 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None) 
     path = Path(name).expanduser()
     if path.is_dir():
         return _open_folder(name, path)
-    if not path.is_file():
-        raise _missing(name, path)
+    try:
+        check_regular(path)
+    except NotRegularFile as error:
+        raise DataError(f"{name} cannot be read: {error.strerror}.", expected=KINDS) from error
+    except OSError:
+        raise _missing(name, path) from None
     ending = path.suffix.lower()
     if ending in ENDINGS:
         return open_manifest(name, path, label=label, group=group)

@@ -4,14 +4,13 @@ index.json lists the version, the classes, and per split the shards with their s
 image. Both are written last, so shards with an index are complete.
 """
 
-import json
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,8 @@ from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
 from vitkit.data.sources.image_files import file_version, sample_bytes
 from vitkit.data.sources.splits import SPLITS
+from vitkit.regular_file import open_regular
+from vitkit.stored_json import read_bytes, read_json
 from vitkit.text import counted
 
 VERSION = 1
@@ -28,6 +29,30 @@ INDEX, INDEX_ARRAYS = "index.json", "index.npz"
 PARTIAL_INDEX = INDEX + ".partial"
 ARRAYS = ("shard", "offset", "size", "pixels", "labels", "key_text", "key_stops")
 _OPEN_FILES = 64  # per thread; far below any system's limit
+
+
+class _Version(TypedDict):
+    version: int
+
+
+class _Shard(TypedDict):
+    name: str
+    bytes: int
+
+
+class _SplitRecord(TypedDict):
+    count: int
+    shards: list[_Shard]
+
+
+class _Index(TypedDict):
+    """The content of index.json."""
+
+    version: int
+    classes: list[str]
+    multilabel: bool
+    splits: dict[str, _SplitRecord]
+    side: NotRequired[int]
 
 
 class TarImages:
@@ -71,14 +96,14 @@ class TarImages:
     def sample(self, row: int) -> bytes:
         return sample_bytes(self._file(self.shards[self.shard[row]]), int(self.offset[row]), int(self.size[row]))
 
-    def _file(self, name: str) -> BinaryIO:
+    def _file(self, name: str) -> IO[bytes]:
         if getattr(self.local, "process", None) != os.getpid():
             self.local.process, self.local.files = os.getpid(), OrderedDict()
-        files: OrderedDict[str, BinaryIO] = self.local.files
+        files: OrderedDict[str, IO[bytes]] = self.local.files
         if name not in files:
             if len(files) >= _OPEN_FILES:
                 files.popitem(last=False)[1].close()
-            files[name] = open(os.path.join(self.folder, name), "rb", buffering=0)  # noqa: SIM115
+            files[name] = open_regular(os.path.join(self.folder, name), buffering=0)
         files.move_to_end(name)
         return files[name]
 
@@ -88,19 +113,24 @@ def has_index(folder: Path) -> bool:
     index, arrays = (folder / INDEX).is_file(), (folder / INDEX_ARRAYS).is_file()
     if index and arrays:
         return True
-    ours = arrays or (index and b'"multilabel"' in (folder / INDEX).read_bytes())
+    ours = arrays or (index and b'"multilabel"' in read_bytes(folder / INDEX, error=DataError))
     return ours and not (folder / PARTIAL_INDEX).exists() and any(folder.glob("*.tar"))
 
 
 def open_shards(name: str, folder: Path) -> Data:
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        if index["version"] != VERSION:
-            raise DataError(f"{name}: shards of version {index['version']}; this vitkit reads version {VERSION}.")
+        version: int = read_json(folder / INDEX, _Version, error=DataError)["version"]
+        if version != VERSION:
+            raise DataError(f"{name}: shards of version {version}; this vitkit reads version {VERSION}.")
+        index: _Index = read_json(folder / INDEX, _Index, error=DataError)
+        if unknown := sorted(index["splits"].keys() - set(SPLITS)):
+            raise DataError(f"{folder / INDEX} is damaged: splits.{unknown[0]} is no split.")
+        if len(set(index["classes"])) < len(index["classes"]):
+            raise DataError(f"{folder / INDEX} is damaged: it names a class twice.")
         check_npz(folder / INDEX_ARRAYS)
         with np.load(folder / INDEX_ARRAYS, allow_pickle=False) as archive:
             arrays = {member: archive[member] for member in archive.files}
-        classes, multilabel = tuple(map(str, index["classes"])), bool(index["multilabel"])
+        classes, multilabel = tuple(index["classes"]), index["multilabel"]
         splits = {
             split: _split(name, folder, split, record, arrays, len(classes) if multilabel else None)
             for split, record in sorted(index["splits"].items(), key=lambda item: SPLITS.index(item[0]))
@@ -132,23 +162,23 @@ def open_shards(name: str, folder: Path) -> Data:
 
 
 def _split(
-    name: str, folder: Path, split: str, record: dict[str, Any], arrays: dict[str, NDArray[Any]], width: int | None
+    name: str, folder: Path, split: str, record: _SplitRecord, arrays: dict[str, NDArray[Any]], width: int | None
 ) -> Split:
-    shards = [str(shard["name"]) for shard in record["shards"]]
-    for shard in record["shards"]:
-        if Path(shard["name"]).name != shard["name"]:
-            raise DataError(f"{name}: the index points outside its folder, to {shard['name']!r}.")
-        path = folder / shard["name"]
+    shards = [shard["name"] for shard in record["shards"]]
+    for entry in record["shards"]:
+        if Path(entry["name"]).name != entry["name"]:
+            raise DataError(f"{name}: the index points outside its folder, to {entry['name']!r}.")
+        path = folder / entry["name"]
         actual = path.stat().st_size if path.is_file() else None
-        if actual != shard["bytes"]:
+        if actual != entry["bytes"]:
             raise DataError(
-                f"{name}: {shard['name']} is " + ("missing." if actual is None else "incomplete."),
-                expected=f"{shard['bytes']:,} bytes",
+                f"{name}: {entry['name']} is " + ("missing." if actual is None else "incomplete."),
+                expected=f"{entry['bytes']:,} bytes",
                 found="no file" if actual is None else f"{actual:,} bytes",
                 try_="copy it again, or write the shards again with vitkit shard",
             )
     shard, offset, size, pixels, labels, text, stops = (arrays[f"{split}.{member}"] for member in ARRAYS)
-    count = int(record["count"])
+    count = record["count"]
     if any(len(array) != count for array in (shard, offset, size, pixels, labels, stops)):
         raise ValueError("arrays of different lengths")
     if labels.shape != ((count,) if width is None else (count, width)):

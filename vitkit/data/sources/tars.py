@@ -20,6 +20,7 @@ from vitkit.data.sources.image_files import count_by_extension, extension, is_im
 from vitkit.data.sources.member_paths import check_member_path
 from vitkit.data.sources.shards import TarImages
 from vitkit.data.sources.splits import ALL, split_in_file_name
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few, printable
 
 _LONGEST_LABEL = 1 << 20
@@ -93,7 +94,7 @@ def _raw_split(files: Sequence[Path], members: Sequence[TarMember], labels: Sequ
 def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
     shown = name if os.path.basename(name) == file.name else f"{name}: {file.name}"
     try:
-        with tarfile.open(file, "r:") as tar:
+        with open_regular(file) as archive, tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
                 path = member.name.removeprefix("./")
                 if member.isdir():
@@ -127,15 +128,16 @@ def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
 
 def _compressed(file: Path) -> bool:
     try:
-        with file.open("rb") as stream:
-            return stream.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))
+        with open_regular(file) as stream:
+            start: bytes = stream.read(6)
+            return start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))
     except OSError:
         return False
 
 
 def _check_end(shown: str, file: Path, stop: int, scan: TarScan) -> None:
     """Check for the blocks of zeros at a tar file's end: tarfile silently stops at a damaged header."""
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         stream.seek(stop)
         block = stream.read(tarfile.BLOCKSIZE)
     if any(block):
