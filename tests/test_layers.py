@@ -15,7 +15,7 @@ ORDER = """
     text errors regular_file temporary_names
     atomic stored_json messages progress torch_private data model cost table6 kernels weights config devices
     run_schema run_folder pages compute train evaluate inspect report predict bench export serve
-    run_record run_warnings run_score run python_api demo cli
+    run_record run_warnings run_score run python_api paper demo cli
 """.split()
 PUBLIC = ("__init__", "__main__")  # the package itself exports names of any layer, without importing them
 

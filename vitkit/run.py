@@ -23,6 +23,7 @@ from vitkit.data.partition import Partition, fingerprint, is_fingerprint
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
+from vitkit.data.training_images import join_validation
 from vitkit.devices import cores, describe_machine, pick_device
 from vitkit.errors import VitkitError
 from vitkit.messages import say
@@ -37,7 +38,14 @@ from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
 
 
-def start_run(settings: Mapping[str, Any], explicit: Mapping[str, Any], output: TextIO, command: str) -> Path:
+def start_run(
+    settings: Mapping[str, Any],
+    explicit: Mapping[str, Any],
+    output: TextIO,
+    command: str,
+    *,
+    pretraining: bool = False,
+) -> Path:
     """Resolve the settings and run them; a mistake is an error before anything is written.
 
     `explicit` are those that the user made just now and not in a file.
@@ -45,7 +53,7 @@ def start_run(settings: Mapping[str, Any], explicit: Mapping[str, Any], output: 
     toml.check(settings)
 
     def resolved() -> tuple[Fit, Data, str]:
-        config, data, reason = resolve(settings, explicit)
+        config, data, reason = resolve(settings, explicit, pretraining=pretraining)
         check_installed(config.track)
         return config, data, reason
 
@@ -140,6 +148,7 @@ def resume(path: Path, output: TextIO, *, device: str | None = None, workers: in
                     more=f"vitkit fit DATA --weights {path}",
                 )
             data = open_data(config.data, label=config.label)
+            data = join_validation(data) if config.train_on_val else data
             _check_data(data, folder, processes, print_line)
             record = folder.record()
             kept = restore(data, record.get("together"))

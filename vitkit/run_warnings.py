@@ -47,7 +47,7 @@ def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
 
 def _with_subset(config: Fit, data: Data) -> Data:
     """Return the data with the subset of the training images that the run uses, if it does."""
-    if config.subset is None and config.subset_per_class is None:
+    if config.subset is None and config.subset_per_class is None and config.subset_images is None:
         return data
     return replace(data, splits={**data.splits, training_split(data): partition(data, **config.partition).train})
 

@@ -72,6 +72,7 @@ def test_the_page_lists_every_verb():
         "inspect RUN DATA/test --out OUT/inspect --device cpu",
         "predict RUN DATA/test gone.jpg --out OUT/answers.csv --device cpu",
         "export RUN --to pt2 --out OUT/model.pt2 --data DATA",
+        "paper",
         "bench mu/4 --image 16 --batch 1 --what latency --device cpu --precision fp32",
     ],
 )
@@ -98,7 +99,7 @@ def test_runs_print_the_same_keys(
     content = printed(capsys, *words)
     assert_documented(content, "fit")
     assert content["evaluation"]["images"] == 2 * len(LABELS)
-    monkeypatch.setattr("vitkit.run.start_run", lambda *arguments: run)
+    monkeypatch.setattr("vitkit.run.start_run", lambda *arguments, **options: run)
     monkeypatch.setattr("vitkit.run.resume", lambda *arguments, **options: run)
     monkeypatch.setattr("vitkit.demo.demo", lambda *arguments: tmp_path)
     shutil.copytree(run, tmp_path / "classifier")

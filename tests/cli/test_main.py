@@ -33,6 +33,8 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "list": "models|recipes|settings [PATTERN] --json",
     "cost": "MODEL… --image --set --classes --batch --precision --memory --images --epochs --table6 --json",
     "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
+    "paper": "[EXPERIMENT] [FOLDER] --weights --method --image --steps --batch --lr --seed --out --set --device "
+    "--workers --json",
     "bench": "MODEL… --image --set --batch --largest-batch --what --device --precision --compile --json",
 }
 GLOBAL_OPTIONS = ("--quiet", "--verbose", "--log-format")  # of every verb

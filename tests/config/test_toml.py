@@ -52,7 +52,7 @@ AUGMENTATIONS = {
     "mixup": SHARE,
     "cutmix": SHARE,
 }
-MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "pixels"])}
+MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "4x4", "pixels"])}
 OPTION = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 FITS = {
     "data": TEXT,
@@ -94,7 +94,9 @@ FITS = {
     "test": INSIDE,
     "dev": SHARE,
     "subset": maybe(st.floats(0.001, 1)),
-    "subset_per_class": st.none(),  # a run has one or the other
+    "subset_per_class": st.none(),  # a run has one of the three
+    "train_on_val": st.booleans(),
+    "subset_images": st.none(),
     "group": maybe(TEXT),
     "duplicates": st.sampled_from(["auto", "together", "ignore"]),
     "score_every": maybe(COUNT),
@@ -200,6 +202,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "dev": ("0.1", 0.1),
     "subset": ("0.01", 0.01),
     "subset_per_class": ("20", 20),
+    "train_on_val": ("true", True),
+    "subset_images": ("1000", 1000),
     "group": (r"(patient\d+)", r"(patient\d+)"),
     "duplicates": ("ignore", "ignore"),
     "score_every": ("10", 10),

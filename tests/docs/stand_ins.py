@@ -45,6 +45,8 @@ def make_template(root: Path) -> Path:
     write_images(root / "more_photos", 50)
     for name in ("pets", "labelled"):
         shutil.copytree(root / "photos", root / name)
+    for name in ("natural/birds", "specialized/cells"):
+        shutil.copytree(root / "photos", root / "tasks" / name)
     shutil.copytree(root / "more_photos" / "cat", root / "new")
     shutil.copy(root / "photos/cat/0.jpg", root / "cat.jpg")
     shutil.copy(root / "photos/dog/0.jpg", root / "dog.jpg")
@@ -92,6 +94,12 @@ def smaller(words: list[str]) -> list[str]:
             rest = replace_option(rest, "image", None)
         rest += ["--image", "32"]
         return [verb, *(rest if "--largest-batch" in rest else replace_option(rest, "batch", 2))]
+    if verb == "paper" and "vtab" in rest:
+        trains = "linear" not in rest
+        settings = {name: value for name, value in SMALL.items() if trains or name in ("device", "workers")}
+        for name, value in settings.items():
+            rest = replace_option(rest, name, value)
+        return [verb, *rest]
     if verb not in ("fit", "pretrain"):
         return words
     settings = SMALL if "--weights" in rest else {**SMALL, **SMALL_MODEL}

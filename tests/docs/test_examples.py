@@ -23,6 +23,7 @@ from tests.docs import examples
 from tests.docs.stand_ins import NO_WARMUP, SMALL, SMALL_MODEL, make_template, prepare, replace_option, smaller
 from vitkit.cli.main import main, verb_function
 from vitkit.config import toml
+from vitkit.paper.vtab_tasks import find_tasks
 
 # Commands that no test of this module runs, by how they begin; those of vitkit are still parsed by its own parser.
 NOT_RUN = {
@@ -189,9 +190,12 @@ def test_blocks_have_a_language_that_is_tested_or_show_output():
             )
 
 
-def test_the_settings_in_toml_are_those_of_a_run():
+def test_the_settings_in_toml_are_those_of_a_run_and_the_tasks_those_of_vtab(sandbox: Path):
     for block in examples.all_blocks():
-        if block.language == "toml":
+        if block.language == "toml" and block.page == "vtab.md":
+            (sandbox / "tasks/vtab.toml").write_text(block.text)
+            assert {task.name for task in find_tasks(sandbox / "tasks")} >= tomllib.loads(block.text).keys()
+        elif block.language == "toml":
             toml.check(tomllib.loads(block.text))
 
 

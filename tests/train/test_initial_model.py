@@ -278,7 +278,7 @@ def test_public_weights_are_downloaded_from_the_hub(photos: Path):
         result = fit(folder, "--model", "R+Ti/16", "--steps", "1", "--batch", "2", "--lr", "1e-30", HF_ENDPOINT=address)
     assert result.returncode == 0, result.stderr
     assert "R+Ti/16 at 64 px" in result.stdout
-    assert f"weights hf:{repository}; positions kept (2 x 2), head 5 → 2 classes" in result.stdout
+    assert f"weights hf:{repository}; positions kept (2 x 2), linear head 5 → 2 classes" in result.stdout
     trained = vitkit.load(folder / "runs" / "photos-R+Ti-16")
     public = vitkit.load(folder / "served" / repository)
     images = images_for(public)

@@ -31,7 +31,8 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 VERBS = (
-    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench".split()
+    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench "
+    "paper".split()
 )
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 MORE_HELP = (

@@ -82,7 +82,8 @@ def start_training(options: TrainingOptions, *, pretraining: bool = False, **fla
 
     command = shlex.join(["vitkit", *sys.argv[1:]])
     verb = "pretrain" if pretraining else "fit"
-    print_result(verb, run.start_run(settings, explicit, log_stream(options.json), command), options.json)
+    output = log_stream(options.json)
+    print_result(verb, run.start_run(settings, explicit, output, command, pretraining=pretraining), options.json)
 
 
 def _flag_settings(options: TrainingOptions, flags: dict[str, str | None]) -> dict[str, Any]:

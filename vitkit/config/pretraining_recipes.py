@@ -126,6 +126,7 @@ def augreg_pretrain(model: str = "S/16") -> Fit:
         dropout=0.1,
         stochastic_depth=0.1,
         clip=1.0,
+        options={"representation": False},  # AugReg drops the paper's hidden layer
         augment=Augmentation(randaugment=(2, 15), mixup=0.2),
     )
 

@@ -15,9 +15,11 @@ from vitkit.data.partition import partition
 from vitkit.data.sources import fashion
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
-from vitkit.data.sources.splits import training_split
+from vitkit.data.sources.splits import training_split, validation_split
 from vitkit.data.subset import subset_size
+from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError
+from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
 from vitkit.weights.bundled import local_path
 from vitkit.weights.public import DEFAULTS
@@ -26,16 +28,20 @@ DEFAULT_MODEL = "Ti/16"
 # what a head fitted on frozen features depends on; who sets anything else asks for training
 SETTINGS_OF_A_HEAD = frozenset(
     "data label group duplicates out objective recipe seed split_seed model weights image channels resize start balance"
-    " priors test dev subset subset_per_class max_failed device precision workers load_positions".split()
+    " priors test dev train_on_val subset subset_per_class subset_images max_failed device precision workers"
+    " load_positions".split()
 )
 THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds by, where there are no others
 THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
 
 
-def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = None) -> tuple[Fit, Data, str]:
+def resolve(
+    settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = None, *, pretraining: bool = False
+) -> tuple[Fit, Data, str]:
     """Return every setting of the run, its data, and the reason for its recipe.
 
     Settings that the user made `explicit` (default: all of them) must have an effect; a file may come from another run.
+    `pretraining` gives a ViT that learns from labels the paper's pre-training head.
     """
     if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
@@ -65,7 +71,13 @@ def resolve(settings: Mapping[str, Any], explicit: Mapping[str, Any] | None = No
         if not settings.get("model"):
             tables["model"] = ""
     config = replace(toml.from_tables(toml.merge(tables, settings)), recipe=base.recipe)
+    if pretraining:
+        config = _with_pretraining_head(config)
     explicit = settings if explicit is None else explicit
+    if config.train_on_val:
+        if "train_on_val" in explicit and validation_split(data) is None:
+            raise _unused("train_on_val", "data with a val split")
+        data = join_validation(data)
     # the config.toml of a run names every setting, `start` too; other files name what is asked for
     asked = explicit if "start" in settings else settings
     if config.start == "auto" and (config.choose_lr or asked.keys() - SETTINGS_OF_A_HEAD):
@@ -89,13 +101,28 @@ def _training_images(settings: Mapping[str, Any], data: Data) -> int:
 
     A value out of its range is an error later, when all settings are known.
     """
-    share, number = settings.get("subset"), settings.get("subset_per_class")
+    share, number, images = (settings.get(name) for name in ("subset", "subset_per_class", "subset_images"))
     return subset_size(
         len(data.splits[training_split(data)]),
         len(data.classes),
         share if isinstance(share, int | float) and 0 < share <= 1 else None,
         number if isinstance(number, int) and number > 0 else None,
+        images if isinstance(images, int) and images > 0 else None,
     )
+
+
+def _with_pretraining_head(config: Fit) -> Fit:
+    """Return the settings with a tanh layer as wide as the model before the logits (3.1), for a ViT and labels.
+
+    Options that name `representation`, as false too, stay as they are.
+    """
+    if config.objective != "labels" or config.weights != "none" or "representation" in config.options:
+        return config
+    built = configure(config.model or DEFAULT_MODEL)
+    if not isinstance(built, ViTConfig):  # the head of the paper's ResNets is linear
+        return config
+    width = config.options.get("width", built.width)
+    return replace(config, options={**config.options, "representation": width})
 
 
 def _needs_thresholds(config: Fit, data: Data) -> bool:
@@ -106,7 +133,7 @@ def _needs_thresholds(config: Fit, data: Data) -> bool:
     if not data.multilabel or config.objective != "labels":
         return False
     # a subset does not count: the same images are held out for all of a learning curve
-    splits = partition(data, **replace(config, subset=None, subset_per_class=None).partition)
+    splits = partition(data, **replace(config, subset=None, subset_per_class=None, subset_images=None).partition)
     return splits.to_choose_by is None and len(splits.train) >= THRESHOLD_IMAGES
 
 
@@ -150,7 +177,7 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
     for name in ("lr_candidates", "lr_dev"):
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")
-    for name in ("group", "duplicates"):
+    for name in ("group", "duplicates", "train_on_val"):
         if name in explicit and masked:
             raise _unused(name, "objective = labels, which holds images out")
     if "test" in explicit and not masked and partition(data, **config.partition).held_out is None:

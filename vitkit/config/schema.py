@@ -109,9 +109,11 @@ class Augmentation:
 class Masked:
     """The settings of masked patch prediction (B.1.2)."""
 
-    rate: float = setting(0.5, "share of patches to corrupt", PART)
-    target: Literal["colour", "pixels"] = setting(
-        "colour", "what is predicted: the 3-bit mean colour as a class, or all pixels with a squared loss"
+    rate: float = setting(0.5, "share of patches to corrupt; the paper also tried 0.15", PART)
+    target: Literal["colour", "4x4", "pixels"] = setting(
+        "colour",
+        "what is predicted of a patch: its mean colour as one of 512 classes (3 bits of each channel), the same for "
+        "each pixel of the patch downsized to 4x4, or all of its pixels with a squared loss (L2)",
     )
 
     def __post_init__(self) -> None:
@@ -226,6 +228,15 @@ class Fit:
         POSITIVE,
         unset="all",
     )
+    train_on_val: bool = setting(
+        False, "train on the images of val, too, as for a final score: nothing is then chosen by them"
+    )
+    subset_images: int | None = setting(
+        None,
+        "train on so many images only, drawn at random by split_seed, whatever their class",
+        POSITIVE,
+        unset="all of them",
+    )
     group: str | None = setting(
         None,
         "what stays on one side of every split: a column of a manifest, or a regular expression for paths",
@@ -260,11 +271,10 @@ class Fit:
             raise ConfigError(
                 f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length", try_="one of them"
             )
-        if self.subset is not None and self.subset_per_class is not None:
-            raise ConfigError(
-                f"subset = {self.subset:g} and subset_per_class = {self.subset_per_class}: a run has one subset",
-                try_="one of them",
-            )
+        subsets = {name: getattr(self, name) for name in ("subset", "subset_per_class", "subset_images")}
+        chosen = [f"{name} = {value:g}" for name, value in subsets.items() if value is not None]
+        if len(chosen) > 1:
+            raise ConfigError(f"{' and '.join(chosen)}: a run has one subset", try_="one of them")
         if self.subset_per_class is not None and self.objective != "labels":
             raise ConfigError(
                 "subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share of all images"
@@ -273,5 +283,5 @@ class Fit:
     @property
     def partition(self) -> dict[str, Any]:
         """Return the arguments of `vitkit.data.partition.partition`, which splits the images of the run."""
-        names = ("objective", "test", "dev", "split_seed", "patience", "subset", "subset_per_class")
+        names = ("objective", "test", "dev", "split_seed", "patience", "subset", "subset_per_class", "subset_images")
         return {name: getattr(self, name) for name in names}

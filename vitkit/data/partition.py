@@ -18,6 +18,7 @@ from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stratified import stratified as stratified
 from vitkit.data.subset import SubsetRecord, describe_subset, subset_by_share
 from vitkit.data.subset import subset_per_class as draw_per_class
+from vitkit.data.training_images import draw_images
 from vitkit.text import counted, few
 
 SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
@@ -65,6 +66,7 @@ def partition(
     patience: int = 0,
     subset: float | None = None,
     subset_per_class: int | None = None,
+    subset_images: int | None = None,
 ) -> Partition:
     """Assign the splits of the data to training, validation and test, and hold out what they lack.
 
@@ -72,20 +74,21 @@ def partition(
     by validation, and the subset of the training images that is left when all of that has been held out.
     """
     divided = _divide(data, objective, test, dev, split_seed, patience)
-    if subset is None and subset_per_class is None:
+    if subset is None and subset_per_class is None and subset_images is None:
         return divided
     labels: SplitLabels = divided.train.labels
     if objective == "masked-patch":
         labels = np.zeros(len(divided.train), np.int64)  # they are not read
-    chosen = (
-        draw_per_class(labels, subset_per_class, split_seed)
-        if subset_per_class is not None
-        else subset_by_share(labels, subset or 1.0, split_seed)
-    )
-    train = divided.train.select(chosen)
+    if subset_images is not None:
+        train = draw_images(divided.train, subset_images, split_seed)
+    elif subset_per_class is not None:
+        train = divided.train.select(draw_per_class(labels, subset_per_class, split_seed))
+    else:
+        train = divided.train.select(subset_by_share(labels, subset or 1.0, split_seed))
     record: SubsetRecord = {
         "share": subset,
         "per_class": subset_per_class,
+        "number": subset_images,
         "seed": split_seed,
         "images": len(train),
         "of": len(divided.train),

@@ -29,6 +29,7 @@ class SubsetRecord(TypedDict, total=False):
 
     share: float | None
     per_class: int | None
+    number: int | None  # of images, whatever their class
     seed: Required[int]
     images: Required[int]
     of: Required[int]  # training images, without those held out
@@ -50,8 +51,12 @@ def subset_per_class(labels: SplitLabels, number: int, seed: int = 0) -> Ints:
     return np.flatnonzero(_per_class(labels, _positions(strata(labels), seed), number))
 
 
-def subset_size(images: int, classes: int, share: float | None, per_class: int | None) -> int:
+def subset_size(
+    images: int, classes: int, share: float | None, per_class: int | None, number: int | None = None
+) -> int:
     """Return about how many of the training images a subset has, before they are known."""
+    if number is not None:
+        return min(number, images)
     if share is not None:
         return max(round(share * images), min(classes, images))
     return images if per_class is None else min(per_class * classes, images)
@@ -59,8 +64,8 @@ def subset_size(images: int, classes: int, share: float | None, per_class: int |
 
 def describe_subset(record: SubsetRecord) -> str:
     """Return a phrase such as "369 of 3,680 used for training (subset = 0.1)"."""
-    share, number = record.get("share"), record.get("per_class")
-    setting = f"subset = {share:g}" if share is not None else f"subset_per_class = {number}"
+    settings = {"subset": "share", "subset_per_class": "per_class", "subset_images": "number"}
+    setting = next(f"{name} = {record[key]:g}" for name, key in settings.items() if record.get(key) is not None)  # type: ignore[literal-required]
     return f"{record['images']:,} of {record['of']:,} used for training ({setting})"
 
 

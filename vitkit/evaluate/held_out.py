@@ -10,6 +10,7 @@ from vitkit.data.partition import held_out_test, is_fingerprint, partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import canonical_split, scoring_split
+from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.run_folder import CONFIG, RunFolder
 
@@ -92,7 +93,9 @@ def _overlap_with_training(run: str, data: Data, split: str | None) -> str:
         related = trained.is_relative_to(scored) or scored.is_relative_to(trained)
         if trained == scored or not related or not trained.is_dir() or not scored.is_dir():
             return ""
-        kept = restore(open_data(trained, label=config.label), folder.record().get("together"))
+        data_of_run = open_data(trained, label=config.label)
+        data_of_run = join_validation(data_of_run) if config.train_on_val else data_of_run
+        kept = restore(data_of_run, folder.record().get("together"))
         training_images = partition(kept.data, **config.partition).train
     except VitkitError:  # settings of another version, or data that have changed: the overlap is unknown
         return ""

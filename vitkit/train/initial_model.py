@@ -20,6 +20,7 @@ from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.resize_positions import describe_transfer
 from vitkit.model.variants import name_of
 from vitkit.stored_json import read_json
+from vitkit.text import counted
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
 from vitkit.weights.input_channels import adapt_channels
@@ -106,7 +107,7 @@ def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
     model = build(configure_model(name, {**settings, "options": config.options}, classes=classes))
     half = (0.5,) * model.config.channels
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=half, std=half))
-    return model, "randomly initialised"
+    return model, f"randomly initialised, {_describe_head(model.config)}"
 
 
 def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
@@ -137,9 +138,9 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     if model.metadata.labels == tuple(classes) and classes and not hidden:
         changes.append("head kept: the same classes")
     else:
-        changes.append(
-            f"head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head"
-        )
+        dropped = f"tanh layer of {hidden} dropped, " if hidden else ""
+        new = f"linear head {model.config.classes} → {len(classes)} classes, zero-initialised"
+        changes.append(dropped + new if classes else "no head")
         model.replace_head(len(classes))
     return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
 
@@ -189,6 +190,15 @@ def _describe(model: Model) -> str:
 def _sizes(config: ModelConfig) -> str:
     record = asdict(config)
     return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
+
+
+def _describe_head(config: ModelConfig) -> str:
+    if not config.classes:
+        return "no head"
+    hidden = getattr(config, "representation", None)
+    if not hidden:
+        return f"linear head, {counted(config.classes, 'class')}"
+    return f"head of pre-training (3.1): tanh layer of {hidden}, then {counted(config.classes, 'class')}"
 
 
 def _channels(count: int) -> str:

@@ -1,0 +1,1 @@
+"""The paper's experiments as commands, made of ordinary runs."""
