@@ -114,7 +114,7 @@ class Server:
             stdout=subprocess.PIPE,
             text=True,
             cwd=checkout,
-            env={**os.environ, "PYTHONPATH": str(checkout)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])},
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

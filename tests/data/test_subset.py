@@ -143,7 +143,14 @@ def test_the_description_and_the_record_say_what_was_drawn():
         "12 test",
         "15 of 150 used for training (subset = 0.1)",
     )
-    assert part.subset == {"share": 0.1, "per_class": None, "seed": 7, "images": 15, "of": 150}
+    assert part.subset == {
+        "share": 0.1,
+        "per_class": None,
+        "number": None,
+        "seed": 7,
+        "images": 15,
+        "of": 150,
+    }
     assert partition(data(train=each(50), test=each(4))).subset is None
 
 
