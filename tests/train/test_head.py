@@ -26,9 +26,10 @@ from tests.evaluate.test_linear import blobs
 from tests.train.runs import Command, error_of, resume
 from vitkit.cli.main import main
 from vitkit.compute.features import FeatureExtractor
-from vitkit.config.recipes import medium_transfer, pets_transfer
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
+from vitkit.config.size_recipes import medium_transfer
+from vitkit.config.transfer_recipes import pets_transfer
 from vitkit.data.sources.open import open_data
 from vitkit.data.sparse_labels import SparseLabels
 from vitkit.errors import ConfigError
