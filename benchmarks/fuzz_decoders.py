@@ -226,7 +226,7 @@ def main() -> None:
     torch.set_num_threads(1)
     totals = fuzz(iter(range(options.first, options.first + options.images)), options.seconds, options.keep)
     if options.json:
-        print(json.dumps(asdict(totals)))
+        print(json.dumps({**asdict(totals), "seeds": len(totals.seeds)}))
         return
     print(f"images     {totals.images:,} from number {options.first:,} on, {len(totals.seeds)} seeds")
     print(f"time       {totals.seconds:.0f} s")

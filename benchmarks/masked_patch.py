@@ -1,6 +1,6 @@
 """Does masked patch prediction help where labels are few? fashion, three seeds, compared with training from scratch.
 
-    python benchmarks/masked_patch.py > docs/masked-patch.md        (about ten minutes on two cores)
+    python benchmarks/masked_patch.py        prints the section of docs/masked-patch.md, in ten minutes on two cores
 
 Pre-trained on all 6,000 training images without their labels; fitted on a few of each class; scored on the 1,000 test
 images. Both start from the same settings, chosen for training from scratch.
@@ -99,10 +99,10 @@ def run(over: dict[str, Any]) -> Path:
 
 
 def show(scores: dict[tuple[int, str], list[float]]) -> None:
-    print("# Masked patch prediction where labels are few\n")
+    print("## Where labels are few\n")
     print(
         f"fashion, a ViT of 343k parameters (28 px, patches of 7), {PRETRAINING} epochs of masked patches on "
-        f"the 6,000 training\npictures, then {STEPS} steps on a few labelled ones of each class. Top-1 on the 1,000 "
+        f"the 6,000 training\nimages, then {STEPS} steps on a few labelled ones of each class. Top-1 on the 1,000 "
         "test images, %, mean and deviation\nof three seeds. Made by `benchmarks/masked_patch.py`.\n"
     )
     print("| labels of each class | from scratch | after masked patches | difference |\n|---|---|---|---|")

@@ -48,7 +48,7 @@ class LoadTotals:
 
 
 class ServerProcess:
-    def __init__(self, run: str, *options: str):
+    def __init__(self, run: str, *options: str, device: str = "cpu"):
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -60,7 +60,7 @@ class ServerProcess:
                 "0",
                 "--json",
                 "--device",
-                "cpu",
+                device,
                 *options,
             ],
             stdout=subprocess.PIPE,

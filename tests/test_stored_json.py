@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import vitkit
+from tests.damaged_json import damaged
 from tests.test_run import TINY, write_photos
 from vitkit.cli.main import main
 from vitkit.config import toml
@@ -32,56 +32,10 @@ from vitkit.evaluate.held_out import data_to_score
 from vitkit.report.page import write_report
 from vitkit.run_folder import RunFolder
 from vitkit.run_schema import DataRecord, RunJson
-from vitkit.stored_json import DEEPEST
 from vitkit.train.checkpoint import TrainState, intact_checkpoint, keep_only
 from vitkit.train.distributed import Processes
 from vitkit.train.initial_model import restored_model
 from vitkit.weights.run_checkpoints import CheckpointRecord, complete_checkpoints, read_record
-
-# what a key may hold instead of its value, among them what makes naive readers fail
-JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.sampled_from([0, -1, 10**9, 2**63, 10**400, -(10**400), 1e308, float("inf"), float("nan"), 0.5]),
-    st.text(max_size=3),
-    st.sampled_from(["\ud800", "\x1b[31m", "\0", "../..", "9" * 5000]),
-    st.recursive(st.none() | st.integers(), lambda inner: st.lists(inner, max_size=2), max_leaves=3),
-    st.dictionaries(st.text(max_size=2), st.integers() | st.none(), max_size=2),
-)
-
-
-@st.composite
-def damaged(draw: st.DrawFn, content: Any) -> Any:
-    """Return the content with one to three values replaced, removed, added, or buried in brackets."""
-    content = copy.deepcopy(content)
-    for _ in range(draw(st.integers(1, 3))):
-        places = list(containers(content))
-        if not places or draw(st.integers(0, 20)) == 0:
-            content = draw(JUNK)
-            continue
-        place = draw(st.sampled_from(places))
-        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-        action = draw(st.sampled_from(["replace", "remove", "add", "bury"] if keys else ["add"]))
-        key = draw(st.sampled_from(keys)) if keys else None
-        if action == "replace":
-            place[key] = draw(JUNK)
-        elif action == "remove":
-            del place[key]
-        elif action == "bury":
-            for _ in range(draw(st.sampled_from([1, DEEPEST + 1, 300]))):
-                place[key] = [place[key]]
-        elif isinstance(place, dict):
-            place[draw(st.sampled_from(["", "extra", "depth", "\ud800"]))] = draw(JUNK)
-        else:
-            place.append(draw(JUNK))
-    return content
-
-
-def containers(content: Any, levels: int = 6) -> Iterator[Any]:
-    if levels and isinstance(content, (dict, list)):
-        yield content
-        for inner in content.values() if isinstance(content, dict) else content[:20]:
-            yield from containers(inner, levels - 1)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-import secrets
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from vitkit.errors import VitkitError
+from vitkit.temporary_names import remove, remove_abandoned_once, temporary_path
 
 fcntl: Any = None
 with contextlib.suppress(ImportError):  # Windows has none: a file that another process writes is not detected there
@@ -53,7 +53,8 @@ def replacing(path: Path, error: type[VitkitError] = VitkitError) -> Iterator[Pa
 
     The file has the permissions of any new file.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    remove_abandoned_once(path.parent.absolute())
+    temporary = temporary_path(path.parent)
     try:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # the kernel applies the umask
         mode = os.fstat(handle).st_mode & 0o777
@@ -70,6 +71,18 @@ def replacing(path: Path, error: type[VitkitError] = VitkitError) -> Iterator[Pa
         raise error(f"{path} cannot be written: {cause.strerror or cause}.") from cause
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder that is removed at the end, or by a later process where this one is killed."""
+    remove_abandoned_once(parent.absolute())
+    folder = temporary_path(parent)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        remove(folder)
 
 
 def write_text(path: Path, text: str, error: type[VitkitError] = VitkitError) -> None:

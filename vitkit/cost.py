@@ -1,7 +1,8 @@
 """The cost of a model in closed form: parameters, multiply-adds, training compute, memory; no torch, no model built.
 
-MACs are those of all matrix products, attention's included, for one image forward. Training takes six times as many
-floating-point operations: two per MAC, once forward and twice backward. That rule gives the paper's Table 6.
+MACs are those of all matrix products and convolutions, attention's included, for one image forward. Training takes six
+times as many floating-point operations: two per MAC, once forward and twice backward. That rule gives the paper's Table
+6 (`vitkit.table6`), if products with the zeros that pad a convolution's input do not count.
 
 Symbols as in the model: D width, M MLP width, T tokens, N patches, K classes.
 """
@@ -16,6 +17,7 @@ from vitkit.model.config import GROUPS, ConvConfig, ModelConfig, ResNetConfig, V
 FLOPS_PER_TRAINED_MAC = 6
 ADAM_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in fp32
 STATISTIC_BYTES = 4
+Sides = tuple[int, int]  # height, width
 BYTES = {"fp32": 4, "bf16": 2, "fp8": 2}  # of a stored activation: fp8 is for products only
 
 
@@ -25,13 +27,15 @@ class Cost:
 
     parameters: int
     macs: int
+    padding_macs: int  # of these, products with the zeros that pad the input of a convolution
     activations: int
     statistics: int  # means, deviations, log-sum-exps and indices, whose size does not follow the precision
     kernels: int  # standardised kernels, scaled offsets and the like, kept once per step whatever the batch
 
-    def exaflops(self, images: float, epochs: float = 1.0) -> float:
-        """Return the compute of training on `images` images for `epochs` epochs."""
-        return FLOPS_PER_TRAINED_MAC * self.macs * images * epochs / 1e18
+    def exaflops(self, images: float, epochs: float = 1.0, *, padding: bool = True) -> float:
+        """Return the compute of training on `images` images for `epochs` epochs, with or without padding's products."""
+        macs = self.macs if padding else self.macs - self.padding_macs
+        return FLOPS_PER_TRAINED_MAC * macs * images * epochs / 1e18
 
     def activation_bytes(self, batch: int, *, bytes_per_number: int) -> int:
         """Return the bytes that eager training keeps between forward and backward, without checkpointing or dropout."""
@@ -43,6 +47,12 @@ class Cost:
         """The bytes of fp32 weights, gradients and Adam's moments."""
         return ADAM_BYTES_PER_PARAMETER * self.parameters
 
+    def largest_batch(self, memory: float, *, bytes_per_number: int) -> int:
+        """Return the images that a training step can have in so many bytes: state and activations fill them."""
+        once = self.state_bytes + self.activation_bytes(0, bytes_per_number=bytes_per_number)
+        per_image = self.activations * bytes_per_number + self.statistics * STATISTIC_BYTES
+        return max(int((memory - once) // per_image), 0)
+
 
 class CostTerm(NamedTuple):
     """The cost of a piece of a model; pieces add up."""
@@ -52,6 +62,7 @@ class CostTerm(NamedTuple):
     activations: int = 0
     statistics: int = 0
     kernels: int = 0
+    padding_macs: int = 0
 
 
 COUNTED = allow(
@@ -98,6 +109,7 @@ def _positions(config: ViTConfig) -> CostTerm:
     table = {
         "none": 0,
         "sincos": 0,
+        "sincos1d": 0,
         "1d": T * D,
         "2d": (h + w) * D // 2 + D * config.class_token,
         "relative": (2 * T - 1) * D,
@@ -156,11 +168,11 @@ def _resnet(config: ResNetConfig) -> Iterator[CostTerm]:
         yield CostTerm(width * config.classes + config.classes, width * config.classes, width)
 
 
-def _conv_body(conv: ConvConfig, channels: int, image: tuple[int, int]) -> Iterator[CostTerm]:
+def _conv_body(conv: ConvConfig, channels: int, image: Sides) -> Iterator[CostTerm]:
     half = _halve(image)
-    yield _conv(channels, conv.width, 7, _area(half), _area(image))
+    yield _conv(conv, channels, conv.width, 7, image, stride=2)
     if not conv.preactivation:
-        yield _group_norm(conv.width, _area(half))
+        yield _group_norm(conv.width, half)
         yield CostTerm(activations=conv.width * _area(half))  # ReLU's output; max-pooling keeps a padded copy of it
     size = _halve(half)
     yield CostTerm(activations=conv.width * _area(half), statistics=2 * conv.width * _area(size))  # 64-bit indices
@@ -168,54 +180,67 @@ def _conv_body(conv: ConvConfig, channels: int, image: tuple[int, int]) -> Itera
     for stage, units in enumerate(conv.layers):
         middle = conv.width * 2**stage
         for unit in range(units):
-            before = _area(size)
-            strided = stage > 0 and unit == 0
-            size = _halve(size) if strided else size
-            yield from _unit(conv, inputs, middle, before, _area(size), projected=unit == 0)
+            stride = 2 if stage > 0 and unit == 0 else 1
+            yield from _unit(conv, inputs, middle, size, stride, projected=unit == 0)
+            size = _halve(size) if stride == 2 else size
             inputs = 4 * middle
     if conv.preactivation:
-        yield _group_norm(inputs, _area(size))
+        yield _group_norm(inputs, size)
     if conv.preactivation or conv.layers:
         yield CostTerm(activations=inputs * _area(size))  # the last ReLU's output
 
 
 def _unit(
-    conv: ConvConfig, inputs: int, middle: int, before: int, after: int, *, projected: bool
+    conv: ConvConfig, inputs: int, middle: int, before: Sides, stride: int, *, projected: bool
 ) -> Iterator[CostTerm]:
-    """A bottleneck; `before` and `after` are the pixels on either side of its stride."""
-    outputs = 4 * middle
+    """A bottleneck; `before` is the size in front of its stride."""
+    outputs, after = 4 * middle, _halve(before) if stride == 2 else before
     normed = (
         ((inputs, before), (middle, before), (middle, after))
         if conv.preactivation
         else ((middle, before), (middle, after), (outputs, after))
     )
-    for channels, pixels in normed:
-        yield _group_norm(channels, pixels)
-    yield _conv(inputs, middle, 1, before, before)
-    yield _conv(middle, middle, 3, after, before)
-    yield _conv(middle, outputs, 1, after, after)
+    for channels, size in normed:
+        yield _group_norm(channels, size)
+    yield _conv(conv, inputs, middle, 1, before)
+    yield _conv(conv, middle, middle, 3, before, stride)
+    yield _conv(conv, middle, outputs, 1, after)
     if projected:
         # its input is the first convolution's
-        yield _conv(inputs, outputs, 1, after, before)._replace(activations=0)
+        yield _conv(conv, inputs, outputs, 1, before, stride)._replace(activations=0)
         if not conv.preactivation:
             yield _group_norm(outputs, after)
     if not conv.preactivation and before != after:
-        yield CostTerm(activations=middle * before)  # SAME padding at a stride copies the input
+        yield CostTerm(activations=middle * _area(before))  # SAME padding at a stride copies the input
 
 
-def _conv(inputs: int, outputs: int, kernel: int, pixels_out: int, pixels_in: int) -> CostTerm:
+def _conv(conv: ConvConfig, inputs: int, outputs: int, kernel: int, size: Sides, stride: int = 1) -> CostTerm:
     """A convolution keeps its input and its standardised kernel; normalisation (its own part) keeps its output."""
-    weights = inputs * outputs * kernel**2
-    return CostTerm(weights, weights * pixels_out, inputs * pixels_in, kernels=2 * weights)
+    pairs = inputs * outputs
+    weights = pairs * kernel**2
+    macs = weights * _area(_halve(size) if stride == 2 else size)
+    inside = [_products_inside(side, kernel, stride, same=not conv.preactivation) for side in size]
+    return CostTerm(
+        weights, macs, inputs * _area(size), kernels=2 * weights, padding_macs=macs - pairs * inside[0] * inside[1]
+    )
 
 
-def _group_norm(channels: int, pixels: int) -> CostTerm:
-    return CostTerm(2 * channels, 0, channels * pixels, 2 * GROUPS)
+def _products_inside(side: int, kernel: int, stride: int, *, same: bool) -> int:
+    """Count the products along a side, over all outputs, that do not fall on padding: SAME's, or alike at both ends."""
+    outputs = -(-side // stride)
+    last = (outputs - 1) * stride + kernel - side  # what the last output reaches beyond the side, without padding
+    before = max(last, 0) // 2 if same else (kernel - 1) // 2
+    outside = sum(range(before, 0, -stride)[:outputs]) + sum(range(last - before, 0, -stride)[:outputs])
+    return outputs * kernel - outside
 
 
-def _area(size: tuple[int, int]) -> int:
+def _group_norm(channels: int, size: Sides) -> CostTerm:
+    return CostTerm(2 * channels, 0, channels * _area(size), 2 * GROUPS)
+
+
+def _area(size: Sides) -> int:
     return size[0] * size[1]
 
 
-def _halve(size: tuple[int, int]) -> tuple[int, int]:
+def _halve(size: Sides) -> Sides:
     return -(-size[0] // 2), -(-size[1] // 2)

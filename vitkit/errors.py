@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from vitkit.text import printable
 
 TOO_MANY_FAILED = 3  # the exit code where more images failed than `max_failed` allows
+CLOSE, AS_CLOSE = 0.6, 0.12  # similarity from 0 to 1 of a suggestion, and how far others may be behind the first
 
 
 class VitkitError(ValueError):
@@ -60,5 +61,7 @@ def did_you_mean(word: str, known: Iterable[str], written: Mapping[str, str] | N
     """
     by_lower = {spelling.lower(): name for spelling, name in (written or {}).items()}
     by_lower |= {name.lower(): name for name in known}
-    close = [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)]
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=CLOSE)
+    ratios = [difflib.SequenceMatcher(None, match, word.lower()).ratio() for match in matches]
+    close = [by_lower[match] for match, ratio in zip(matches, ratios, strict=True) if ratio >= ratios[0] - AS_CLOSE]
     return f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""

@@ -171,6 +171,7 @@ class Run(RunRecord):
         split: str | None = None,
         label: str | None = None,
         real: PathOrName | None = None,
+        map: PathOrName | None = None,
         precision: Precision = "fp32",
         batch: int = BATCH,
         workers: int | None = None,
@@ -178,7 +179,8 @@ class Run(RunRecord):
     ) -> Evaluation:
         """Score the model on data: `.top1.value` with `.low` and `.high`, `.per_class`, `.confusion`, `.mistakes`, ….
 
-        Where the run held images of these data out of training, it scores those.
+        Where the run held images of these data out of training, it scores those. `real` is ImageNet-ReaL's real.json;
+        `map` is a JSON or CSV file of the model classes that each class of the data stands for, as for ObjectNet.
         """
         _check_counts(batch=batch, workers=workers)
         opened = data_to_score(self.source, open_data(data, label=label), split)
@@ -193,6 +195,7 @@ class Run(RunRecord):
             workers=pick_workers(workers, self.device, 1),
             max_failed=max_failed,
             real=None if real is None else Path(real),
+            class_map=None if map is None else Path(map),
             progress=self._progress,
         )
 

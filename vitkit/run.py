@@ -19,9 +19,10 @@ from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images
 from vitkit.data.fingerprint import FingerprintCache
 from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
 from vitkit.data.loader import TooManyFailures, advised_max_failed
-from vitkit.data.partition import Partition, fingerprint
+from vitkit.data.partition import Partition, fingerprint, is_fingerprint
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.splits import training_split
+from vitkit.data.training_images import join_validation
 from vitkit.devices import cores, describe_machine, pick_device
 from vitkit.errors import VitkitError
 from vitkit.messages import say
@@ -42,6 +43,8 @@ def start_run(
     explicit: Mapping[str, Any],
     output: TextIO,
     command: str,
+    *,
+    pretraining: bool = False,
     shared: SharedData | None = None,
 ) -> Path:
     """Resolve the settings and run them; a mistake is an error before anything is written.
@@ -53,7 +56,7 @@ def start_run(
     toml.check(settings)
 
     def resolved() -> tuple[Fit, Data, str]:
-        config, data, reason = resolve(settings, explicit, shared.open)
+        config, data, reason = resolve(settings, explicit, pretraining=pretraining, open_data=shared.open)
         check_installed(config.track)
         return config, data, reason
 
@@ -127,7 +130,7 @@ def _write_record(
         together=record_of(kept),
         asked=toml.to_tables(config),
         settings=toml.to_tables(config),
-        versions=_versions(),
+        versions=versions(),
         machine=describe_machine(),
     )
 
@@ -157,6 +160,7 @@ def resume(
                     more=f"vitkit fit DATA --weights {path}",
                 )
             data = (shared or SharedData()).open(config.data, label=config.label)
+            data = join_validation(data) if config.train_on_val else data
             _check_data(data, folder, processes, print_line)
             record = folder.record()
             kept = restore(data, record.get("together"))
@@ -222,7 +226,7 @@ def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line:
     """Raise if images, classes or contents of images are not those that the run was started with."""
     record = folder.record().get("data", {})
     expected = record.get("fingerprint")
-    if expected is not None and expected != fingerprint(data, training_split(data)):
+    if expected is not None and not is_fingerprint(expected, data, training_split(data)):
         raise RunError(
             f"{data.name} is not what {folder.path} was started with: images or classes have changed.",
             try_="restore the data, or start a new run",
@@ -267,7 +271,8 @@ def _describe_data(data: Data) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of vitkit, Python and the packages that a result depends on."""
     packages = ("torch", "numpy", "pillow", "simplejpeg", "safetensors")
     return {
         "vitkit": vitkit.__version__,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -19,15 +20,23 @@ from vitkit.atomic import lock, write_text
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError, VitkitError
+from vitkit.regular_file import open_regular
 from vitkit.run_schema import MOST_LINE, RunJson, line_name, parse_metrics_line
 from vitkit.stored_json import read_json
+from vitkit.temporary_names import remove, remove_abandoned
 from vitkit.text import binary_size
 from vitkit.weights.bundled import local_path
-from vitkit.weights.run_checkpoints import CHECKPOINTS
+from vitkit.weights.run_checkpoints import CHECKPOINTS, DELETING, SAVING, SEEN_BY_ALL
+from vitkit.weights.run_checkpoints import RECORD as CHECKPOINT_RECORD
 
 LOCK = ".lock"
 CONFIG, RECORD, METRICS, EVALUATION, MODEL = "config.toml", "run.json", "metrics.jsonl", "evaluation.json", "model.json"
 REPORT, CARD = "report.html", "README.md"
+# temporary files of earlier versions: the file's name and a random part
+_OLD_TEMPORARY = re.compile(
+    rf"\.({'|'.join(map(re.escape, (CONFIG, RECORD, METRICS, EVALUATION, MODEL, REPORT, CARD, CHECKPOINT_RECORD)))}"
+    r"|model\.safetensors)\.[0-9a-f]{8}"
+)
 
 
 class RunError(VitkitError):
@@ -91,13 +100,26 @@ class RunFolder:
 
     def lock(self) -> None:
         try:
-            self._lock = (self.path / LOCK).open("a")
+            self._lock = open_regular(self.path / LOCK, "a")
             if not lock(self._lock):
                 raise RunError(f"{self.path} is in use by another process.", try_="wait for it, or stop it")
+            self._remove_leftovers()
         except OSError as error:
             raise RunError(
                 f"{self.path} cannot be written: {error.strerror}.", try_="--out a folder you can write"
             ) from error
+
+    def _remove_leftovers(self) -> None:
+        """Remove what killed processes left half-written; with the lock held, no process of this run is writing."""
+        for name, folders, files in os.walk(self.path):
+            folder = Path(name)
+            remove_abandoned(folder)
+            if folder.name == CHECKPOINTS:
+                for half in {SAVING, DELETING}.intersection(folders):
+                    remove(folder / half)
+            for file in files:
+                if file.startswith(SEEN_BY_ALL) or _OLD_TEMPORARY.fullmatch(file):
+                    remove(folder / file)
 
     def close(self) -> None:
         for file in (self._metrics, self._lock):
@@ -155,7 +177,7 @@ class RunFolder:
         """Append a line to metrics.jsonl; the next checkpoint syncs it to disk."""
         try:
             if self._metrics is None:
-                self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+                self._metrics = open_regular(self.path / METRICS, "a", encoding="utf-8")
             self._metrics.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
             self._metrics.flush()
         except OSError as error:
@@ -169,7 +191,7 @@ class RunFolder:
         """Yield the lines of metrics.jsonl; a last line that a kill cut short is left out, another one is an error."""
         path, cut = self.path / METRICS, False
         try:
-            file = path.open(encoding="utf-8", errors="replace", newline="\n")
+            file = open_regular(path, "r", encoding="utf-8", errors="replace", newline="\n")
         except FileNotFoundError:
             return
         with file:

@@ -6,6 +6,7 @@ from typing import Any, Required, TypedDict
 from vitkit.data.contents import ContentsRecord
 from vitkit.data.groups import TogetherRecord
 from vitkit.data.partition import HeldOutRecord
+from vitkit.data.subset import SubsetRecord
 from vitkit.stored_json import Error, conform, parse_json
 
 MOST_LINE = 1 << 20  # bytes of a line of metrics.jsonl
@@ -65,6 +66,7 @@ class RunJson(TypedDict, total=False):
     precision: str
     processes: int
     split: HeldOutRecord | None
+    subset: SubsetRecord | None
     parameters: int
     macs: int
     plan: PlanRecord
@@ -77,6 +79,7 @@ class RunJson(TypedDict, total=False):
     trained_counts: dict[str, int]
     kept_step: int | None
     stopped_early: bool
+    lost_best: str  # why the weights are not those with the best score
     thresholds: str
     license: str
     trial_seconds: float  # of a trial of vitkit.grid

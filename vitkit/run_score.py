@@ -9,6 +9,7 @@ from vitkit.compute.split_logits import collect_logits
 from vitkit.config.schema import Fit
 from vitkit.data.partition import Partition
 from vitkit.data.sources.dataset import Data, Split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.devices import pick_device, pick_workers
 from vitkit.errors import Interrupted
 from vitkit.evaluate.classify import evaluate
@@ -95,8 +96,8 @@ def _choose_thresholds(model: Model, config: Fit, splits: Partition, folder: Run
             workers=pick_workers(config.workers, device, 1),
             progress=show_progress,
         )
-        labels = result.labels.numpy().reshape(result.logits.shape) > 0  # also where no image could be decoded
-        chosen = choose_thresholds(result.logits.sigmoid().double().numpy(), labels)
+        assert isinstance(result.labels, SparseLabels)
+        chosen = choose_thresholds(result.logits.sigmoid().numpy(), result.labels)
         provenance = {**model.metadata.provenance, "thresholds": [round(value, 6) for value in chosen.values]}
         model.metadata = replace(model.metadata, provenance=provenance)
         saved = load(folder.path)  # on the CPU

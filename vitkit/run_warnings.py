@@ -1,9 +1,11 @@
 """Warnings before a run trains: few images from scratch, rare or odd labels, test images that the weights saw."""
 
+from dataclasses import replace
+
 from vitkit.config.recipes import RECIPES
 from vitkit.config.schema import Fit
 from vitkit.data.label_check import label_warnings
-from vitkit.data.partition import partition
+from vitkit.data.partition import is_held_out, partition
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.splits import training_split
 from vitkit.devices import pick_device
@@ -21,7 +23,8 @@ PRIORS = {
 
 def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
     """Log what the settings and the data together make doubtful, before any time is spent."""
-    images = len(data.splits[training_split(data)])
+    trained = _with_subset(config, data)
+    images = len(trained.splits[training_split(data)])
     if config.weights == "none" and config.objective == "labels" and images < MIN_IMAGES_FROM_SCRATCH:
         log(
             "warning",
@@ -34,12 +37,19 @@ def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
             "note",
             "all weights are trained, which is slow on a CPU; --set start=head trains the head alone, in seconds",
         )
-    for warning in label_warnings(data, balance=config.balance) if config.objective == "labels" else ():
+    for warning in label_warnings(trained, balance=config.balance) if config.objective == "labels" else ():
         log("warning", warning)
     if config.objective == "labels" and config.balance:
         log("priors", PRIORS[config.priors])
     if config.objective == "labels" and (warning := leak_warning(config, data)):
         log("warning", warning)
+
+
+def _with_subset(config: Fit, data: Data) -> Data:
+    """Return the data with the subset of the training images that the run uses, if it does."""
+    if config.subset is None and config.subset_per_class is None and config.subset_images is None:
+        return data
+    return replace(data, splits={**data.splits, training_split(data): partition(data, **config.partition).train})
 
 
 def _leaves_start_open(config: Fit) -> bool:
@@ -52,7 +62,9 @@ def leak_warning(config: Fit, data: Data) -> str:
     if held_out is None or run is None:
         return ""
     record = run.record()
-    if record.get("settings", {}).get("data") != config.data or record.get("split") == held_out:
+    if record.get("settings", {}).get("data") != config.data:
+        return ""
+    if (before := record.get("split")) is not None and is_held_out(before, data, held_out):
         return ""
     note = "" if record.get("objective") == "labels" else ", though without labels"
     return f"{config.weights} was trained on these data{note}, test images included: the score may be too high"

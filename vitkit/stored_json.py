@@ -6,7 +6,7 @@ type does not have are kept in a TypedDict and left out of a dataclass: a newer 
 """
 
 import json
-import stat
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from vitkit.errors import VitkitError
+from vitkit.regular_file import open_regular
 
 MOST_BYTES = 64 << 20  # of a file, unless the caller expects more
 DEEPEST = 64  # levels of nesting in a value of any type
@@ -43,10 +44,8 @@ def read_json(path: Path, kind: Any, *, error: Error = VitkitError, most: int = 
 def read_bytes(path: Path, *, error: Error = VitkitError, most: int = MOST_BYTES) -> bytes:
     """Return the content of a regular file of at most so many bytes."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
-            raise error(f"{path} is not a regular file.")
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+        with open_regular(path) as file:  # Python makes room for as many bytes as are asked for
+            content: bytes = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
         if len(content) > most:
             raise error(f"{path} is larger than {most:,} bytes, the most that such a file can have.")
         return content

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from vitkit.bench.largest_batch import EXACTNESS, largest_batch
 from vitkit.bench.measure import Row, measure, plan
 from vitkit.bench.timing import prepare, synchronize, time_calls
 from vitkit.bench.work import training_step, untrained_model
@@ -82,3 +83,19 @@ def test_every_planned_row_can_be_measured():
     assert {row.what for row in rows} == {"training", "inference", "latency"}
     for row in rows:
         assert measure(model, row, GPU).seconds > 0
+
+
+@pytest.mark.parametrize("name", ["B/16", "R50x1"])
+def test_the_largest_batch_fits_and_one_a_little_larger_does_not(name: str):
+    """On a part of the memory, so that the search takes seconds."""
+    free, total = torch.cuda.mem_get_info(GPU)
+    torch.cuda.set_per_process_memory_fraction(min(8 * 2**30, free) / total, GPU)
+    try:
+        row = Row(what="training", precision="bf16", batch=1, compiled=False)
+        found = largest_batch(untrained_model(name, image=224), row, GPU)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, GPU)
+    assert found.largest_batch
+    assert found.tried[found.largest_batch]
+    above = [batch for batch, fitted in found.tried.items() if not fitted]
+    assert found.largest_batch < min(above) <= found.largest_batch * (1 + 1 / EXACTNESS) + 1

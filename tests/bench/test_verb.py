@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from vitkit.cli.main import main
+from vitkit.cost import cost
+from vitkit.model.variants import configure
 
 
 def test_json_output():
@@ -96,3 +98,48 @@ def test_a_missing_file_is_not_taken_for_a_model_name(missing: str, capsys: pyte
         main(["bench", missing])
     assert ended.value.code == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_several_models_and_sizes_are_measured_in_turn(capsys: pytest.CaptureFixture[str]):
+    models = ("mu/4,dropout=0.1", "mu/4,axial=true")
+    words = ["bench", *models, "--image", "16", "--image", "16", "24", "--set", "options.pool=gap"]
+    main([*words, "--what", "latency", "--device", "cpu", "--precision", "fp32", "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert "rows" not in content
+    found = [(one["model"], one["image"]) for one in content["models"]]
+    assert found == [(model, size) for model in models for size in ([16, 16], [16, 24])]
+    for one in content["models"]:
+        options = {"image": tuple(one["image"]), "pool": "gap", "axial": "axial" in one["model"]}
+        assert one["flops"]["inference"] == 2 * cost(configure("mu/4", **options)).macs
+        assert [row["what"] for row in one["rows"]] == ["latency"]
+
+
+def test_the_largest_batch_on_a_cpu_is_an_estimate(capsys: pytest.CaptureFixture[str]):
+    words = ["bench", "Ti/16", "--image", "224", "--image", "384", "--largest-batch", "--device", "cpu"]
+    main([*words, "--precision", "fp32", "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert "ceiling" not in content
+    for one in content["models"]:
+        training, inference = one["rows"]
+        estimate = cost(configure("Ti/16", image=tuple(one["image"])))
+        most = estimate.largest_batch(training["memory_bytes"], bytes_per_number=4)
+        assert training["estimate"] == min(most, 1 << 15)
+        assert training["largest_batch"] is inference["largest_batch"] is None
+        assert training["estimate"] < inference["estimate"]
+    main(["bench", "mu/4", "--image", "32", "--largest-batch", "--device", "cpu", "--what", "training"])
+    assert "not tried" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no model named"),
+        (["mu/4", "--largest-batch", "--batch", "2"], "--largest-batch finds the batch"),
+        (["mu/4", "--largest-batch", "--what", "latency"], "--largest-batch finds the batch"),
+        (["ti16", "--set", "options.depth=3"], "--set is for models without weights, and ti16 has some"),
+    ],
+)
+def test_options_that_do_not_go_together_are_a_message(words: list[str], message: str, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", *words, "--device", "cpu"])
+    assert message in capsys.readouterr().err

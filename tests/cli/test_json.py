@@ -76,6 +76,7 @@ def test_the_page_lists_every_verb():
         "predict RUN DATA/test gone.jpg --out OUT/answers.csv --device cpu",
         "export RUN --to pt2 --out OUT/model.pt2 --data DATA",
         "grid TOML --out OUT/rates --device cpu",
+        "paper",
         "bench mu/4 --image 16 --batch 1 --what latency --device cpu --precision fp32",
     ],
 )
@@ -105,7 +106,7 @@ def test_runs_print_the_same_keys(
     content = printed(capsys, *words)
     assert_documented(content, "fit")
     assert content["evaluation"]["images"] == 2 * len(LABELS)
-    monkeypatch.setattr("vitkit.run.start_run", lambda *arguments: run)
+    monkeypatch.setattr("vitkit.run.start_run", lambda *arguments, **options: run)
     monkeypatch.setattr("vitkit.run.resume", lambda *arguments, **options: run)
     monkeypatch.setattr("vitkit.demo.demo", lambda *arguments: tmp_path)
     shutil.copytree(run, tmp_path / "classifier")

@@ -19,8 +19,8 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "pretrain": "DATA --objective --model --weights --image --steps --epochs --batch --lr --recipe --out --config "
     "--set --label --seed --device --precision --workers --track --json",
     "resume": "RUN --device --workers --json",
-    "evaluate": "RUN DATA --split --labels --label --real --image --batch --device --precision --workers --max-failed "
-    "--out --json --resize --crop --interpolation --mean --std",
+    "evaluate": "RUN DATA --split --labels --label --real --map --image --batch --device --precision --workers "
+    "--max-failed --out --json --resize --crop --interpolation --mean --std",
     "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
     "--workers --max-failed --json --resize --crop --interpolation --mean --std",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
@@ -31,10 +31,13 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",
     "shard": "DATA DIR --megabytes --side --label --workers --json",
     "list": "models|recipes|settings [PATTERN] --json",
-    "cost": "MODEL… --image --classes --batch --precision --images --epochs --json",
+    "cost": "MODEL… --image --set --classes --batch --precision --memory --images --epochs --table6 --json",
     "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
     "grid": "FILE --out --seeds --dry-run --jobs --device --json",
-    "bench": "MODEL --image --batch --what --device --precision --compile --json",
+    "paper": "[EXPERIMENT] [FOLDER] --scale --data --dry-run --jobs --weights --method --image --steps --batch --lr "
+    "--seed --out --set --device "
+    "--workers --json",
+    "bench": "MODEL… --image --set --batch --largest-batch --what --device --precision --compile --json",
 }
 GLOBAL_OPTIONS = ("--quiet", "--verbose", "--log-format")  # of every verb
 

@@ -11,7 +11,7 @@ import vitkit
 from tests.test_run import TINY, fit, write_photos
 from vitkit.cli.main import main
 from vitkit.config import toml
-from vitkit.config.resolve import resolve_weights
+from vitkit.config.resolve import resolve, resolve_weights
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError
 from vitkit.weights.public import DEFAULTS
@@ -108,3 +108,54 @@ def test_a_path_of_weights_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.chdir(tmp_path)
     assert resolve_weights(Fit(weights="mine.npz")).weights == str(tmp_path / "mine.npz")
     assert resolve_weights(Fit(weights="other.npz")).weights == "other.npz"
+
+
+# The head of pre-training (3.1) and that of fine-tuning (3.2)
+
+
+def test_pre_training_from_labels_has_a_tanh_layer_and_fitting_a_linear_head(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    short = [*TINY[2:], "--set", "options.width=24", "options.heads=2"]
+    main(["pretrain", str(photos), "--objective", "labels", *short, "--out", str(tmp_path / "pre")])
+    assert "head of pre-training (3.1): tanh layer of 24, then 3 classes" in capsys.readouterr().out
+    before = vitkit.load(tmp_path / "pre")
+    assert before.config.representation == 24
+    assert toml.read(tmp_path / "pre")["options"]["representation"] == 24  # a repeated run has it, too
+    fit(photos, "--weights", tmp_path / "pre", *TINY[4:], "--set", "start=full", "--out", tmp_path / "fit")
+    assert "tanh layer of 24 dropped, linear head 3 → 3 classes, zero-initialised" in capsys.readouterr().out
+    after = vitkit.load(tmp_path / "fit")
+    assert after.config.representation is None
+    assert [*after.head.state_dict()] == ["logits.weight", "logits.bias"]
+    fit(photos, *TINY, "--out", tmp_path / "scratch")
+    assert "randomly initialised, linear head, 3 classes" in capsys.readouterr().out
+    assert vitkit.load(tmp_path / "scratch").config.representation is None
+
+
+def test_the_layer_of_pre_training_follows_settings_and_recipes():
+    def options(**settings: object) -> object:
+        return resolve({"data": "fashion", "weights": "none", **settings}, pretraining=True)[0].options
+
+    assert options(model="S/16") == {"representation": 384}
+    assert options(model="S/16", options={"representation": False}) == {"representation": False}
+    assert options(model="S/16", options={"representation": 100}) == {"representation": 100}
+    assert options(recipe="large_scratch", model="B/16") == {"representation": 768}
+    assert options(recipe="jft_pretrain", model="L/16") == {"representation": 1024}
+    assert options(recipe="augreg_pretrain", model="S/16") == {"representation": False}
+    assert options(model="R50x1") == {}
+    assert options(model="S/16", objective="masked-patch") == {}
+    assert resolve({"data": "fashion", "weights": "none", "model": "S/16"})[0].options == {}
+
+
+def test_the_tanh_layer_can_be_left_out(photos: Path, tmp_path: Path):
+    words = [
+        "--objective",
+        "labels",
+        *TINY[2:],
+        "--set",
+        "options.representation=false",
+        "--out",
+        str(tmp_path / "pre"),
+    ]
+    main(["pretrain", str(photos), *words])
+    assert vitkit.load(tmp_path / "pre").config.representation is None

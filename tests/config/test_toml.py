@@ -36,13 +36,15 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SGDS = {"momentum": SHARE, "weight_decay": ZERO_OR_MORE}
 ADAMS = {"betas": st.tuples(SHARE, SHARE), "eps": POSITIVE, "weight_decay": ZERO_OR_MORE}
 SCHEDULES = {
-    "kind": st.sampled_from(["cosine", "linear", "rsqrt", "constant"]),
+    "kind": st.sampled_from(["cosine", "linear", "rsqrt", "constant", "step"]),
     "warmup": SHARE | COUNT,
     "timescale": COUNT,
+    "drops": st.lists(INSIDE, max_size=4).map(tuple),
     "cooldown": st.integers(0, 10**6),
 }
 AUGMENTATIONS = {
     "crop": maybe(RANGE),
+    "precrop": maybe(COUNT),
     "aspect": RANGE,
     "flip": st.booleans(),
     "randaugment": maybe(st.tuples(st.integers(1, 9), st.floats(0, 30))),
@@ -50,7 +52,7 @@ AUGMENTATIONS = {
     "mixup": SHARE,
     "cutmix": SHARE,
 }
-MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "pixels"])}
+MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "4x4", "pixels"])}
 OPTION = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 FITS = {
     "data": TEXT,
@@ -63,6 +65,7 @@ FITS = {
     "model": TEXT,
     "options": st.dictionaries(TEXT, OPTION | st.lists(OPTION, max_size=3), max_size=3),
     "weights": TEXT,
+    "load_positions": st.sampled_from(["interpolate", "stretch", "keep", "fresh"]),
     "image": maybe(st.tuples(COUNT, COUNT)),
     "channels": maybe(COUNT),
     "resize": st.sampled_from([None, "crop", "squash", "letterbox"]),
@@ -90,6 +93,10 @@ FITS = {
     "masked": st.builds(Masked, **MASKED),
     "test": INSIDE,
     "dev": SHARE,
+    "subset": maybe(st.floats(0.001, 1)),
+    "subset_per_class": st.none(),  # a run has one of the three
+    "train_on_val": st.booleans(),
+    "subset_images": st.none(),
     "group": maybe(TEXT),
     "duplicates": st.sampled_from(["auto", "together", "ignore"]),
     "score_every": maybe(COUNT),
@@ -149,6 +156,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "model": ("R50+B/16", "R50+B/16"),
     "options": ("{pool = 'gap'}", {"pool": "gap"}),
     "weights": ("hf:a/b", "hf:a/b"),
+    "load_positions": ("stretch", "stretch"),
     "image": ("[160, 224]", (160, 224)),
     "channels": ("1", 1),
     "resize": ("squash", "squash"),
@@ -172,6 +180,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "schedule.kind": ("rsqrt", "rsqrt"),
     "schedule.warmup": ("0.1", 0.1),
     "schedule.timescale": ("500", 500),
+    "schedule.drops": ("[0.5, 0.75]", (0.5, 0.75)),
     "schedule.cooldown": ("50", 50),
     "clip": ("0", 0),
     "layer_decay": ("0.75", 0.75),
@@ -180,6 +189,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "balance": ("1", 1),
     "priors": ("data", "data"),
     "augment.crop": ("false", None),
+    "augment.precrop": ("448", 448),
     "augment.aspect": ("[1, 1.5]", (1, 1.5)),
     "augment.flip": ("false", False),
     "augment.randaugment": ("[2, 9]", (2, 9)),
@@ -190,6 +200,10 @@ TYPED: dict[str, tuple[str, Any]] = {
     "masked.target": ("pixels", "pixels"),
     "test": ("0.3", 0.3),
     "dev": ("0.1", 0.1),
+    "subset": ("0.01", 0.01),
+    "subset_per_class": ("20", 20),
+    "train_on_val": ("true", True),
+    "subset_images": ("1000", 1000),
     "group": (r"(patient\d+)", r"(patient\d+)"),
     "duplicates": ("ignore", "ignore"),
     "score_every": ("10", 10),
@@ -410,6 +424,11 @@ def test_a_file_overrides_the_recipe_flags_override_the_file_and_set_overrides_a
             "schedule.timescale=5",
             "schedule.timescale would change nothing here: it is for schedule.kind = rsqrt",
             ["fit", "fashion", "--set", "weights=none", "schedule.kind=rsqrt"],
+        ),
+        (
+            "schedule.drops=[0.5]",
+            "schedule.drops would change nothing here: it is for schedule.kind = step",
+            ["fit", "fashion", "--set", "weights=none", "schedule.kind=step"],
         ),
         ("test=0.9", "test would change nothing here: it is for data without a test or val split", ["fit", "PHOTOS"]),
     ],

@@ -93,3 +93,21 @@ def test_bf16_is_compared_with_fp32_seed_by_seed():
         assert one["images"] == 1000
         assert one["predicted_in"]["fp32"]["same_predictions"] == 100
         assert one["predicted_in"]["bf16"]["same_predictions"] > 90
+
+
+@pytest.mark.parametrize("source", ["manifest", "shards"])
+def test_multilabel_goes_through_every_label_of_an_epoch(source: str):
+    result = run_benchmark(
+        "multilabel.py", "--images", "1000", "--classes", "40", "--batch", "8", "--steps", "2", "--source", source
+    )
+    for name, several in (("single-label", False), ("multi-label", True)):
+        one = result[name]
+        assert list(one["steps"]) == ["open", "split", "subset", "order", "batches"]
+        assert (one["images"], one["classes"]) == (1000, 40)
+        assert 800 < one["train"] < 900
+        assert 0.08 < one["subset"] / one["train"] < 0.16  # one image of each class at least
+        seen, present = one["labels_of_an_epoch"]
+        assert 0 <= present - seen <= 7 * 5  # of the last images, which do not fill a batch
+        assert present > 3 * one["train"] if several else present == one["train"]
+        assert one["rows"] == ([8, 40] if several else [8])
+    assert result["dense_mib"] == pytest.approx(1000 * 40 / 2**20)

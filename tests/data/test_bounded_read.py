@@ -141,19 +141,6 @@ def test_a_limit_that_is_not_a_number_is_named(tmp_path: Path, monkeypatch: pyte
         read_image_file(__file__)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/dev/zero")
-def test_a_file_without_a_size_is_read_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("VITKIT_MAX_IMAGE_BYTES", str(2**22))
-    with pytest.raises(TooLarge, match="over the limit"):
-        read_image_file("/dev/zero")
-    image = encode(scene(), "PNG")
-    os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(image,))
-    writer.start()
-    assert read_image_file(tmp_path / "pipe") == image
-    writer.join()
-
-
 @given(content=st.binary(max_size=2000), error=st.integers(-2000, 2000))
 def test_deflate_data_are_decompressed_only_to_the_size_that_was_stated(content: bytes, error: int):
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)

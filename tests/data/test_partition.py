@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitkit.config.schema import Fit
-from vitkit.data.partition import Partition, fingerprint, held_out_test, partition, stratified
+from vitkit.data.partition import Partition, fingerprint, held_out_test, is_held_out, partition, stratified
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split
+from vitkit.data.sparse_labels import SparseLabels
 
 CLASSES = ("cat", "dog", "owl")
 
@@ -27,7 +29,7 @@ class UnreadableStore:
 
 def split(name: str, labels: Any) -> Split:
     array = np.asarray(labels)
-    labels = array.astype(bool if array.ndim == 2 else np.int64)
+    labels = SparseLabels.from_dense(array) if array.ndim == 2 else array.astype(np.int64)
     return Split(
         PackedStrings(f"{name}/{row}.png" for row in range(len(labels))),
         labels,
@@ -279,6 +281,30 @@ def test_a_stratified_split_of_multi_labels_keeps_rare_ones_on_both_sides():
     labels[:, 0] = True
     labels[:10, 1] = True
     labels[:4, 2] = True
-    rest, held_out = stratified(labels, 0.25, 0)
+    rest, held_out = stratified(SparseLabels.from_dense(labels), 0.25, 0)
     assert labels[held_out].sum(axis=0).tolist() == [len(held_out), labels[held_out, 1].sum(), 1]
     assert labels[rest, 2].sum() == 3
+
+
+def dense_fingerprint(source: Data, name: str) -> str:
+    """Return the fingerprint of multi-label data as earlier versions wrote it, over the bytes of the dense table."""
+    images = source.splits[name]
+    texts = [*source.classes, "\0", *images.keys]
+    table = images.labels.dense().tobytes()  # type: ignore[union-attr]
+    return hashlib.sha256(b"".join(text.encode() + b"\0" for text in texts) + table).hexdigest()
+
+
+def test_images_that_an_older_multi_label_run_held_out_are_recovered():
+    source = data(multilabel=True, all=np.random.default_rng(0).random((40, 3)) < 0.5)
+    result = partition(source)
+    assert result.held_out is not None
+    old = {**result.held_out, "fingerprint": dense_fingerprint(source, "all")}
+    recovered = held_out_test(source, old)
+    assert recovered is not None
+    assert set(recovered.splits["test"].keys) == keys(result.test)
+    assert is_held_out(old, source, result.held_out)
+    assert not is_held_out({**old, "seed": 1}, source, result.held_out)
+    other = data(multilabel=True, all=np.random.default_rng(1).random((40, 3)) < 0.5)
+    assert held_out_test(other, old) is None
+    assert not is_held_out(old, other, result.held_out)
+    assert held_out_test(other, result.held_out) is None

@@ -20,6 +20,7 @@ from vitkit.data.random_boxes import random_box, random_boxes
 from vitkit.data.resize import resize
 from vitkit.data.stateless_rng import uniform
 from vitkit.data.transforms import EvalTransform, TrainTransform, round_box
+from vitkit.errors import ConfigError
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 DRAWS = TrainTransform.draw(0, 0, range(1000))
@@ -202,6 +203,25 @@ def test_a_crop_is_the_random_box():
         theirs = np.asarray(piece.resize((40, 24), Image.Resampling.BILINEAR)).astype(int)
         ours = transform(scene(50, 80), draws[0]).permute(1, 2, 0).numpy()
         assert np.abs(ours - theirs).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(20, 30), (300, 200)])
+def test_bits_crop_is_pillows_resize_to_a_square_and_a_crop_from_any_place_of_it(size: tuple[int, int]):
+    pixels = np.random.default_rng(3).integers(0, 256, (*size, 3), np.uint8)
+    transform = TrainTransform(image=(24, 16), precrop=40, flip=False)
+    resized = np.asarray(Image.fromarray(pixels).resize((40, 40), Image.Resampling.BILINEAR)).astype(int)
+    places = {}
+    for draw in np.random.default_rng(4).random((3_000, 5)).tolist():
+        view = transform(pixels, draw)
+        assert view.shape == (3, 24, 16)
+        places[int(draw[3] * 17), int(draw[4] * 25)] = view
+    assert places.keys() == {(top, left) for top in range(17) for left in range(25)}
+    for (top, left), view in places.items():
+        expected = resized[top : top + 24, left : left + 16].transpose(2, 0, 1)
+        assert np.abs(view.numpy().astype(int) - expected).max() <= 1  # of 255: both round to whole grey levels
+    assert transform.describe() == ["resized to 40 x 40, whatever the shape (bilinear, uint8), random crop 24 x 16"]
+    with pytest.raises(ConfigError, match=r"augment.precrop = 40 is smaller than the model's input, 48 x 16 px"):
+        TrainTransform(image=(48, 16), precrop=40)
 
 
 def test_half_of_the_images_are_flipped():

@@ -6,6 +6,7 @@ matter of seconds, and MODELS takes the place of large models where their speed 
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,13 @@ def make_template(root: Path) -> Path:
     write_images(root / "more_photos", 50)
     for name in ("pets", "labelled"):
         shutil.copytree(root / "photos", root / name)
+    for name in ("natural/birds", "specialized/cells"):
+        shutil.copytree(root / "photos", root / "tasks" / name)
     shutil.copytree(root / "more_photos" / "cat", root / "new")
     shutil.copy(root / "photos/cat/0.jpg", root / "cat.jpg")
     shutil.copy(root / "photos/dog/0.jpg", root / "dog.jpg")
     shutil.copy(root / "photos/dog/0.jpg", root / "image.jpg")
+    write_objects(root)
     (root / "settings.toml").write_text("seed = 3\n[augment]\nmixup = 0.1\n")
     (root / "rates.toml").write_text(
         'seeds = 1\n[settings]\ndata = "photos"\nweights = "none"\nmodel = "mu/4"\nimage = 32\nsteps = 2\nbatch = 4\n'
@@ -66,6 +70,19 @@ def make_template(root: Path) -> Path:
     return root
 
 
+def write_objects(root: Path) -> None:
+    """Write images of other classes with a map of them, and numbered ones without classes, with ReaL's file."""
+    for name, source in (("banana", "cat"), ("alarm_clock", "dog")):
+        shutil.copytree(root / "photos" / source, root / "objectnet/images" / name)
+    (root / "mappings").mkdir()
+    names = {"Banana": "banana", "Alarm clock": "analog clock; digital clock"}
+    (root / "mappings/objectnet_to_imagenet_1k.json").write_text(json.dumps(names))
+    (root / "ILSVRC2012_img_val").mkdir()
+    for number in range(1, 4):
+        shutil.copy(root / "photos/cat/0.jpg", root / f"ILSVRC2012_img_val/ILSVRC2012_val_{number:08d}.JPEG")
+    (root / "real.json").write_text("[[1], [], [2, 3]]")
+
+
 def train(data: Path, out: Path, **settings: Any) -> None:
     with open("/dev/null", "w") as output:
         explicit = {**SMALL, **SMALL_MODEL, **NO_WARMUP, **settings, "out": str(out)}
@@ -76,8 +93,17 @@ def smaller(words: list[str]) -> list[str]:
     """Return a command of a verb with settings for a test of seconds; everything else of it stays."""
     verb, *rest = words
     if verb == "bench":
-        rest = replace_option([MODELS.get(word, word) for word in rest], "image", 32)
-        return [verb, *replace_option(rest, "batch", 2)]
+        rest = [MODELS.get(word, word) for word in rest]
+        while "--image" in rest:
+            rest = replace_option(rest, "image", None)
+        rest += ["--image", "32"]
+        return [verb, *(rest if "--largest-batch" in rest else replace_option(rest, "batch", 2))]
+    if verb == "paper" and "vtab" in rest:
+        trains = "linear" not in rest
+        settings = {name: value for name, value in SMALL.items() if trains or name in ("device", "workers")}
+        for name, value in settings.items():
+            rest = replace_option(rest, name, value)
+        return [verb, *rest]
     if verb not in ("fit", "pretrain"):
         return words
     settings = SMALL if "--weights" in rest else {**SMALL, **SMALL_MODEL}

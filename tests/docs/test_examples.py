@@ -24,6 +24,7 @@ from tests.docs.stand_ins import NO_WARMUP, SMALL, SMALL_MODEL, make_template, p
 from vitkit.cli.main import main, verb_function
 from vitkit.config import toml
 from vitkit.grid.grid_file import parse_grid
+from vitkit.paper.vtab_tasks import find_tasks
 
 # Commands that no test of this module runs, by how they begin; those of vitkit are still parsed by its own parser.
 NOT_RUN = {
@@ -190,14 +191,18 @@ def test_blocks_have_a_language_that_is_tested_or_show_output():
             )
 
 
-def test_the_settings_in_toml_are_those_of_a_run_or_a_comparison():
+def test_the_settings_in_toml_are_those_of_a_run_a_comparison_or_vtab(sandbox: Path):
     for block in examples.all_blocks():
-        if block.language == "toml":
-            tables = tomllib.loads(block.text)
-            if "settings" in tables:
-                parse_grid(tables, Path(block.page))
-            else:
-                toml.check(tables)
+        if block.language != "toml":
+            continue
+        tables = tomllib.loads(block.text)
+        if block.page == "vtab.md":
+            (sandbox / "tasks/vtab.toml").write_text(block.text)
+            assert {task.name for task in find_tasks(sandbox / "tasks")} >= tables.keys()
+        elif "settings" in tables:
+            parse_grid(tables, Path(block.page))
+        else:
+            toml.check(tables)
 
 
 def train_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tests.evaluate.small_model import as_input, small_model, some_fashion
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
@@ -92,7 +93,7 @@ def test_a_file_with_the_old_key_pictures_is_read(fixtures: Path):
     expected = json.loads(text.replace('"pictures":', '"images":'))
     for row in expected["per_class"]:
         row["threshold"] = None  # of multi-label models, since
-    expected |= {"inputs": [], "leaked": None}  # which were not recorded
+    expected |= {"inputs": [], "leaked": None, "mapped": None}  # which were not recorded
     assert json.loads(evaluation.to_json()) == expected
     assert Evaluation.from_json(evaluation.to_json()) == evaluation
 
@@ -287,9 +288,8 @@ def with_several_labels(data: Data) -> tuple[Data, np.ndarray]:
     table[np.arange(len(split)), split.labels] = True
     table[:, 10] = table[:, data.classes.index("coat")] | table[:, data.classes.index("pullover")]
     table[::10] = False
-    return replace(
-        data, classes=(*data.classes, "warm"), multilabel=True, splits={"test": replace(split, labels=table)}
-    ), table
+    several = replace(split, labels=SparseLabels.from_dense(table))
+    return replace(data, classes=(*data.classes, "warm"), multilabel=True, splits={"test": several}), table
 
 
 def test_several_labels_are_scored_by_average_precision():

@@ -21,6 +21,7 @@ from vitkit.data.partition import fingerprint, partition, stratified
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.fashion import CLASSES
 from vitkit.data.sources.open import open_data
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.evaluate.evaluation import ClassScore, Evaluation
 from vitkit.evaluate.printing import print_evaluation, weakest_classes
 from vitkit.run_folder import RunFolder
@@ -91,7 +92,7 @@ def test_multilabel_scores_and_skipped_images_are_printed(capsys: pytest.Capture
 
     data = some_fashion(20)
     split = data.splits["test"]
-    table = split.labels[:, None] == np.arange(10)
+    table = SparseLabels.from_indices(split.labels, 10)
     evaluation = evaluate_model(
         small_model(), replace(data, splits={"test": replace(split, labels=table)}, multilabel=True)
     )

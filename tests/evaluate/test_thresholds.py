@@ -19,6 +19,7 @@ from vitkit.cli.main import main
 from vitkit.config.resolve import resolve
 from vitkit.data.partition import partition
 from vitkit.data.sources.open import open_data
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.evaluate.thresholds import MIN_POSITIVES, best_threshold, choose_thresholds
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.rows import csv_lines, write_rows
@@ -38,7 +39,7 @@ def test_the_threshold_has_the_best_f1_of_scikit_learns_curve(rows: list[tuple[f
     probabilities, positive = np.array([p for p, _ in rows]), np.array([y for _, y in rows])
     precision, recall, _ = precision_recall_curve(positive, probabilities)
     best = max(2 * p * r / (p + r) for p, r in zip(precision[:-1], recall[:-1], strict=True) if p + r)
-    threshold = best_threshold(probabilities, positive)
+    threshold = best_threshold(probabilities, np.flatnonzero(positive))
     assert 0 <= threshold <= 1
     assert f1_score(positive, probabilities >= threshold) == pytest.approx(best)
 
@@ -47,7 +48,7 @@ def test_calibrated_probabilities_have_their_threshold_at_half_the_best_f1():
     """The theorem of Lipton et al. (2014), for scores whose probabilities are exact."""
     probabilities = np.repeat(np.linspace(0.005, 0.995, 100), 2000)
     positive = np.concatenate([np.arange(2000) < round(2000 * p) for p in np.linspace(0.005, 0.995, 100)])
-    threshold = best_threshold(probabilities, positive)
+    threshold = best_threshold(probabilities, np.flatnonzero(positive))
     assert threshold == pytest.approx(f1_score(positive, probabilities >= threshold) / 2, abs=0.01)
 
 
@@ -55,12 +56,12 @@ def test_rare_labels_share_a_threshold_and_too_few_positives_leave_one_half():
     random = np.random.default_rng(0)
     labels = np.stack([np.arange(100) < 40, np.arange(100) < MIN_POSITIVES - 1], axis=1)
     probabilities = np.clip(0.3 * labels + 0.4 * random.random((100, 2)), 0, 1)
-    chosen = choose_thresholds(probabilities, labels)
+    chosen = choose_thresholds(probabilities, SparseLabels.from_dense(labels))
     assert chosen.own == 1
-    assert chosen.values[0] == best_threshold(probabilities[:, 0], labels[:, 0])
-    assert chosen.values[1] == chosen.shared == best_threshold(probabilities.ravel(), labels.ravel())
+    assert chosen.values[0] == best_threshold(probabilities[:, 0], np.flatnonzero(labels[:, 0]))
+    assert chosen.values[1] == chosen.shared == best_threshold(probabilities.ravel(), np.flatnonzero(labels))
     assert f"{chosen.shared:.2f} for 1 class with fewer than 10 images" in str(chosen)
-    nothing = choose_thresholds(probabilities[:3], labels[:3, ::-1] & False)
+    nothing = choose_thresholds(probabilities[:3], SparseLabels.from_dense(labels[:3, ::-1] & False))
     assert nothing.values == (0.5, 0.5)
 
 

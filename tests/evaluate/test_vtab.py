@@ -15,9 +15,10 @@ from tests.evaluate.small_model import small_model
 from vitkit.compute.features import FeatureExtractor, Features
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.training_images import draw_images
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
-from vitkit.evaluate.vtab import draw_examples, vtab
+from vitkit.evaluate.vtab import vtab
 
 
 def raw(split: Split) -> Features:
@@ -43,7 +44,7 @@ def test_a_task_is_fitted_on_1000_and_equals_scikit_learn():
     result = vtab(raw, [data])
     (task,) = result.tasks
     assert (task.data, task.classes, task.fitted, task.images) == ("fashion", 10, 1000, 250)
-    train, test = raw(draw_examples(data.splits["train"])), raw(data.splits["test"])
+    train, test = raw(draw_images(data.splits["train"], 1000)), raw(data.splits["test"])
     scale = StandardScaler().fit(train.values.astype(float))
     theirs = LogisticRegression(C=1 / (1000 * task.l2), max_iter=5000, tol=1e-8)
     theirs.fit(scale.transform(train.values.astype(float)), train.labels)
@@ -67,7 +68,7 @@ def test_settings_are_chosen_on_200_after_fitting_800_and_no_test_image_is_used(
     ((fit, dev),) = fitted
     assert (len(fit), len(dev)) == (800, 200)
     assert not fit & dev
-    assert fit | dev == set(draw_examples(data.splits["train"]).keys) <= set(data.splits["train"].keys)
+    assert fit | dev == set(draw_images(data.splits["train"], 1000).keys) <= set(data.splits["train"].keys)
 
 
 def test_every_task_has_the_same_weight_and_few_images_are_all_used(tmp_path: Path):
@@ -82,9 +83,9 @@ def test_every_task_has_the_same_weight_and_few_images_are_all_used(tmp_path: Pa
 
 def test_draws_depend_on_the_seed_alone():
     split = open_data("fashion").splits["train"]
-    assert list(draw_examples(split, 1).keys) == list(draw_examples(split, 1).keys)
-    assert set(draw_examples(split, 1).keys) != set(draw_examples(split, 2).keys)
-    assert len(set(draw_examples(split).keys)) == 1000
+    assert list(draw_images(split, 1000, 1).keys) == list(draw_images(split, 1000, 1).keys)
+    assert set(draw_images(split, 1000, 1).keys) != set(draw_images(split, 1000, 2).keys)
+    assert len(set(draw_images(split, 1000).keys)) == 1000
 
 
 def test_no_dataset_and_multilabel_data_are_errors():

@@ -29,10 +29,11 @@ from vitkit.model.encoder import Block
 from vitkit.model.variants import configure
 from vitkit.train import checkpoint
 from vitkit.train.distributed import Processes, parallelize
+from vitkit.train.ema import EMA
 from vitkit.train.fused_adamw import FusedAdamW, can_fuse
 from vitkit.train.mixed_precision import Bf16Copies
 from vitkit.train.objectives.labels import Labels
-from vitkit.train.optimizer import build_optimizer
+from vitkit.train.optimizer import build_optimizer, set_lr
 from vitkit.train.step import Step
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -358,6 +359,26 @@ def test_fused_adamw_equals_torchs_own_before_and_after_a_checkpoint(
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():
         assert_close(value, found[1][name], atol=1e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_average_follows_the_master_weights_of_fused_adamw(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vitkit.kernels.adam_triton.CHUNK", 1024)  # the interpreter is slow, and tensors are small
+    config, decay = Fit(optimizer=AdamW(), clip=0.3), 0.9
+    objective = _small_objective()
+    optimizer = build_optimizer(objective, config, fused=DEVICE == "cuda")
+    one = Processes(torch.device(DEVICE))
+    step, ema = Step(parallelize(objective, "none", one, "bf16"), optimizer, clip=0.3), EMA(objective, decay)
+    assert step.fused_adamw is not None
+    batch = torch.rand(4, 3, 8, 8, device=DEVICE), torch.eye(5, device=DEVICE)[:4]
+    average, total = dict.fromkeys(ema.state(), torch.zeros((), device=DEVICE)), 0.0
+    for _ in range(4):
+        set_lr(optimizer, 0.01)
+        step(iter([batch]))
+        ema.update()
+        average = {name: decay * average[name] + 0.1 * value for name, value in objective.named_parameters()}
+        total = decay * total + 0.1
+    for name, value in ema.state().items():
+        assert_close(value, average[name].detach() / total, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(5, 48), (9, 192), (1, 16)])

@@ -28,6 +28,8 @@ KINDS = {
     "relative shared, gap": ("mu/8", {"image": 32, "positions": "relative", "inject": "shared", "pool": "gap"}),
     "sincos": ("mu/8", {"image": (16, 40), "positions": "sincos"}),
     "sincos shared": ("mu/8", {"image": (16, 40), "positions": "sincos", "inject": "shared"}),
+    "sincos1d": ("mu/8", {"image": (16, 40), "positions": "sincos1d"}),
+    "sincos1d shared, gap": ("mu/8", {"image": 32, "positions": "sincos1d", "inject": "shared", "pool": "gap"}),
     "post-norm": ("mu/8", {"image": 32, "norm": "post"}),
     "axial": ("mu/8", {"image": (16, 40), "axial": True, "pool": "gap"}),
     "exact GELU": ("mu/8", {"image": 32, "gelu": "exact"}),

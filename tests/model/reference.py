@@ -20,7 +20,7 @@ def forward(state: dict[str, Tensor], config, image: Tensor) -> Tensor:
     if config.class_token:
         x = torch.cat([state["class_token"], x])
     for layer in range(config.depth):
-        if config.positions in ("1d", "2d", "sincos") and (layer == 0 or config.inject != "stem"):
+        if config.positions in ("1d", "2d", "sincos", "sincos1d") and (layer == 0 or config.inject != "stem"):
             x = x + table(state, config, layer if config.inject == "every" else 0, h, w)
         x = block(state, config, layer, x)
     if config.norm == "pre" and config.pool != "gap-norm":

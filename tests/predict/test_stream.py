@@ -390,7 +390,7 @@ def test_output_that_cannot_be_written_is_no_traceback():
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr == "vitkit cost: the output cannot be written: No space left on device.\n"
+    assert done.stderr == "vitkit cost: standard output cannot be written: No space left on device.\n"
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores

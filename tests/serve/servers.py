@@ -142,9 +142,17 @@ class ServerProcess:
         self.process.communicate()
 
 
-def connect(address: str) -> socket.socket:
+def connect(address: str, source: str = "") -> socket.socket:
+    """Connect to a server, as the client `source`: on Linux, every address that begins with 127 is this machine's."""
     host, port = address.removeprefix("http://").rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=TIMEOUT)
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT, source_address=(source, 0))
+
+
+def exchange(address: str, request: bytes, source: str = "") -> bytes:
+    """Send a request whose connection the server closes, and return the response."""
+    with connect(address, source) as connection:
+        connection.sendall(request)
+        return read_all(connection)
 
 
 def read_all(connection: socket.socket) -> bytes:

@@ -9,7 +9,7 @@ from tests.serve.asgi_client import JPEG_IMAGE, run_requests, send
 from tests.serve.servers import image_form, make_pool
 
 
-def test_the_api_requires_the_key_and_the_other_routes_do_not():
+def test_the_api_and_the_metrics_require_the_key_and_the_other_routes_do_not():
     async def requests(http: httpx.AsyncClient) -> list[int]:
         credentials = [
             {},
@@ -25,11 +25,12 @@ def test_the_api_requires_the_key_and_the_other_routes_do_not():
             (await http.post("/v1/predict", files=image_form(JPEG_IMAGE), headers=headers)).status_code
             for headers in credentials
         ]
-        public = [(await http.get(path)).status_code for path in ("/healthz", "/readyz", "/metrics", "/")]
-        protected = [(await http.get("/v1/models")).status_code, (await http.get("/v1/nothing")).status_code]
-        return [*codes, *public, *protected]
+        public = [(await http.get(path)).status_code for path in ("/healthz", "/readyz", "/openapi.json", "/")]
+        protected = [(await http.get(path)).status_code for path in ("/v1/models", "/v1/nothing", "/metrics")]
+        scraped = (await http.get("/metrics", headers={"authorization": "Bearer right-key"})).status_code
+        return [*codes, *public, *protected, scraped]
 
-    assert run_requests(make_pool(), requests, key="right-key") == [401] * 5 + [200] * 3 + [200] * 4 + [401] * 2
+    assert run_requests(make_pool(), requests, key="right-key") == [401] * 5 + [200] * 3 + [200] * 4 + [401] * 3 + [200]
 
 
 def test_a_host_name_outside_the_allow_list_is_rejected():

@@ -203,7 +203,15 @@ def test_a_request_can_name_a_model_and_the_first_is_the_default():
     assert [
         (model["name"], model["variant"], model["image"], len(model["classes"])) for model in listed.json()["models"]
     ] == [("one", "mu/8", [32, 32], 10), ("two", "mu/8", [32, 32], 10)]
-    assert listed.json()["limits"] == {"body_bytes": 32_000_000, "pixels": 50_000_000, "images": 64, "seconds": TIMEOUT}
+    assert listed.json()["limits"] == {
+        "body_bytes": 32_000_000,
+        "pixels": 50_000_000,
+        "request_pixels": 500_000_000,
+        "images": 64,
+        "seconds": TIMEOUT,
+        "decode_seconds": 10,
+        "client_seconds": 30,
+    }
     for response, name in zip(answers, ("one", "one", "two"), strict=False):
         assert response.json()["model"] == name
         answer = classifiers[name](JPEG_IMAGE).top(1)[0]
@@ -289,7 +297,7 @@ def test_the_file_name_comes_back_as_one_line_of_text(name: str):
     disposition = f'Content-Disposition: form-data; name="images"; filename="{quoted}"'
     body = b"--b\r\n" + disposition.encode() + b"\r\n\r\nx\r\n--b--\r\n"
     try:
-        (upload,) = parse_images("multipart/form-data; boundary=b", bytearray(body), PATIENT).uploads
+        (upload,) = parse_images("multipart/form-data; boundary=b", [body], PATIENT).uploads
     except RequestError:  # control characters are no header
         assert not name.isprintable()
         return

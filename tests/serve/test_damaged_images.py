@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import numpy as np
@@ -27,7 +30,9 @@ from vitkit.data.decode import decode
 from vitkit.data.fingerprint import thumbnail
 from vitkit.data.image_info import read_image_info
 from vitkit.errors import DecodeError
+from vitkit.serve.decode_task import DecodedImage, DecodeTask
 from vitkit.serve.image_formats import decode_upload
+from vitkit.serve.model_pool import ModelPool
 
 ROOT = Path(__file__).parents[2]
 FUZZER = runpy.run_path(str(ROOT / "benchmarks" / "fuzz_decoders.py"))
@@ -46,8 +51,14 @@ def classifier() -> vitkit.Classifier:
 
 
 @pytest.fixture(scope="module")
-def address(classifier: vitkit.Classifier) -> Iterator[str]:
-    with make_pool(small=classifier) as pool, running_server(pool) as (address, _, _):
+def pool(classifier: vitkit.Classifier) -> Iterator[ModelPool]:
+    with make_pool(small=classifier) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def address(pool: ModelPool) -> Iterator[str]:
+    with running_server(pool) as (address, _, _):
         yield address
 
 
@@ -83,12 +94,9 @@ class Surprise(Exception):
     """An exception that no decoder documents."""
 
 
-@pytest.mark.parametrize(
-    "error", [Surprise("no such thing"), MemoryError(), RecursionError(), AssertionError(), SystemError()]
-)
-def test_whatever_a_decoder_raises_the_image_beside_it_is_answered(
-    error: Exception, address: str, classifier: vitkit.Classifier, monkeypatch: pytest.MonkeyPatch
-):
+@contextmanager
+def raising(error: Exception) -> Iterator[None]:
+    """Have Pillow raise the error for every image but one."""
     opened = Image.open
 
     def open_or_raise(file: Any, *args: Any, **options: Any) -> Image.Image:
@@ -96,13 +104,34 @@ def test_whatever_a_decoder_raises_the_image_beside_it_is_answered(
             raise error
         return opened(file, *args, **options)
 
-    monkeypatch.setattr(Image, "open", open_or_raise)
-    tiff = make_image(3, kind="TIFF")
+    with mock.patch.object(Image, "open", open_or_raise):
+        yield
+
+
+@dataclass(frozen=True)
+class RaisingTask(DecodeTask):
+    error: Exception | None = None
+
+    def __call__(self, content: bytes) -> DecodedImage:
+        assert self.error is not None
+        with raising(self.error):  # in the decode process
+            return super().__call__(content)
+
+
+@pytest.mark.parametrize(
+    "error", [Surprise("no such thing"), MemoryError(), RecursionError(), AssertionError(), SystemError()]
+)
+def test_whatever_a_decoder_raises_the_image_beside_it_is_answered(
+    error: Exception, pool: ModelPool, address: str, classifier: vitkit.Classifier, monkeypatch: pytest.MonkeyPatch
+):
+    worker, tiff = pool.worker(None), make_image(3, kind="TIFF")
+    monkeypatch.setattr(worker, "decode_task", RaisingTask(**vars(worker.decode_task), error=error))
     good, bad = ask(address, [GOOD, tiff])
     assert good["error"] is None
-    assert bad["error"] == classifier(tiff).error
-    assert read_image_info(tiff, 3).error == bad["error"]
-    thumbnail(tiff)  # tifffile may read what Pillow does not
+    with raising(error):
+        assert bad["error"] == classifier(tiff).error
+        assert read_image_info(tiff, 3).error == bad["error"]
+        thumbnail(tiff)  # tifffile may read what Pillow does not
 
 
 def test_answers_for_damaged_images_are_those_of_the_command_line(address: str, classifier: vitkit.Classifier):

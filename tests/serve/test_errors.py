@@ -135,6 +135,7 @@ def test_openapi_describes_the_request_bodies_and_every_error():
             "413",
             "415",
             "422",
+            "429",
             "500",
             "503",
             "504",

@@ -160,10 +160,10 @@ def test_connections_over_the_limit_get_a_503_with_retry_after():
         running_server(pool) as (address, _, server),
         contextlib.ExitStack() as connections,
     ):
-        for _ in range(3):
-            connections.enter_context(connect(address))
+        for client in range(2, 5):
+            connections.enter_context(connect(address, f"127.0.0.{client}"))
         wait_for(lambda: len(server.server_state.connections) == 3)
-        response = read_all(connections.enter_context(connect(address)))
+        response = read_all(connections.enter_context(connect(address, "127.0.0.5")))
     assert response.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 1" in response
 

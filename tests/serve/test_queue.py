@@ -12,7 +12,7 @@ from tests.serve.servers import PATIENT, image_form, make_image, make_pool
 
 
 def test_a_full_queue_rejects_requests_at_once_and_loses_none():
-    pool, gate, _ = gated_pool(replace(PATIENT, queue=4, images=2), batch=1)
+    pool, gate, _ = gated_pool(replace(PATIENT, queue=7, images=2), batch=1)  # of which one client may hold 4
 
     async def requests(http: httpx.AsyncClient) -> tuple[list[httpx.Response], list[httpx.Response], int]:
         accepted = [asyncio.create_task(http.post("/v1/predict", files=image_form(make_image(i)))) for i in range(4)]

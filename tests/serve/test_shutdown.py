@@ -35,7 +35,7 @@ from tests.serve.servers import make_pool
 from vitkit.serve import http_server
 http_server.THREAD_EXIT_SECONDS = 0.3
 with make_pool() as pool:
-    pool.decode_executor.submit(time.sleep, 3600)
+    pool.thread_executor.submit(time.sleep, 3600)
     with http_server.exit_deadline(all_answered=sys.argv[1] == "answered"):
         pool.shutdown()
 """

@@ -86,7 +86,10 @@ def test_the_start_prints_the_models_and_warns_if_other_machines_can_reach_it(
     assert "model     second: mu/8" in output
     assert "computes  exact: float32 on cpu" in output
     assert "micro-batches of up to 3 images" in output
-    assert "32 MB, 64 images, 30 s per request; 50 megapixels per image; 256 images in the queue" in output
+    assert (
+        "32 MB, 64 images, 30 s per request; 50 megapixels per image, 500 per request; 256 images in the queue"
+        in output
+    )
     assert "serving   http://0.0.0.0:" in output
     assert "bound to 0.0.0.0 without a key" in errors
 

@@ -249,7 +249,7 @@ def test_the_tolerance_of_weights_sees_a_wrong_step():
                 assert_weights_close(moved, theirs, optimizer, rounding=rounding, steps=STEPS)
 
 
-@pytest.mark.parametrize("target", ["colour", "pixels"])
+@pytest.mark.parametrize("target", ["colour", "4x4", "pixels"])
 @needs_gpu
 def test_every_replay_masks_other_patches(target: Any):
     results = []

@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import vitkit
 from tests.evaluate.small_model import small_model
@@ -25,13 +26,15 @@ from tests.evaluate.test_linear import blobs
 from tests.train.runs import Command, error_of, resume
 from vitkit.cli.main import main
 from vitkit.compute.features import FeatureExtractor
-from vitkit.config.recipes import medium_transfer, pets_transfer
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
+from vitkit.config.size_recipes import medium_transfer
+from vitkit.config.transfer_recipes import pets_transfer
 from vitkit.data.sources.open import open_data
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.errors import ConfigError
 from vitkit.train.head import decide_start, fit_head
-from vitkit.train.logistic_regression import fit_logistic_regression
+from vitkit.train.logistic_regression import fit_logistic_regression, positive_cells, sum_of_sigmoid_losses
 from vitkit.train.objectives.labels import class_weights
 
 
@@ -88,7 +91,8 @@ def test_class_weights_equal_scikit_learns():
 def test_several_labels_are_one_regression_each():
     values, labels = blobs(300, 1)
     targets = np.stack([labels == 0, (labels == 0) | (labels == 1)], axis=1).astype(np.float32)
-    ours = fit_logistic_regression(values, targets, 0.01).logits(values).sigmoid().numpy()
+    sparse = SparseLabels.from_dense(targets)
+    ours = fit_logistic_regression(values, sparse, 0.01).logits(values).sigmoid().numpy()
     scale = StandardScaler().fit(values.astype(float))
     for column in range(2):
         theirs = LogisticRegression(C=1 / (len(values) * 0.01), tol=1e-10, max_iter=10_000).fit(
@@ -96,6 +100,25 @@ def test_several_labels_are_one_regression_each():
         )
         expected = theirs.predict_proba(scale.transform(values.astype(float)))[:, 1]
         np.testing.assert_allclose(ours[:, column], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_sum_of_sigmoid_losses_equals_torchs_over_dense_targets(seed: int, weighted: bool):
+    random = np.random.default_rng(seed)
+    table = random.random((7, 5)) < 0.3
+    logits = torch.from_numpy(random.normal(size=table.shape) * random.choice([1, 100])).requires_grad_()
+    weights = torch.from_numpy(random.random(5) + 0.1) if weighted else None
+    positive = torch.from_numpy(positive_cells(SparseLabels.from_dense(table), np.arange(5)))
+    ours = sum_of_sigmoid_losses(logits, positive, weights)
+    theirs = binary_cross_entropy_with_logits(
+        logits, torch.from_numpy(table).double(), pos_weight=weights, reduction="sum"
+    )
+    # differences of sums that cancel: a few roundings of the largest logit
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-11)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (ours, theirs)), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_the_l2_with_the_lowest_loss_on_held_out_images_is_taken():

@@ -156,7 +156,7 @@ def test_dropout_stochastic_depth_and_a_larger_image_keep_googles_logits(labelle
     torch.testing.assert_close(model.encoder.positions[0].table, theirs["pos_up"][0], atol=1e-5, rtol=0)
     assert not torch.equal(model(theirs["image_up"]), model(theirs["image_up"]))  # in training mode, both are active
     torch.testing.assert_close(model.eval()(theirs["image_up"]), theirs["logits_up"], atol=1e-5, rtol=0)
-    assert "positions 4 x 4 → 6 x 6" in description
+    assert "positions interpolated in 2-D (4 x 4 → 6 x 6)" in description
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -278,7 +278,7 @@ def test_public_weights_are_downloaded_from_the_hub(photos: Path):
         result = fit(folder, "--model", "R+Ti/16", "--steps", "1", "--batch", "2", "--lr", "1e-30", HF_ENDPOINT=address)
     assert result.returncode == 0, result.stderr
     assert "R+Ti/16 at 64 px" in result.stdout
-    assert f"weights hf:{repository}; positions kept (2 x 2), head 5 → 2 classes" in result.stdout
+    assert f"weights hf:{repository}; positions kept (2 x 2), linear head 5 → 2 classes" in result.stdout
     trained = vitkit.load(folder / "runs" / "photos-R+Ti-16")
     public = vitkit.load(folder / "served" / repository)
     images = images_for(public)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.kernels.fuse import fuse
+from vitkit.run_folder import RunFolder
 from vitkit.train import prefetch, trainer
 from vitkit.train.prefetch import micro_batch_seed
 
@@ -125,7 +127,7 @@ def plain_loop(
         optimizer.step()
         optimizer.zero_grad()
         for name, parameter in model.named_parameters():
-            shadow[name].lerp_(parameter.detach(), 1 - min(average, (1 + step) / (10 + step)))
+            shadow[name].lerp_(parameter.detach(), (1 - average) / (1 - average ** (len(step_losses) + 1)))
         step_losses.append(torch.stack([term.detach() for term in terms]).mean().item())
     return PlainResult(step_losses, model.state_dict(), shadow)
 
@@ -193,7 +195,7 @@ def test_frozen_weights_stay_bit_for_bit(tmp_path: Path):
 # Early stopping
 
 
-def fake_scores(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
+def fake_scores(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
     remaining = iter(scores)
     monkeypatch.setattr(
         trainer,
@@ -211,6 +213,38 @@ def test_early_stopping_keeps_the_best_step(average: float, monkeypatch: pytest.
     data = replace(FASHION, splits={"train": trainer.partition(FASHION, **config.partition).train})
     expected = plain_loop(torch.optim.AdamW, decay=0.1, data=data, steps=6, average=average)
     assert same_tensors(weights(run), expected.average if average else expected.weights)
+
+
+@pytest.mark.parametrize("damaged", ["shard", "record", "gone"])
+def test_a_damaged_best_checkpoint_is_told_and_the_last_step_is_kept(
+    damaged: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    checkpoints = tmp_path / "run/checkpoints"
+
+    def scores() -> Iterator[float]:
+        yield from (0.1, 0.4, 0.3)
+        best = checkpoints / "step-00000006"
+        if damaged == "gone":
+            shutil.rmtree(best)
+        else:
+            (path,) = best.glob("*.safetensors" if damaged == "shard" else "record.json")
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+        yield 0.3
+
+    fake_scores(monkeypatch, scores())
+    told: list[tuple[str, str]] = []
+    config = full_config(tmp_path / "run", patience=2, dev=0.1, score_every=3, save_every=2)
+    run = train_run(config, print_line=lambda label, text: told.append((label, text)))
+    (warning,) = [text for label, text in told if label == "warning"]
+    assert f"{checkpoints / 'step-00000006'}, the checkpoint with the best score, is damaged" in warning
+    assert "the weights of the last step, 12, are kept instead" in warning
+    record = RunFolder(run).record()
+    assert (record["kept_step"], record["lost_best"]) == (12, warning)
+    data = replace(FASHION, splits={"train": trainer.partition(FASHION, **config.partition).train})
+    expected = plain_loop(torch.optim.AdamW, decay=0.1, data=data, steps=12, average=0.0)
+    assert same_tensors(weights(run), expected.weights)
 
 
 def test_a_run_that_improves_until_the_end_is_not_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
 import vitkit
 from tests.model.kinds import KINDS, make
-from vitkit.config.schema import Adam, Fit, Masked
+from vitkit.config.schema import Adam, AdamW, Fit, Masked
+from vitkit.data.decode import decode
+from vitkit.data.resize import resize
+from vitkit.data.sources.open import open_data
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.train.mixed_precision import MixedPrecision
@@ -21,6 +29,7 @@ from vitkit.train.objectives.masked_patch import MaskedPatch, colour_classes, co
 from vitkit.train.optimizer import build_optimizer
 
 PATCHED = [kind for kind in KINDS if kind != "ResNet"]
+TARGETS = ["colour", "4x4", "pixels"]
 MASK = torch.full((1, 4), -1.0)
 
 grids = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -39,27 +48,55 @@ def numbered(images: int, patches: int) -> Tensor:
 # Targets
 
 
-@given(grid=grids, side=st.integers(1, 5), channels=st.integers(1, 4), seed=seeds)
-def test_colours_are_those_of_a_plain_loop(grid: tuple[int, int], side: int, channels: int, seed: int):
-    h, w = grid
-    pixels = torch.rand(2, channels, h * side, w * side, generator=torch.Generator().manual_seed(seed))
-    means = mean_colours(pixels, grid)
-    classes = colour_classes(means)
+def colours_of_b_1_2(image: NDArray[np.float32], patch: int, cells: int) -> NDArray[np.int64]:
+    """Return the targets of B.1.2 in NumPy: the "3-bit mean color" of each patch, one of "512 colors in total".
+
+    With `cells` = 4, they are those of "a 4 x 4 downsized version of the 16 x 16 patch with 3bit colors".
+    """
+    height, width, channels = image.shape
+    rows, columns, side = height // patch, width // patch, patch // cells
+    targets = np.zeros((rows * columns, cells * cells), np.int64)
+    for row, column, down, right in itertools.product(range(rows), range(columns), range(cells), range(cells)):
+        top, left = row * patch + down * side, column * patch + right * side
+        mean = image[top : top + side, left : left + side].astype(np.float64).mean(axis=(0, 1))
+        bits = np.minimum((256 * mean).astype(np.int64), 255) >> 5  # the three upper bits of eight
+        targets[row * columns + column, down * cells + right] = sum(
+            int(level) << 3 * (channels - 1 - channel) for channel, level in enumerate(bits)
+        )
+    return targets
+
+
+@given(grid=grids, side=st.integers(1, 3), cells=st.sampled_from([1, 4]), channels=st.integers(1, 4), seed=seeds)
+def test_colours_are_those_of_the_sentences_of_the_appendix(
+    grid: tuple[int, int], side: int, cells: int, channels: int, seed: int
+):
+    patch = side * cells
+    draws = np.random.default_rng(seed)
+    # values in the middle between bounds of colours, so that no rounding of a mean moves it over one
+    levels = draws.integers(0, 8, (2, channels, grid[0] * cells, grid[1] * cells))
+    pixels = (levels.repeat(side, axis=2).repeat(side, axis=3) + 0.5) / 8 + draws.choice([-0.03, 0.03], (1, 1, 1, 1))
+    pixels = pixels.astype(np.float32)
+    ours = colour_classes(mean_colours(torch.from_numpy(pixels), grid, cells))
     for image in range(2):
-        for row in range(h):
-            for column in range(w):
-                code, patch = 0, row * w + column
-                for channel in range(channels):
-                    values = [
-                        pixels[image, channel, row * side + y, column * side + x].item()
-                        for y in range(side)
-                        for x in range(side)
-                    ]
-                    mean = sum(values) / len(values)
-                    ours = means[image, patch, channel].item()
-                    assert ours == pytest.approx(mean, abs=1e-6)
-                    code = 8 * code + min(math.floor(8 * ours), 7)
-                assert classes[image, patch] == code
+        assert np.array_equal(ours[image].numpy(), colours_of_b_1_2(pixels[image].transpose(1, 2, 0), patch, cells))
+
+
+@given(grid=grids, side=st.integers(1, 4), cells=st.sampled_from([1, 4]), seed=seeds)
+def test_cells_average_all_of_their_pixels(grid: tuple[int, int], side: int, cells: int, seed: int):
+    h, w = grid
+    pixels = np.random.default_rng(seed).random((2, 3, h * cells * side, w * cells * side), np.float32)
+    ours = mean_colours(torch.from_numpy(pixels), grid, cells)
+    theirs = pixels.reshape(2, 3, h, cells, side, w, cells, side).mean(axis=(4, 7), dtype=np.float64)
+    assert ours.shape == (2, h * w, cells**2, 3)
+    np.testing.assert_allclose(ours, theirs.transpose(0, 2, 4, 3, 5, 1).reshape(ours.shape), atol=1e-6)
+
+
+def test_the_cells_of_a_patch_of_14_pixels_overlap_inside_it_only():
+    pixels = torch.zeros(1, 3, 28, 28)
+    pixels[..., 14:, 14:] = 1.0
+    means = mean_colours(pixels, (2, 2), 4)
+    assert means[0, :3].max() == 0
+    assert means[0, 3].min() == 1
 
 
 @pytest.mark.parametrize(
@@ -73,9 +110,10 @@ def test_colours_are_those_of_a_plain_loop(grid: tuple[int, int], side: int, cha
         ((0.5, 0.25, 0.875), 4 * 64 + 2 * 8 + 7),
     ],
 )
-def test_a_plain_patch_has_the_class_of_its_colour(colour: tuple[float, ...], expected: int):
-    pixels = torch.tensor(colour).view(1, 3, 1, 1).expand(1, 3, 14, 28)
-    assert colour_classes(mean_colours(pixels, (1, 2))).tolist() == [[expected, expected]]
+@pytest.mark.parametrize("cells", [1, 4])
+def test_a_plain_patch_has_the_class_of_its_colour(colour: tuple[float, ...], expected: int, cells: int):
+    pixels = torch.tensor(colour).view(1, 3, 1, 1).expand(1, 3, 16, 32)
+    assert colour_classes(mean_colours(pixels, (1, 2), cells)).tolist() == [[[expected] * cells**2] * 2]
 
 
 # Corruption
@@ -161,7 +199,7 @@ def random_guesses(objective: MaskedPatch) -> MaskedPatch:
 @pytest.mark.parametrize(
     "kind", ["token", "gap", "gap-norm with class token", "non-square, one channel", "2d", "root hybrid"]
 )
-@pytest.mark.parametrize("target", ["colour", "pixels"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str):
     model = make(kind)
     objective = random_guesses(MaskedPatch(model, Masked(target=target)))
@@ -181,18 +219,20 @@ def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str):
             patch_pixels = pixels[image, :, top : top + side, left : left + side]
             if target == "pixels":
                 losses.append((guess - patch_pixels.flatten()).square().mean())
-            else:
-                levels = [min(int(8 * patch_pixels[channel].mean()), 7) for channel in range(len(patch_pixels))]
-                colour = sum(level * 8**digit for digit, level in enumerate(reversed(levels)))
-                losses.append(-guess.log_softmax(0)[colour])
-                right.append(float(guess.argmax() == colour))
+                continue
+            cells = 4 if target == "4x4" else 1
+            (colours,) = colours_of_b_1_2(patch_pixels.permute(1, 2, 0).numpy(), side, cells)
+            for one, colour in zip(guess.view(cells**2, 8 ** len(patch_pixels)), colours, strict=True):
+                losses.append(-one.log_softmax(0)[colour])
+                right.append(float(one.argmax() == colour))
     torch.testing.assert_close(loss, torch.stack(losses).mean(), atol=1e-4, rtol=1e-4)
     expected = {} if target == "pixels" else {"accuracy": pytest.approx(sum(right) / len(right))}
     assert {name: value.item() for name, value in metrics.items()} == expected
 
 
-def test_before_training_every_colour_is_equally_likely():
-    objective = MaskedPatch(make("token"), Masked())
+@pytest.mark.parametrize("target", ["colour", "4x4"])
+def test_before_training_every_colour_is_equally_likely(target: Any):
+    objective = MaskedPatch(make("token"), Masked(target=target))
     loss, _ = objective(torch.rand(2, 3, 32, 32))
     assert loss.item() == pytest.approx(math.log(512), rel=1e-5)
 
@@ -222,7 +262,7 @@ def test_every_trainable_parameter_gets_a_gradient(kind: str):
         ("R+mu/16", {"image": (32, 64)}),
     ],
 )
-@pytest.mark.parametrize("target", ["colour", "pixels"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_few_steps_lower_the_loss(name: str, options: dict, target: str):
     model = vitkit.create(name, **{"image": 16, "classes": 10, **options})
     objective = MaskedPatch(model, Masked(target=target))
@@ -239,6 +279,37 @@ def test_a_few_steps_lower_the_loss(name: str, options: dict, target: str):
     assert sum(losses[-5:]) / 5 < 0.5 * losses[0]
 
 
+@pytest.mark.slow  # a minute or two
+def test_on_real_photos_the_4x4_loss_falls_below_the_entropy_of_the_colours(shared: Path):
+    data = open_data(shared / "data" / "pets160.tar")
+
+    def photos(split: str, count: int) -> Tensor:
+        rows = np.random.default_rng(0).permutation(len(data.splits[split]))[:count]
+        pixels = (torch.from_numpy(decode(data.splits[split].read(int(row)))) for row in rows)
+        return torch.cat([resize(image.permute(2, 0, 1)[None], (96, 96), "bilinear") for image in pixels]).float() / 255
+
+    train, held_out = photos("trainval", 1_000), photos("test", 200)
+    model = vitkit.create("mu/16", image=96, classes=0, depth=4, width=128, mlp=512, heads=4)
+    objective = MaskedPatch(model, Masked(target="4x4"))
+    targets = [colours_of_b_1_2(image.permute(1, 2, 0).numpy(), 16, 4) for image in held_out]
+    shares = np.bincount(np.concatenate(targets).ravel(), minlength=512) / (200 * 36 * 16)
+    # the loss of a head that knows how frequent each colour is, and nothing about the image
+    entropy = stats.entropy(shares)
+    optimizer = build_optimizer(objective, Fit(lr=1e-3, optimizer=AdamW(weight_decay=0.05)), fused=False)
+    for step in range(300):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(1, (step + 1) / 30)
+        optimizer.zero_grad()
+        objective(train[torch.randint(len(train), (32,))])[0].backward()
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
+        optimizer.step()
+    with torch.no_grad():
+        loss, metrics = objective(held_out)
+    print(f"entropy {entropy:.3f}, loss {loss:.3f}, accuracy {metrics['accuracy']:.3f}")
+    assert entropy < math.log(512) - 1
+    assert loss < entropy - 0.3
+
+
 def test_the_loss_and_gradients_of_a_bf16_model_are_fp32():
     objective = random_guesses(MaskedPatch(make("token"), Masked()))
     loss, _ = MixedPrecision(objective)(torch.rand(2, 3, 32, 32), torch.zeros(2, 10))
@@ -246,8 +317,9 @@ def test_the_loss_and_gradients_of_a_bf16_model_are_fp32():
     assert loss.dtype == objective.mask_token.grad.dtype == torch.float32
 
 
-def test_compiles_as_one_graph():
-    objective = random_guesses(MaskedPatch(make("token"), Masked()))
+@pytest.mark.parametrize("target", TARGETS)
+def test_compiles_as_one_graph(target: Any):
+    objective = random_guesses(MaskedPatch(make("token"), Masked(target=target)))
     compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
     pixels, results = torch.rand(2, 3, 32, 32), []
     for module in (objective, compiled):
@@ -267,7 +339,7 @@ def test_labels_are_ignored():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("target", ["colour", "pixels"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_host_never_waits_for_the_gpu(target: str):
     objective = random_guesses(MaskedPatch(make("token"), Masked(target=target))).cuda()
     pixels = torch.rand(4, 3, 32, 32).cuda()

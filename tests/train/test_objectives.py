@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tests.model.kinds import make
 from vitkit.data.preprocessing import Preprocessing
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.transforms import EvalTransform
 from vitkit.model.heads import Head
 from vitkit.train.mixed_precision import MixedPrecision
@@ -215,7 +216,7 @@ def test_weights_follow_rarity_and_average_to_one_over_the_images(counts: list[i
 
 
 def test_multi_label_weights_count_the_positives():
-    labels = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 0], [1, 0, 0]], dtype=bool)
+    labels = SparseLabels.from_dense([[1, 1, 0], [1, 0, 0], [1, 1, 0], [1, 0, 0]])
     np.testing.assert_allclose(class_weights(labels, 3, 1.0), [6 / 8, 6 / 4, 1])  # 4, 2 and 0 of 6 positives
 
 
@@ -246,7 +247,9 @@ def fitted_head(loss, balance: float, *, classes: int) -> tuple[Head, Tensor]:
     """Minimise the loss over a linear head on the points; one class is the right Gaussian against the rest."""
     points, labels = gaussians()
     targets = F.one_hot(labels, 2).float()[:, -classes:]
-    weights = class_weights(targets.numpy() > 0 if classes == 1 else labels.numpy(), classes, balance)
+    weights = class_weights(
+        SparseLabels.from_dense(targets.numpy()) if classes == 1 else labels.numpy(), classes, balance
+    )
     if classes == 1:
         weights = torch.tensor([COUNTS[0] / COUNTS[1]]) ** balance  # a single label has no others to balance with
     head = Head(width=1, classes=classes)

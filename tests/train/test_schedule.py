@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
 from vitkit.config.schema import Schedule
 from vitkit.train.schedule import lr_factor
@@ -29,7 +30,7 @@ def factors(schedule: Schedule, steps: int) -> list[float]:
     return [lr_factor(schedule, step, steps) for step in range(steps)]
 
 
-def rates(scheduler: type[LRScheduler], steps: int, **options: float) -> list[float]:
+def rates(scheduler: type[LRScheduler], steps: int, **options: Any) -> list[float]:
     """Return the learning rates of torch's scheduler with a peak of 1."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     schedule, values = scheduler(optimizer, **options), []
@@ -49,6 +50,15 @@ def test_cosine_is_torchs_annealing(steps: int):
 def test_linear_is_torchs_linear_decay(steps: int):
     theirs = rates(LinearLR, steps, start_factor=1.0, end_factor=0.0, total_iters=steps)
     assert factors(Schedule(kind="linear"), steps) == pytest.approx(theirs, abs=1e-9)
+
+
+@given(steps=counts, drops=st.lists(st.floats(0.01, 0.99), max_size=4))
+def test_step_is_torchs_multi_step_decay(steps: int, drops: list[float]):
+    milestones = [round(share * steps) for share in drops]
+    ours = factors(Schedule(kind="step", drops=tuple(drops)), steps)
+    theirs = rates(MultiStepLR, steps, milestones=[step for step in milestones if step], gamma=0.1)
+    below = 0.1 ** milestones.count(0)  # torch has no drop before the first step
+    assert ours == pytest.approx([below * rate for rate in theirs], abs=1e-9)
 
 
 @given(warmup=st.integers(2, 100), kind=kinds)

@@ -87,7 +87,7 @@ def test_every_verb_takes_ti16_and_none_tries_the_network(folder: Path):
     """
     result = offline(folder, [sys.executable, "-c", RUN_VERBS], input="\n".join(verbs.strip().splitlines()))
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "weights ti16; positions kept (14 x 14), head 1000 → 2 classes" in result.stdout
+    assert "weights ti16; positions kept (14 x 14), linear head 1000 → 2 classes" in result.stdout
     for file in ("runs/photos/report.html", "inside/inspect.html", "own/model.json"):
         assert (folder / file).is_file(), file
     assert not (folder / "attempts").exists(), (folder / "attempts").read_text()

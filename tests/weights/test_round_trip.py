@@ -137,7 +137,7 @@ def test_a_replaced_head_is_logged_and_starts_at_zero(tmp_path: Path, caplog: py
     vitkit.save(make("representation"), tmp_path / "in")
     model = vitkit.load(tmp_path / "in", classes=37, image=(48, 64))
     assert "head replaced: 10 → 37 classes, zero-initialised" in caplog.text
-    assert "32 → 48 x 64 px, positions resized (paper)" in caplog.text
+    assert "32 → 48 x 64 px, positions interpolated in 2-D (4 x 4 → 6 x 8), paper" in caplog.text
     assert torch.equal(model(images_for(model)), torch.zeros(2, 37))
     assert not model.training
 

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -48,6 +48,9 @@ class Row:
     @property
     def bytes_per_number(self) -> int:
         return BYTES[self.precision]
+
+    def with_batch(self, batch: int) -> "Row":
+        return replace(self, batch=batch)
 
 
 def plan(
@@ -120,7 +123,7 @@ def measure(model: Model, row: Row, device: torch.device) -> Result:
 
 
 def _measure(model: Model, row: Row, device: torch.device) -> Result:
-    prepared = _prepare(model, row, device)
+    prepared = prepare_row(model, row, device, calls=WARMUPS if device.type == "cuda" else CPU_WARMUPS)
     steps = LATENCY_CALLS if row.what == "latency" else STEPS
     times = time_calls(
         prepared.work,
@@ -139,7 +142,9 @@ def _measure(model: Model, row: Row, device: torch.device) -> Result:
     )
 
 
-def _prepare(model: Model, row: Row, device: torch.device) -> Prepared:
+def prepare_row(model: Model, row: Row, device: torch.device, *, calls: int) -> Prepared:
+    """Build the work of a row on a copy of the model and call it so often."""
+
     def build(own: Model) -> Work:
         if row.what == "training":
             return training_step(
@@ -148,9 +153,7 @@ def _prepare(model: Model, row: Row, device: torch.device) -> Prepared:
         return inference_call(own, device, row.precision, batch=row.batch, compiled=row.compiled, graph=row.graph)
 
     try:
-        return prepare(
-            lambda: copy.deepcopy(model), build, device, warmups=WARMUPS if device.type == "cuda" else CPU_WARMUPS
-        )
+        return prepare(lambda: copy.deepcopy(model), build, device, warmups=calls)
     except Exception as error:  # compilers raise types of their own
         if not row.compiled or isinstance(error, VitkitError) or out_of_memory(error):
             raise

@@ -142,5 +142,12 @@ def release(device: torch.device) -> None:
     empty_cache(device)
 
 
+# of allocations outside of torch's allocator: on a CPU, by cuBLAS and cuDNN, and by CUDA itself
+OUT_OF_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED", "CUDA error: out of memory")
+
+
 def out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in str(error)
+    """Return whether memory was lacking, whoever has asked for it."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return any(text in str(error) for text in OUT_OF_MEMORY)

@@ -16,8 +16,9 @@ from vitkit.compute.inference import Precision, inference
 from vitkit.config.schema import AdamW, Fit
 from vitkit.cost import cost
 from vitkit.devices import TrainPrecision
-from vitkit.model.build import Model, create
+from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig
+from vitkit.model.variants import configure
 from vitkit.train import cuda_graph
 from vitkit.train.distributed import Processes, parallelize
 from vitkit.train.objectives.labels import Labels
@@ -31,9 +32,14 @@ SETTINGS = Fit(optimizer=AdamW(weight_decay=0.1), lr=1e-4, clip=1.0)
 
 
 def untrained_model(name: str, *, image: int | tuple[int, int], **options: Any) -> Model:
+    """Return a new model of a name and options with random logits."""
+    return with_random_logits(configure(name, image=image, **options))
+
+
+def with_random_logits(config: ModelConfig) -> Model:
     """Return a new model with random logits: zero-initialised ones would make the first gradients zero, too."""
     torch.manual_seed(0)
-    model = create(name, image=image, **options)
+    model = build(config)
     logits: Any = model.head.logits
     torch.nn.init.normal_(logits.weight, std=0.02)
     return model

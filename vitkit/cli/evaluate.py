@@ -14,7 +14,20 @@ def evaluate(
     split: Annotated[str | None, options.option("default: test where there is one, else val", "NAME")] = None,
     labels: options.LabelsFile = None,
     label: options.Label = None,
-    real: Annotated[Path | None, options.option("ImageNet-ReaL's real.json, to score against it too", "FILE")] = None,
+    real: Annotated[
+        Path | None,
+        options.option(
+            "ImageNet-ReaL's real.json, to score against it too, or alone if the images have no labels", "FILE"
+        ),
+    ] = None,
+    map: Annotated[
+        Path | None,
+        options.option(
+            "JSON or CSV: the model classes that each class of the data stands for, as for ObjectNet; "
+            '{"chair": ["barber chair", "rocking chair"]}',
+            "FILE",
+        ),
+    ] = None,
     image: options.ImageSize = None,
     preprocessing: Overrides = NO_OVERRIDES,
     batch: options.InferenceBatch = 64,
@@ -28,6 +41,8 @@ def evaluate(
     """Score a model on data: accuracy with intervals, per-class scores, calibration, the worst mistakes.
 
     vitkit evaluate runs/pets photos/        vitkit evaluate hf:google/vit-base-patch16-224 imagenet/ --real real.json
+
+    vitkit evaluate ti16 objectnet/images --map mappings/objectnet_to_imagenet_1k.json
     """
     options.at_least(1, batch=batch)
     options.at_least(0, workers=workers)
@@ -53,6 +68,7 @@ def evaluate(
             split=split,
             label=label,
             real=real,
+            map=map,
             precision=precision,
             batch=batch,
             workers=workers,

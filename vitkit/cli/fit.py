@@ -25,6 +25,8 @@ def fit(
 
     vitkit fit photos/ --model B/16 --image 384 --lr auto --out runs/photos
 
-    torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer
+    vitkit fit photos/ --set subset=0.1    a tenth of the training images
+
+    torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer_384
     """
     start_training(options, data=data, model=model, weights=weights)

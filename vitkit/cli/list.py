@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,9 +11,11 @@ from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Json, option, print_json
 from vitkit.errors import ConfigError, did_you_mean
+from vitkit.messages import WARNING, say
 
 if TYPE_CHECKING:
     from vitkit.config.listing import ListedSetting
+    from vitkit.config.recipe_listing import ListedRecipe
 
 WIDTH = 100  # columns of text
 
@@ -22,14 +25,19 @@ def list(
         Positional[Literal["models", "recipes", "settings"]],
         arg(metavar="models|recipes|settings", help="what to list"),
     ],
-    pattern: Annotated[Positional[str], option("only those that contain this text", "[PATTERN]")] = "",
+    pattern: Annotated[
+        Positional[str],
+        option("only those that contain this text; of a recipe by its name, the settings as TOML", "[PATTERN]"),
+    ] = "",
     json: Json = False,
 ) -> None:
-    """List models, recipes or settings, with the meaning of each.
+    """List models, recipes or settings, with the meaning of each; of one recipe, its settings as TOML.
 
     vitkit list settings mixup
 
     vitkit fit photos/ --set augment.mixup=0.2
+
+    vitkit list recipes pets_transfer
     """
     {"models": _models, "recipes": _recipes, "settings": _settings}[what](pattern, json)
 
@@ -66,35 +74,59 @@ def _wrapped(name: str, text: str) -> Iterator[str]:
 
 
 def _recipes(pattern: str, json: bool) -> None:
-    from inspect import getdoc
+    from vitkit.config.recipe_listing import as_toml, list_recipes
+    from vitkit.config.recipes import RECIPES, RENAMED, describe_renamed
 
-    from vitkit.config.recipes import RECIPES
-
-    texts = {name: getdoc(function) or "" for name, function in RECIPES.items()}
-    names = [name for name, text in texts.items() if pattern.lower() in f"{name} {text}".lower()]
-    _check_any(names, "recipe", pattern, texts)
+    recipes = list_recipes(pattern)
     if json:
-        print_json("list", {"recipes": [{"name": name, "meaning": texts[name]} for name in names]})
+        print_json("list", {"recipes": [recipe.to_json() for recipe in recipes]})
         return
-    for name in names:
-        print(name)
-        # without a pattern the first sentence is enough; the rest is the command and what to expect of it
-        text = texts[name] if pattern else texts[name].split("\n\n")[0]
-        print(textwrap.indent(text, "  "))
+    if pattern in RENAMED:
+        say(WARNING, describe_renamed(pattern), file=sys.stderr)
+    if len(recipes) == 1 and (pattern in RECIPES or pattern in RENAMED):
+        print("\n".join(f"# {line}" for line in _recipe_lines(recipes[0])))
+        print(as_toml(recipes[0]), end="")
+        return
+    print("\n\n".join("\n".join(_recipe_lines(recipe)) for recipe in recipes))
+    print("\nvitkit fit DATA --recipe NAME; vitkit list recipes NAME > FILE.toml, to change it: --config FILE.toml")
+
+
+def _recipe_lines(recipe: ListedRecipe) -> Iterator[str]:
+    yield recipe.name
+    yield from textwrap.wrap(recipe.meaning, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from _wrapped("command", recipe.command)
+    if recipe.remark:
+        yield from _wrapped("note", recipe.remark)
+    yield from _wrapped("holds", recipe.holds)
+    if recipe.rows:
+        yield from _wrapped("rows", "; ".join(f"--model {model} {text}" for model, text in recipe.rows.items()))
+    yield from _wrapped("costs", str(recipe.cost))
+    for number, figure in enumerate(recipe.figures):
+        yield from _wrapped("" if number else "expect", str(figure))
+    if not recipe.figures:
+        yield from _wrapped("expect", "not measured")
 
 
 def _models(pattern: str, json: bool) -> None:
     from vitkit.model.variants import NAMED
     from vitkit.weights.public import PUBLIC
 
-    sources = {name: [public.source for public in PUBLIC.get(name, ())] for name in NAMED}
     names = [name for name in NAMED if pattern.lower() in name.lower()]
     _check_any(names, "model", pattern, NAMED)
     if json:
-        print_json("list", {"models": [{"name": name, "weights": sources[name]} for name in names]})
+        rows = [
+            {
+                "name": name,
+                "weights": [public.source for public in PUBLIC.get(name, ())],
+                "trained_by": [public.trained_by for public in PUBLIC.get(name, ())],
+            }
+            for name in names
+        ]
+        print_json("list", {"models": rows})
         return
     for name in names:
-        print(f"{name:<9} {', '.join(sources[name]) or 'no public weights'}")
+        sources = [f"{public.source} ({public.trained_by}, {public.trained_on})" for public in PUBLIC.get(name, ())]
+        print(f"{name:<9} {', '.join(sources) or 'no public weights'}")
     print("\nvitkit cost MODEL … has their sizes")
 
 

@@ -5,7 +5,6 @@ Nothing heavy is imported until a verb runs, so that help and error messages app
 
 import errno
 import inspect
-import io
 import os
 import re
 import sys
@@ -22,15 +21,19 @@ import tyro
 from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
+from vitkit.cli.other_tools import unknown_option
+from vitkit.cli.standard_streams import LASTING, OutputStream, finish, guarded_streams
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 from vitkit.text import printable
 from vitkit.train.signals import exit_code
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 VERBS = (
-    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench grid"
-).split()
+    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench grid "
+    "paper".split()
+)
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 MORE_HELP = (
     "Every verb, before it or after it:",
@@ -65,9 +68,25 @@ RENAMED = {"export": {"--pictures": "--images"}}  # old options, accepted for on
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb; print a user's mistake on stderr and exit with code 2, never with a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command = f"vitkit {arguments[0]}" if arguments and arguments[0] in VERBS else "vitkit"
+    with guarded_streams() as output:
+        try:
+            _run(arguments, output)
+        except SystemExit as ended:
+            if not (ended.code and output.lasting):  # the error of a run was the first
+                finish(output, command)
+            raise
+        except OSError as error:
+            if error is not output.error:
+                raise
+        finish(output, command)
+
+
+def _run(arguments: list[str], output: OutputStream) -> None:
     started = time.monotonic()
     try:
-        arguments = take_global_options(sys.argv[1:] if arguments is None else arguments)
+        arguments = take_global_options(arguments)
     except VitkitError as error:
         _fail("vitkit", error)
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
@@ -84,31 +103,31 @@ def main(arguments: list[str] | None = None) -> None:
         suggestion = f"; did you mean {meant[0]}?" if meant else did_you_mean(verb, VERBS)
         _fail("vitkit", f"there is no verb {verb!r}{suggestion}\n  verbs  {', '.join(VERBS)}")
     command = f"vitkit {verb}"
+    output.lasting = verb in LASTING and not {"-h", "--help"}.intersection(rest)
     if verb not in DISTRIBUTED and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         _fail(
             command,
             f"only {', '.join(DISTRIBUTED)} run in several processes.\n  try  {command} …, without torchrun",
         )
     warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are errors
-    for stream in (sys.stdout, sys.stderr):  # file names need not be valid text, and a message must not fail over them
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     for word in rest:  # a file whose name looks like an option; the parser would print it as it is
         if word.startswith("-") and not word.isprintable():
             _fail(command, f"there is no option {printable(word)}\n  try  ./{printable(word)}, if it is a file")
     function = verb_function(verb)
+    rest = options.replace_renamed(rest, RENAMED.get(verb, {}))
+    if problem := unknown_option(verb, function, rest):
+        _fail(command, f"{problem}\n  try  {command} --help, for all options")
     try:
         tyro.cli(
             function,
             prog=command,
             description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
-            args=options.replace_renamed(rest, RENAMED.get(verb, {})),
+            args=rest,
             use_underscores=False,
             registry=options.NUMBER_PARSERS,
         )
         if messages.is_verbose():
             messages.say("time", f"{command} took {time.monotonic() - started:.1f} s", file=sys.stderr)
-        sys.stdout.flush()  # so that a full disk is handled below
     except VitkitError as error:
         _fail(command, error)
     except KeyboardInterrupt as stopped:
@@ -116,10 +135,9 @@ def main(arguments: list[str] | None = None) -> None:
     except Interrupted as kept:
         messages.error(command, str(kept), exit_code=kept.code)
         sys.exit(kept.code)
-    except BrokenPipeError:  # the consumer has closed the pipe: vitkit check … | head
-        _discard_output()
-        sys.exit(141)
     except Exception as error:
+        if error is output.error:
+            raise
         if (message := _explain(error)) is not None:
             _fail(command, message)
         if not messages.in_json():
@@ -130,20 +148,20 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _explain(error: Exception) -> VitkitError | str | None:
-    """Return what has happened where the machine is to blame: a killed data worker or a full disk; else None."""
+    """Return what has happened where the machine is to blame: a dead data worker, a limit, a full disk; else None."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "memory has run out.\n  try  a smaller --batch, fewer --workers, or a higher limit (ulimit -v)"
+    if "can't start new thread" in str(error):
+        return "no further thread can be started.\n  try  a higher limit (ulimit -u, or --pids-limit of a container)"
     if isinstance(error, RuntimeError):
         from vitkit.data.workers import lost_worker
 
         return lost_worker(error)
     if isinstance(error, OSError) and error.errno in DISK_FULL:
-        _discard_output()
-        return f"{error.filename or 'the output'} cannot be written: {error.strerror}."
+        return f"{error.filename or 'a file'} cannot be written: {error.strerror}."
+    if isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
+        return f"{error.filename or 'a file'} cannot be opened: {error.strerror}.\n  try  a higher limit (ulimit -n)"
     return None
-
-
-def _discard_output() -> None:
-    """Drop buffered output, which would fail again at exit, with a traceback."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def verb_function(verb: str) -> Callable[..., None]:

@@ -22,6 +22,11 @@ def pretrain(
 ) -> None:
     """Train a model to fine-tune later: from labels, or from images by masked patches.
 
+    From labels, a ViT has a head with a tanh layer (3.1); fine-tuning drops it.
+    --set options.representation=false   without that layer
+    --set masked.target=4x4              colour, 4x4 or pixels (B.1.2)
+    --set masked.rate=0.15               share of patches; default: 0.5
+
     vitkit pretrain photos/ --out runs/pre
 
     then: vitkit fit labelled/ --weights runs/pre

@@ -42,7 +42,7 @@ def serve(
     device: Device = "auto",
     key_file: Annotated[
         Path | None,
-        option(f"file with the API key that clients must send; default: the variable {KEY}, else no key", "FILE"),
+        option(f"file with the API key for /v1/… and /metrics; default: the variable {KEY}, else no key", "FILE"),
     ] = None,
     cors: Annotated[tuple[str, ...], option("other sites whose pages may send requests", "ORIGIN")] = (),
     limit: Annotated[
@@ -74,12 +74,14 @@ def serve(
         raise ConfigError(f"vitkit serve needs the package {error.name}.", try_='pip install "vitkit[serve]"') from None
 
     from vitkit.predict.classifier import Classifier
+    from vitkit.serve import decode_process
     from vitkit.serve.app import create_app
     from vitkit.serve.http_server import address_of, beyond_loopback, bind, exit_deadline, local_hostnames, run
     from vitkit.serve.limits import DEPRECATED_LIMITS, parse_limits
     from vitkit.serve.model_pool import ModelPool, make_compute_executor
 
     limits = parse_limits(limit)
+    decode_process.prepare()  # its imports take as long as the models do
     for old in {assignment.partition("=")[0] for assignment in limit} & DEPRECATED_LIMITS.keys():
         new = DEPRECATED_LIMITS[old]
         text = f"--limit {old}=N is deprecated and will be removed in the next release; use --limit {new}=N"
@@ -109,9 +111,10 @@ def serve(
                 say(
                     "limits",
                     f"{limits.body} MB, {limits.images} images, {limits.seconds} s per request; "
-                    f"{limits.megapixels} megapixels per image; {limits.queue} images in the queue, then 503",
+                    f"{limits.megapixels} megapixels per image, {limits.request_megapixels} per request; "
+                    f"{limits.queue} images in the queue, then 503",
                 )
-                say("key", "required for /v1/…" if key else "not required")
+                say("key", "required for /v1/… and /metrics" if key else "not required")
                 if exposed and key is None:
                     say(
                         WARNING,

@@ -23,7 +23,10 @@ Workers = Annotated[int | None, option("data workers; default: by cores", "N")]
 class TrainingOptions:
     """The options of `fit` and `pretrain` after those that differ, in the order of --help."""
 
-    image: Annotated[tuple[int, ...] | None, option("image side, or height and width", "PX")] = None
+    image: Annotated[
+        tuple[int, ...] | None,
+        option("image side, or height and width; default: that of the weights; with --weights none, by the data", "PX"),
+    ] = None
     steps: Annotated[int | None, option("length of the run", "N")] = None
     epochs: Annotated[float | None, option("length of the run in passes over the images", "N")] = None
     batch: Annotated[int | None, option("images per step, over all processes", "N")] = None
@@ -79,7 +82,8 @@ def start_training(options: TrainingOptions, *, pretraining: bool = False, **fla
 
     command = shlex.join(["vitkit", *sys.argv[1:]])
     verb = "pretrain" if pretraining else "fit"
-    print_result(verb, run.start_run(settings, explicit, log_stream(options.json), command), options.json)
+    output = log_stream(options.json)
+    print_result(verb, run.start_run(settings, explicit, output, command, pretraining=pretraining), options.json)
 
 
 def _flag_settings(options: TrainingOptions, flags: dict[str, str | None]) -> dict[str, Any]:

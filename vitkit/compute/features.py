@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ VERSION = 2  # of decoding, EvalTransform and the forward pass: a change of one 
 @dataclass(frozen=True, eq=False)
 class Features:
     values: NDArray[np.float32]  # (n, D)
-    labels: NDArray[np.int64]  # (n,)
+    labels: Any  # (n,) class indices; SparseLabels of multi-label data
     keys: PackedStrings  # (n,)
     failures: Mapping[str, str] = field(default_factory=dict)  # key → why it could not be decoded
     groups: NDArray[np.int64] | None = None  # (n,) of the split

@@ -37,7 +37,12 @@ SUPPORTED = allow(
     "the fused forward pass",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth",
-    only={"norm": ("pre",), "axial": (False,), "positions": ("none", "1d", "2d", "sincos"), "inject": ("stem",)},
+    only={
+        "norm": ("pre",),
+        "axial": (False,),
+        "positions": ("none", "1d", "2d", "sincos", "sincos1d"),
+        "inject": ("stem",),
+    },
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
     modules={
         **PLAIN_BLOCK,

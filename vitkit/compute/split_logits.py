@@ -14,6 +14,7 @@ from vitkit.compute.inference import Precision, for_inference
 from vitkit.data.batch import Batch
 from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import Split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.transforms import EvalTransform
 from vitkit.model.build import Model
 from vitkit.progress import Progress, no_progress
@@ -24,7 +25,7 @@ class SplitLogits:
     """The logits of a split's images that could be decoded, with their labels."""
 
     logits: Tensor  # (n, K) float32, on the CPU
-    labels: Tensor  # (n,) class indices, -1 where unlabelled; or (n, K) of 0 and 1
+    labels: Tensor | SparseLabels  # (n,) class indices, -1 where unlabelled; or those of multi-label data
     indices: Tensor  # (n,) of the images in the split
     failures: dict[int, str]  # index → why it could not be decoded
 
@@ -56,7 +57,7 @@ def collect_logits(
         max_failed=max_failed,
     )
     images_of_rank = -(-(len(split) - rank) // world_size)
-    logits, labels, indices = [], [], []
+    logits, indices = [], [torch.empty(0).long()]
     failures: dict[int, str] = {}
     training = model.training
     model.eval()
@@ -67,15 +68,15 @@ def collect_logits(
                 failures.update(loaded.failures)
                 if len(loaded.images):
                     logits.append(forward(loaded.images.to(device, non_blocking=True)).float().cpu())
-                    labels.append(loaded.labels)
                     indices.append(loaded.indices)
     finally:
         model.train(training)
-    empty = torch.empty(0, model.config.classes)
+    empty, read = torch.empty(0, model.config.classes), torch.cat(indices)
+    labels = split.labels[read.numpy()]
     return SplitLogits(
         torch.cat(logits) if logits else empty,
-        torch.cat(labels) if labels else torch.empty(0).long(),
-        torch.cat(indices) if indices else torch.empty(0).long(),
+        labels if isinstance(labels, SparseLabels) else torch.from_numpy(labels),
+        read,
         failures,
     )
 

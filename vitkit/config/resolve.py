@@ -2,18 +2,24 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vitkit.config import toml
-from vitkit.config.recipes import pick_recipe, recipe
+from vitkit.config.image_size import choose_size
+from vitkit.config.recipes import BY_DATA, RENAMED, describe_renamed, pick_recipe, recipe
 from vitkit.config.schema import Fit
+from vitkit.data.image_sizes import DataSize, measure_size
 from vitkit.data.partition import partition
 from vitkit.data.sources import fashion
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
-from vitkit.data.sources.splits import training_split
+from vitkit.data.sources.splits import training_split, validation_split
+from vitkit.data.subset import subset_size
+from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError
+from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
 from vitkit.weights.bundled import local_path
 from vitkit.weights.public import DEFAULTS
@@ -22,7 +28,8 @@ DEFAULT_MODEL = "Ti/16"
 # what a head fitted on frozen features depends on; who sets anything else asks for training
 SETTINGS_OF_A_HEAD = frozenset(
     "data label group duplicates out objective recipe seed split_seed model weights image channels resize start balance"
-    " priors test dev max_failed device precision workers".split()
+    " priors test dev train_on_val subset subset_per_class subset_images max_failed device precision workers"
+    " load_positions".split()
 )
 THRESHOLD_DEV = 0.1  # share of multi-label training images to choose thresholds by, where there are no others
 THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is held out
@@ -31,29 +38,50 @@ THRESHOLD_IMAGES = 200  # multi-label training images, from which that share is 
 def resolve(
     settings: Mapping[str, Any],
     explicit: Mapping[str, Any] | None = None,
+    *,
+    pretraining: bool = False,
     open_data: Callable[..., Data] = open_data,
 ) -> tuple[Fit, Data, str]:
     """Return every setting of the run, its data, and the reason for its recipe.
 
     Settings that the user made `explicit` (default: all of them) must have an effect; a file may come from another run.
+    `pretraining` gives a ViT that learns from labels the paper's pre-training head.
     """
     if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
     data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"))
-    count = len(data.splits[training_split(data)])
+    split = data.splits[training_split(data)]
+    count = _training_images(settings, data)
+
+    @cache
+    def size() -> DataSize | None:
+        """Read some images: only where a decision depends on it."""
+        measured = measure_size(split)
+        return None if measured is None else replace(measured, images=count)
+
     weights = settings.get("weights", "default")
     name, reason = settings.get("recipe", ""), "as asked"
     if not name:
         objective = settings.get("objective", "labels")
         name, reason = pick_recipe(count, objective=objective, from_scratch=weights == "none")
-    tables = toml.to_tables(recipe(name, settings.get("model") or None))
+    reasons = [reason, *([describe_renamed(name)] if name in RENAMED else [])]
+    if name in BY_DATA and (measured := size()):
+        reasons.append(str(measured))
+    base = recipe(name, settings.get("model") or None, size() if name in BY_DATA else None)
+    tables = toml.to_tables(base)
     if weights not in ("default", "none"):  # the weights determine the model and how it is built
         for key in ("options", "channels"):
             tables.pop(key, None)
         if not settings.get("model"):
             tables["model"] = ""
-    config = toml.from_tables(toml.merge(tables, settings))
+    config = replace(toml.from_tables(toml.merge(tables, settings)), recipe=base.recipe)
+    if pretraining:
+        config = _with_pretraining_head(config)
     explicit = settings if explicit is None else explicit
+    if config.train_on_val:
+        if "train_on_val" in explicit and validation_split(data) is None:
+            raise _unused("train_on_val", "data with a val split")
+        data = join_validation(data)
     # the config.toml of a run names every setting, `start` too; other files name what is asked for
     asked = explicit if "start" in settings else settings
     if config.start == "auto" and (config.choose_lr or asked.keys() - SETTINGS_OF_A_HEAD):
@@ -63,7 +91,42 @@ def resolve(
         config = replace(config, data=str(Path(config.data).absolute()))
     if "dev" not in settings and _needs_thresholds(config, data):
         config = replace(config, dev=THRESHOLD_DEV)
-    return resolve_weights(config), data, f"{name}: {reason}"
+    if config.weights == "none" and config.image is None:
+        model, side, why = choose_size(
+            config.model or DEFAULT_MODEL, config.options, size(), named=bool(settings.get("model"))
+        )
+        config = replace(config, model=model, image=(side, side))
+        reasons.append(why)
+    return resolve_weights(config), data, f"{base.recipe}: {'; '.join(reasons)}"
+
+
+def _training_images(settings: Mapping[str, Any], data: Data) -> int:
+    """Return the number of images that decides on a recipe: those of the training split, or of the subset asked for.
+
+    A value out of its range is an error later, when all settings are known.
+    """
+    share, number, images = (settings.get(name) for name in ("subset", "subset_per_class", "subset_images"))
+    return subset_size(
+        len(data.splits[training_split(data)]),
+        len(data.classes),
+        share if isinstance(share, int | float) and 0 < share <= 1 else None,
+        number if isinstance(number, int) and number > 0 else None,
+        images if isinstance(images, int) and images > 0 else None,
+    )
+
+
+def _with_pretraining_head(config: Fit) -> Fit:
+    """Return the settings with a tanh layer as wide as the model before the logits (3.1), for a ViT and labels.
+
+    Options that name `representation`, as false too, stay as they are.
+    """
+    if config.objective != "labels" or config.weights != "none" or "representation" in config.options:
+        return config
+    built = configure(config.model or DEFAULT_MODEL)
+    if not isinstance(built, ViTConfig):  # the head of the paper's ResNets is linear
+        return config
+    width = config.options.get("width", built.width)
+    return replace(config, options={**config.options, "representation": width})
 
 
 def _needs_thresholds(config: Fit, data: Data) -> bool:
@@ -73,7 +136,8 @@ def _needs_thresholds(config: Fit, data: Data) -> bool:
     """
     if not data.multilabel or config.objective != "labels":
         return False
-    splits = partition(data, **config.partition)
+    # a subset does not count: the same images are held out for all of a learning curve
+    splits = partition(data, **replace(config, subset=None, subset_per_class=None, subset_images=None).partition)
     return splits.to_choose_by is None and len(splits.train) >= THRESHOLD_IMAGES
 
 
@@ -103,15 +167,21 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         raise _unused("masked", "objective = masked-patch")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
+    if "drops" in explicit.get("schedule", {}) and config.schedule.kind != "step":
+        raise _unused("schedule.drops", "schedule.kind = step")
+    if explicit.get("augment", {}).get("crop") and config.augment.precrop is not None:
+        raise _unused("augment.crop", "augment.precrop = false")
     if config.start == "head":
         for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
             raise _unused(name, "start = full")
+    if "load_positions" in explicit and config.weights == "none":
+        raise _unused("load_positions", "a model with weights")
     if "priors" in explicit and not config.balance:
         raise _unused("priors", "balance above 0")
     for name in ("lr_candidates", "lr_dev"):
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")
-    for name in ("group", "duplicates"):
+    for name in ("group", "duplicates", "train_on_val"):
         if name in explicit and masked:
             raise _unused(name, "objective = labels, which holds images out")
     if "test" in explicit and not masked and partition(data, **config.partition).held_out is None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, check_ranges, setting
 from vitkit.errors import ConfigError
+from vitkit.model.config import PositionTransfer
 
 Objective = Literal["labels", "masked-patch"]
 Start = Literal["auto", "head", "full"]
@@ -48,11 +49,16 @@ Optimizer = SGD | Adam | AdamW
 class Schedule:
     """The learning rate schedule: a linear warm-up, then a decay to zero, or none."""
 
-    kind: Literal["cosine", "linear", "rsqrt", "constant"] = setting("cosine", "shape of the decay after the warm-up")
+    kind: Literal["cosine", "linear", "rsqrt", "constant", "step"] = setting(
+        "cosine", "shape of the decay after the warm-up"
+    )
     warmup: float = setting(0, "steps of linear warm-up, or a share of the run if under 1", ZERO_OR_MORE)
     timescale: int = setting(10_000, "for rsqrt: steps after which the rate has fallen to 1 / sqrt(2)", POSITIVE)
+    drops: tuple[float, ...] = setting(
+        (0.3, 0.6, 0.9), "for step: shares of the run after which the rate falls to a tenth", PART
+    )
     cooldown: int = setting(
-        0, "last steps, linearly to zero; for rsqrt and constant, which do not end at zero", ZERO_OR_MORE
+        0, "last steps, linearly to zero; for rsqrt, constant and step, which do not end at zero", ZERO_OR_MORE
     )
 
     def __post_init__(self) -> None:
@@ -68,6 +74,13 @@ class Augmentation:
         "share of the area that a random crop keeps, drawn for every image; false: no random crop",
         Bounds(more_than=0, at_most=1),
         ascending=True,
+    )
+    precrop: int | None = setting(
+        None,
+        "BiT's random crop, in place of crop: resize to a square of this side, whatever the shape, and cut the model's "
+        "input from a random place",
+        POSITIVE,
+        unset="none",
     )
     aspect: Range = setting((3 / 4, 4 / 3), "width / height of the random crop", POSITIVE, ascending=True)
     flip: bool = setting(True, "flip half of the images from left to right; false where left and right differ")
@@ -96,9 +109,11 @@ class Augmentation:
 class Masked:
     """The settings of masked patch prediction (B.1.2)."""
 
-    rate: float = setting(0.5, "share of patches to corrupt", PART)
-    target: Literal["colour", "pixels"] = setting(
-        "colour", "what is predicted: the 3-bit mean colour as a class, or all pixels with a squared loss"
+    rate: float = setting(0.5, "share of patches to corrupt; the paper also tried 0.15", PART)
+    target: Literal["colour", "4x4", "pixels"] = setting(
+        "colour",
+        "what is predicted of a patch: its mean colour as one of 512 classes (3 bits of each channel), the same for "
+        "each pixel of the patch downsized to 4x4, or all of its pixels with a squared loss (L2)",
     )
 
     def __post_init__(self) -> None:
@@ -115,7 +130,7 @@ class Fit:
     objective: Objective = setting("labels", "what the model learns to predict")
     recipe: str = setting("", "the recipe that the other settings come from; empty: by the size of the data")
     seed: int = setting(0, "seed of all randomness but the held-out split", Bounds(at_least=0, less_than=2**63))
-    split_seed: int = setting(0, "seed of the held-out split: the same images for every seed")
+    split_seed: int = setting(0, "seed of the held-out split and of a subset: the same images for every seed")
 
     model: str = setting("", "name of the model, such as Ti/16; empty: that of the weights")
     options: Mapping[str, Any] = setting(
@@ -125,7 +140,15 @@ class Fit:
         "default", "where to start: default (the model's public weights), ti16, hf:OWNER/NAME, PATH, none"
     )
     image: tuple[int, int] | None = setting(
-        None, "height and width of the model's input in pixels", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 224 without any"
+        None,
+        "height and width of the model's input in pixels",
+        POSITIVE,
+        unset=f"{OF_THE_WEIGHTS}; without any, by the data, at most 224",
+    )
+    load_positions: PositionTransfer = setting(
+        "interpolate",
+        "learned positions of the weights at another image size: interpolate in 2-D (paper, 3.2), stretch in 1-D, or "
+        "keep, which refuses another size; fresh re-initialises them at any size",
     )
     channels: int | None = setting(
         None, "channels of the images: 1 for grey, 3 for RGB", POSITIVE, unset=f"{OF_THE_WEIGHTS}, 3 without any"
@@ -169,7 +192,12 @@ class Fit:
         "layer-wise learning rate decay: the rate of a layer over that of the one above it; 1: the same for all",
         Bounds(more_than=0, at_most=1),
     )
-    average: float = setting(0.0, "EMA (Polyak average) of the weights: decay per step, such as 0.9999; 0: none", SHARE)
+    average: float = setting(
+        0.0,
+        "EMA (Polyak average) of the weights, which is then saved: its constant decay per step, such as 0.9999, its "
+        "start corrected as in Adam; 0: none",
+        SHARE,
+    )
     label_smoothing: float = setting(0.0, "share of a label that is spread over all classes", SHARE)
     balance: float = setting(
         0.0,
@@ -186,6 +214,29 @@ class Fit:
 
     test: float = setting(0.2, "share held out for testing where the data have no test or val", PART)
     dev: float = setting(0.0, "share of the training images held out for validation, without val", SHARE)
+    subset: float | None = setting(
+        None,
+        "share of the training images to use, of each class in proportion and one at least; 0.01 is part of 0.1; "
+        "validation and test images stay",
+        Bounds(more_than=0, at_most=1),
+        unset="all",
+    )
+    subset_per_class: int | None = setting(
+        None,
+        "training images to use of each class, or all that it has; 5 are part of 20; with several labels an image, at "
+        "least so many",
+        POSITIVE,
+        unset="all",
+    )
+    train_on_val: bool = setting(
+        False, "train on the images of val, too, as for a final score: nothing is then chosen by them"
+    )
+    subset_images: int | None = setting(
+        None,
+        "train on so many images only, drawn at random by split_seed, whatever their class",
+        POSITIVE,
+        unset="all of them",
+    )
     group: str | None = setting(
         None,
         "what stays on one side of every split: a column of a manifest, or a regular expression for paths",
@@ -220,8 +271,17 @@ class Fit:
             raise ConfigError(
                 f"steps = {self.steps} and epochs = {self.epochs:g}: a run has one length", try_="one of them"
             )
+        subsets = {name: getattr(self, name) for name in ("subset", "subset_per_class", "subset_images")}
+        chosen = [f"{name} = {value:g}" for name, value in subsets.items() if value is not None]
+        if len(chosen) > 1:
+            raise ConfigError(f"{' and '.join(chosen)}: a run has one subset", try_="one of them")
+        if self.subset_per_class is not None and self.objective != "labels":
+            raise ConfigError(
+                "subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share of all images"
+            )
 
     @property
     def partition(self) -> dict[str, Any]:
         """Return the arguments of `vitkit.data.partition.partition`, which splits the images of the run."""
-        return {name: getattr(self, name) for name in ("objective", "test", "dev", "split_seed", "patience")}
+        names = ("objective", "test", "dev", "split_seed", "patience", "subset", "subset_per_class", "subset_images")
+        return {name: getattr(self, name) for name in names}

@@ -15,6 +15,7 @@ import tomli_w
 
 from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
+from vitkit.model.config import ViTConfig
 from vitkit.stored_json import conform, read_bytes, read_json
 
 # by the run itself, when it starts
@@ -57,8 +58,8 @@ def read_for_new_run(path: Path) -> dict[str, Any]:
         content = read_json(record, _Asked, most=MOST_RECORD)
     except (OSError, ValueError):  # not of a run, or of a version that did not record it
         return tables
-    asked, decided = _flat(content["asked"]), _flat(content["settings"])
-    current = _flat(tables)
+    asked, decided = flat(content["asked"]), flat(content["settings"])
+    current = flat(tables)
     changed = {key for key in DECIDED if current.get(key) != decided.get(key)}
     if changed & {"steps", "epochs"}:
         changed |= {"steps", "epochs"}  # a run has one length
@@ -129,12 +130,16 @@ def to_tables(config: Fit) -> dict[str, Any]:
 
 
 def write(config: Fit) -> str:
-    return tomli_w.dumps(to_tables(config))
+    return dumps(to_tables(config))
+
+
+def dumps(tables: Mapping[str, Any]) -> str:
+    return tomli_w.dumps(tables)
 
 
 def differences(before: Fit, after: Fit, ignore: Iterable[str] = ()) -> list[str]:
     """Return a line such as "schedule.warmup: 100 → 50" for every setting that differs."""
-    old, new = (_flat(to_tables(config)) for config in (before, after))
+    old, new = (flat(to_tables(config)) for config in (before, after))
     return [
         f"{key}: {old.get(key, 'not set')} → {new.get(key, 'not set')}"
         for key in sorted(old.keys() | new.keys())
@@ -142,14 +147,15 @@ def differences(before: Fit, after: Fit, ignore: Iterable[str] = ()) -> list[str
     ]
 
 
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
+def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one, by dotted names such as "schedule.warmup"."""
+    values = {}
     for name, value in tables.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            values.update(flat(value, f"{prefix}{name}."))
         else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+            values[f"{prefix}{name}"] = value
+    return values
 
 
 def _value(text: str) -> Any:
@@ -216,6 +222,7 @@ _INSIDE = {
     "schedule": get_type_hints(Schedule),
     "augment": get_type_hints(Augmentation),
     "masked": get_type_hints(Masked),
+    "options": {field.name for field in fields(ViTConfig)} - set(get_type_hints(Fit)) - {"classes"},
 }
 
 

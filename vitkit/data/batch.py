@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitkit.data.sparse_labels import SparseLabels
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     images: Tensor  # (B, C, height, width): uint8 for training, normalised float32 for evaluation
-    labels: Tensor  # (B,) class indices, -1 where unlabelled; or (B, K) of 0 and 1
+    labels: Tensor | SparseLabels  # (B,) class indices, -1 where unlabelled; or those of multi-label data
     indices: Tensor  # (B,) indices of the images in the split
     epochs: Tensor  # (B,) the epoch of each image
     failures: tuple[tuple[int, str], ...] = ()  # images that could not be decoded: index, reason
@@ -30,12 +32,22 @@ class Batch:
 
         Indices and epochs stay on the host, where augmentation draws from them.
         """
-        return replace(
-            self, images=self.images.to(device, non_blocking=True), labels=self.labels.to(device, non_blocking=True)
+        return replace(self, images=self.images.to(device, non_blocking=True), labels=self.targets(device))
+
+    def targets(self, device: torch.device | str) -> Tensor:
+        """Return the labels on the device, of multi-label data as (B, K) floats of 0 and 1, which are made there."""
+        if isinstance(self.labels, Tensor):
+            return self.labels.to(device, non_blocking=True)
+        table = torch.zeros(self.labels.shape, device=device)
+        rows, columns = (
+            torch.from_numpy(values.astype(np.int64)).to(device, non_blocking=True)
+            for values in (self.labels.rows(), self.labels.numbers)
         )
+        return table.index_put_((rows, columns), table.new_ones(()))
 
     def pin_memory(self) -> Batch:
-        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
+        labels = self.labels.pin_memory() if isinstance(self.labels, Tensor) else self.labels
+        return replace(self, images=self.images.pin_memory(), labels=labels)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle tensors as numpy arrays; torch would create a file in shared memory for each tensor."""

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from vitkit.errors import ConfigError, DecodeError
+from vitkit.regular_file import open_regular
 
 MAX_IMAGE_BYTES = "VITKIT_MAX_IMAGE_BYTES"
 DEFAULT_MAX_IMAGE_BYTES = 512 * 2**20  # an encoded image; an uncompressed one of 170 megapixels fits
@@ -60,11 +61,11 @@ def check_image_bytes(size: int) -> None:
 
 
 def read_image_file(path: str | os.PathLike[str]) -> bytes:
-    """Read an encoded image, whose size is checked first; a pipe or a device has none, and is read up to the limit."""
-    with open(path, "rb") as file:
+    """Read an encoded image, whose size is checked first; it may grow meanwhile, and is read up to the limit."""
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         check_image_bytes(size)
-        content = file.read(size + 1)
+        content: bytes = file.read(size + 1)
         if len(content) <= size:
             return content
         chunks = [content]

@@ -277,7 +277,7 @@ def _near_pairs(refs: list[ImageRef], infos: list[ImageInfo], fingerprints: Fing
 
 def _same_label(data: Data, one: ImageRef, other: ImageRef) -> bool:
     first, second = (np.asarray(data.splits[ref.split].labels[ref.index]) for ref in (one, other))
-    unlabelled = first.ndim == 0 and (first < 0 or second < 0)
+    unlabelled = not data.multilabel and (first < 0 or second < 0)
     return bool(unlabelled or np.array_equal(first, second))
 
 

@@ -13,6 +13,7 @@ from vitkit.data.preprocessing import Preprocessing, Resize
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
+from vitkit.regular_file import open_regular
 from vitkit.text import printable
 
 ROWS, COLUMNS = 12, 8
@@ -54,10 +55,7 @@ def _classes(data: Data, split: Split, fonts: Fonts) -> list[tuple[str, np.ndarr
     if not data.classes:
         everything = np.arange(len(split))
         return [("unlabelled", members) for members in np.array_split(everything, ROWS) if len(members)]
-    rows = [
-        np.flatnonzero(split.labels[:, index] if split.labels.ndim == 2 else split.labels == index)
-        for index in range(min(len(data.classes), ROWS))
-    ]
+    rows = [split.images_of(index) for index in range(min(len(data.classes), ROWS))]
     # a name that no font can draw has its place in the list of classes instead
     names = [
         name if fonts.can_draw(name) else f"class {index + 1}: {name}" for index, name in enumerate(data.classes[:ROWS])
@@ -93,7 +91,7 @@ def check_sheet_path(path: Path) -> None:
 
 def _is_sheet(path: Path) -> bool:
     try:
-        with Image.open(path) as image:
+        with open_regular(path) as file, Image.open(file) as image:
             return MARK in (image.info.get("Software"), bytes(image.info.get("comment", b"")).decode("latin-1"))
     except Exception:  # not an image, or one that Pillow refuses
         return False

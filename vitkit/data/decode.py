@@ -14,9 +14,10 @@ import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from vitkit.data.bounded_read import check_pixels
+from vitkit.data.bounded_read import check_pixels, read_npy_header
 from vitkit.data.decode_memory import decode_memory
 from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
+from vitkit.data.pnm import BINARY_PNM, read_pnm, read_pnm_header
 from vitkit.errors import DecodeError
 
 PIXEL_LIMIT = 200_000_000
@@ -30,6 +31,7 @@ FORMATS = tuple(
 )
 
 _EXIF_ORIENTATION = 0x0112
+_ON_ITS_SIDE = (5, 6, 7, 8)  # the orientations that exchange height and width
 _TIFF_PHOTOMETRIC = 262
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the latter two are BigTIFF
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0")
@@ -58,6 +60,19 @@ def decode(
     with only_decode_errors():
         pixels = _decode(content, channels, background, pixel_limit, formats)
         return np.require(pixels, requirements=["C", "W"])  # Pillow's arrays are read-only, and torch warns about those
+
+
+def decoded_size(content: bytes | np.ndarray) -> tuple[int, int]:
+    """Return the height and width that `decode` would give, from the header alone."""
+    if isinstance(content, np.ndarray):
+        return content.shape[0], content.shape[1]
+    with only_decode_errors():
+        if content[:6] == b"\x93NUMPY":
+            height, width, *_ = read_npy_header(io.BytesIO(content)).shape
+            return height, width
+        with _open(content, FORMATS, PIXEL_LIMIT) as image:
+            sides = (image.height, image.width)
+            return sides[::-1] if image.getexif().get(_EXIF_ORIENTATION, 1) in _ON_ITS_SIDE else sides
 
 
 @contextmanager
@@ -100,6 +115,16 @@ def _decode(
         return _fit_channels(to_byte_scale(read_tiff(content, channels, limit)), channels)
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"the model takes {channels} channels, which only .npy and TIFF files can hold")
+    if content[:2] in BINARY_PNM and "PPM" in formats:
+        height, width, *_ = read_pnm_header(content)
+        _check_size((width, height), limit, len(content))
+        decode_memory.reserve(width * height)
+        values = read_pnm(content)
+        if values.dtype == np.uint8:  # Pillow's own conversion to grey
+            return _from_pillow(
+                Image.fromarray(values.squeeze(2) if values.shape[2] == 1 else values), channels, background
+            )
+        return _fit_channels(to_byte_scale(values), channels)
     with _open(content, formats, limit) as image:
         _check_size(image.size, limit, len(content))
         decode_memory.reserve(image.width * image.height * _PIXEL_COST.get(image.format or "", 1))
@@ -175,7 +200,7 @@ def _jpeg_orientation(content: bytes) -> int:
 
 def apply_orientation(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Undo the rotation and mirroring of Exif orientations 1 to 8; any other number means none."""
-    if orientation in (5, 6, 7, 8):
+    if orientation in _ON_ITS_SIDE:
         pixels = pixels.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from vitkit.data.copies import LARGEST_CHAIN, Copies, group_copies
 from vitkit.data.fingerprint import read_fingerprints
-from vitkit.data.partition import fingerprint
+from vitkit.data.partition import fingerprint, is_fingerprint
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import scoring_split, training_split, validation_split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.text import counted
 
 Duplicates = Literal["auto", "together", "ignore"]
@@ -155,8 +156,14 @@ def _describe_copies(train: Split, copies: Copies, images: int, duplicates: Dupl
 def _describe_conflicts(train: Split, copies: Copies) -> str:
     """Return a warning about identical training images with different labels, else ""."""
     first = copies.content[: len(train)]
-    differ = train.labels != train.labels[first]
-    found = np.flatnonzero(differ.any(axis=1) if differ.ndim == 2 else differ)
+    copied = np.flatnonzero(first != np.arange(len(train)))
+    labels = train.labels
+    differ = (
+        labels.differ(copied, first[copied])
+        if isinstance(labels, SparseLabels)
+        else labels[copied] != labels[first[copied]]
+    )
+    found = copied[differ]
     if not len(found):
         return ""
     number = counted(len(found), "image has a copy", "images have copies")
@@ -190,7 +197,7 @@ def restore(data: Data, record: Mapping[str, Any] | None) -> KeptTogether:
         columns: dict[str, NDArray[Any] | None] = {GROUPS: None, LEAKED: None}
         for column in columns:
             entry = record.get(column, {}).get(name)
-            if entry is not None and entry["fingerprint"] == fingerprint(data, name):
+            if entry is not None and is_fingerprint(entry["fingerprint"], data, name):
                 try:
                     columns[column] = _decode(entry["images"], len(split))
                 except (ValueError, zlib.error) as error:

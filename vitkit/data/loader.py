@@ -24,6 +24,7 @@ from torch import Tensor
 from vitkit.data.batch import Batch as Batch
 from vitkit.data.decode import decode
 from vitkit.data.sources.dataset import DataError, Split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.stateless_rng import generator
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.data.workers import load_batches
@@ -290,10 +291,10 @@ class _BatchBuilder:
 
     def build(self) -> Batch:
         epochs, indices = np.array(self.samples, dtype=np.int64).reshape(-1, 2).T
-        labels = torch.from_numpy(self.dataset.split.labels[indices])
+        labels = self.dataset.split.labels[indices]
         return Batch(
             images=self.images[: len(self.samples)],
-            labels=labels.float() if labels.ndim == 2 else labels,
+            labels=labels if isinstance(labels, SparseLabels) else torch.from_numpy(labels),
             indices=torch.from_numpy(indices.copy()),
             epochs=torch.from_numpy(epochs.copy()),
             failures=tuple(self.failures),

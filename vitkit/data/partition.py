@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 from vitkit.data.label_check import check_labels
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
+from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stratified import stratified as stratified
-from vitkit.text import few
+from vitkit.data.subset import SubsetRecord, describe_subset, subset_by_share
+from vitkit.data.subset import subset_per_class as draw_per_class
+from vitkit.data.training_images import draw_images
+from vitkit.text import counted, few
+
+SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
 
 
 class HeldOutRecord(TypedDict, total=False):
@@ -38,7 +44,8 @@ class Partition:
     test_name: str  # test, val, or held-out where it was cut from another split
     description: tuple[str, ...]  # "3,680 trainval", …
     held_out: dict[str, Any] | None  # how `test` was cut from a split, so that an evaluation can repeat it
-    notes: tuple[str, ...] = ()  # for people: classes that could not be divided
+    notes: tuple[str, ...] = ()  # for people: classes that could not be divided, or have few images
+    subset: SubsetRecord | None = None  # how `train` was drawn from the training images
 
     @property
     def to_choose_by(self) -> Split | None:
@@ -57,12 +64,53 @@ def partition(
     dev: float = 0.0,
     split_seed: int = 0,
     patience: int = 0,
+    subset: float | None = None,
+    subset_per_class: int | None = None,
+    subset_images: int | None = None,
 ) -> Partition:
     """Assign the splits of the data to training, validation and test, and hold out what they lack.
 
-    The options are the settings of a run by the same names: shares to hold out, the seed, and whether the run stops
-    early by validation.
+    The options are the settings of a run by the same names: shares to hold out, the seed, whether the run stops early
+    by validation, and the subset of the training images that is left when all of that has been held out.
     """
+    divided = _divide(data, objective, test, dev, split_seed, patience)
+    if subset is None and subset_per_class is None and subset_images is None:
+        return divided
+    labels: SplitLabels = divided.train.labels
+    if objective == "masked-patch":
+        labels = np.zeros(len(divided.train), np.int64)  # they are not read
+    if subset_images is not None:
+        train = draw_images(divided.train, subset_images, split_seed)
+    elif subset_per_class is not None:
+        train = divided.train.select(draw_per_class(labels, subset_per_class, split_seed))
+    else:
+        train = divided.train.select(subset_by_share(labels, subset or 1.0, split_seed))
+    record: SubsetRecord = {
+        "share": subset,
+        "per_class": subset_per_class,
+        "number": subset_images,
+        "seed": split_seed,
+        "images": len(train),
+        "of": len(divided.train),
+    }
+    notes = divided.notes
+    if subset_per_class is not None:
+        notes += _too_few_notes(data, divided.train, subset_per_class)
+    description = (*divided.description, describe_subset(record))
+    return replace(divided, train=train, description=description, notes=notes, subset=record)
+
+
+def _too_few_notes(data: Data, train: Split, number: int) -> tuple[str, ...]:
+    counts = train.per_class(len(data.classes))
+    fewer = [f"{data.classes[index]} ({counts[index]:,})" for index in np.flatnonzero(counts < number)]
+    if not fewer:
+        return ()
+    classes = counted(len(fewer), "class has", "classes have")
+    return (f"{classes} fewer than {number:,} training images, of which all are used: {few(fewer)}",)
+
+
+def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int, patience: int) -> Partition:
+    """Return the partition with all training images."""
     name = training_split(data)
     train = data.splits[name]
     if objective == "masked-patch":  # labels are not read, and nothing is held out
@@ -95,18 +143,47 @@ def partition(
 
 def fingerprint(data: Data, split: str) -> str:
     """Return a hash of a split's names, classes and labels: enough to recognise it without reading an image."""
-    chosen = data.splits[split]
+    labels, digest = data.splits[split].labels, _hash_of_names(data, split)
+    if not isinstance(labels, SparseLabels):
+        digest.update(np.ascontiguousarray(labels).tobytes())
+        return digest.hexdigest()
+    for values in (labels.offsets.astype("<i8"), labels.numbers.astype("<i4")):
+        digest.update(values.tobytes())
+    return SPARSE + digest.hexdigest()
+
+
+def is_fingerprint(expected: str, data: Data, split: str) -> bool:
+    """Return whether a record's fingerprint is that of the split; runs of earlier versions hashed dense labels."""
+    labels = data.splits[split].labels
+    if expected.startswith(SPARSE) or not isinstance(labels, SparseLabels):
+        return expected == fingerprint(data, split)
+    digest = _hash_of_names(data, split)
+    for _, table in labels.dense_blocks():
+        digest.update(table.tobytes())
+    return expected == digest.hexdigest()
+
+
+def is_held_out(record: Mapping[str, Any], data: Data, held_out: Mapping[str, Any]) -> bool:
+    """Return whether a run's record names the same held-out images of the data as `held_out`."""
+    names = (record.keys() | held_out.keys()) - {"fingerprint"}
+    return all(record.get(name) == held_out.get(name) for name in names) and is_fingerprint(
+        record["fingerprint"], data, held_out["source"]
+    )
+
+
+def _hash_of_names(data: Data, split: str) -> "hashlib._Hash":
     digest = hashlib.sha256()
-    for text in (*data.classes, "\0", *chosen.keys):
+    for text in (*data.classes, "\0"):
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    digest.update(np.ascontiguousarray(chosen.labels).tobytes())
-    return digest.hexdigest()
+    for text in data.splits[split].keys:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest
 
 
 def held_out_test(data: Data, record: Mapping[str, Any]) -> Data | None:
     """Return the data with the images that a run held out as their only split, `test`; None for other data."""
     source = record["source"]
-    if source not in data.splits or fingerprint(data, source) != record["fingerprint"]:
+    if source not in data.splits or not is_fingerprint(record["fingerprint"], data, source):
         return None
     labelled = _labelled(data.splits[source])
     groups = labelled.groups if "groups" in record else None  # an older run did not know about them
@@ -166,4 +243,5 @@ def _undivided_note(data: Data, train: Split, tested: Split) -> tuple[str, ...]:
 
 
 def _labelled(split: Split) -> Split:
-    return split if split.labels.ndim == 2 or (split.labels >= 0).all() else split.select(split.labels >= 0)
+    rows = split.rows_with_labels()
+    return split if len(rows) == len(split) else split.select(rows)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tarfile
+from array import array
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +22,21 @@ from numpy.typing import NDArray
 
 from vitkit.atomic import lock
 from vitkit.data.downscale import downscale
-from vitkit.data.sources.dataset import Data, DataError, Split, StoredImage
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage
 from vitkit.data.sources.image_files import EXTENSIONS, extension
-from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, VERSION
+from vitkit.data.sources.shards import (
+    INDEX,
+    INDEX_ARRAYS,
+    LABEL_NUMBERS,
+    LABEL_OFFSETS,
+    LABELS,
+    PARTIAL_INDEX,
+    SPARSE_VERSION,
+    VERSION,
+)
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.progress import Progress, no_progress
+from vitkit.regular_file import open_regular
 from vitkit.text import few
 
 CHUNK = 256  # images that are downscaled ahead of writing
@@ -67,7 +79,7 @@ def write_shards(
             arrays |= {f"{name}.{member}": array for member, array in writer.index_arrays(split).items()}
             splits[name] = {"count": len(split), "shards": writer.shards}
         index = {
-            "version": VERSION,
+            "version": SPARSE_VERSION if data.multilabel else VERSION,
             "source": data.name,
             "kind": data.kind,
             "classes": list(data.classes),
@@ -131,7 +143,7 @@ def _lock_empty_folder(target: Path) -> IO[str]:
     try:
         target.mkdir(parents=True, exist_ok=True)
         if (target / PARTIAL_INDEX).exists() or not any(target.iterdir()):
-            lock_file = (target / PARTIAL_INDEX).open("a")
+            lock_file = open_regular(target / PARTIAL_INDEX, "a")
             if not lock(lock_file):
                 lock_file.close()
                 raise DataError(f"{target} is being written by another process.", try_="another folder, or wait for it")
@@ -156,8 +168,8 @@ def _remove_shards(target: Path, keep: str = "") -> None:
 
 def _label(data: Data, split: Split, index: int) -> tuple[str, bytes] | None:
     """Return the extension and content of an image's label: .cls with the class index, or .json with class names."""
-    if data.multilabel:
-        names = [data.classes[column] for column in np.flatnonzero(split.labels[index])]
+    if isinstance(split.labels, SparseLabels):
+        names = [data.classes[number] for number in split.labels[index]]
         return ".json", json.dumps({"labels": names}, ensure_ascii=False).encode()
     label = int(split.labels[index])
     return (".cls", str(label).encode()) if label >= 0 else None
@@ -169,7 +181,7 @@ class _Writer:
     def __init__(self, folder: Path, split: str, limit: int) -> None:
         self.folder, self.split, self.limit = folder, split, limit
         self.shards: list[dict[str, Any]] = []
-        self.rows: list[tuple[int, int, int, bool]] = []  # shard, offset, size, pixels
+        self.shard, self.offset, self.size, self.pixels = (array(code) for code in "qqqb")  # of each image
         self.tar: tarfile.TarFile | None = None
 
     def add(self, index: int, key: str, image: StoredImage, label: tuple[str, bytes] | None) -> None:
@@ -181,7 +193,10 @@ class _Writer:
             # USTAR: one header block per member, readable by every tar
             self.tar = tarfile.open(self._partial(), "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
         start = self._member(self.tar, f"{index:09d}{ending}", content)
-        self.rows.append((len(self.shards) - 1, start, len(content), not isinstance(image, bytes)))
+        self.shard.append(len(self.shards) - 1)
+        self.offset.append(start)
+        self.size.append(len(content))
+        self.pixels.append(not isinstance(image, bytes))
         if label is not None:
             self._member(self.tar, f"{index:09d}{label[0]}", label[1])
 
@@ -192,20 +207,20 @@ class _Writer:
             self.tar = None
 
     def index_arrays(self, split: Split) -> dict[str, NDArray[Any]]:
-        shard, offset, size, pixels = (
-            (np.array(column) for column in zip(*self.rows, strict=True))
-            if self.rows
-            else (np.zeros(0, dtype) for dtype in (np.int64, np.int64, np.int64, bool))
+        keys = PackedStrings(split.keys)  # those of a part of a split share the bytes of all
+        labels: dict[str, NDArray[Any]] = (
+            {LABEL_OFFSETS: split.labels.offsets, LABEL_NUMBERS: split.labels.numbers}
+            if isinstance(split.labels, SparseLabels)
+            else {LABELS: split.labels}
         )
-        keys = [key.encode("utf-8", "surrogatepass") for key in split.keys]
         return {
-            "shard": shard,
-            "offset": offset,
-            "size": size,
-            "pixels": pixels,
-            "labels": split.labels,
-            "key_text": np.frombuffer(b"".join(keys), np.uint8),
-            "key_stops": np.cumsum([len(key) for key in keys], dtype=np.int64),
+            "shard": np.array(self.shard),
+            "offset": np.array(self.offset),
+            "size": np.array(self.size),
+            "pixels": np.array(self.pixels, dtype=bool),
+            **labels,
+            "key_text": np.frombuffer(keys.text, np.uint8),
+            "key_stops": keys.stops,
             **({} if split.groups is None else {"groups": split.groups}),
         }
 

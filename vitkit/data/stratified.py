@@ -1,8 +1,11 @@
 """Hold out a share of the images, each class in proportion and each group of images as a whole; seeded."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stateless_rng import generator
 from vitkit.errors import ConfigError
 
@@ -10,12 +13,12 @@ SPLITTING = 0x5711  # sets these draws apart from the orders of epochs, which ha
 
 
 def stratified(
-    labels: np.ndarray, share: float, seed: int = 0, groups: NDArray[np.int64] | None = None
+    labels: SplitLabels, share: float, seed: int = 0, groups: NDArray[np.int64] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted indices of (the rest, the share held out), each class in proportion.
 
-    labels are (n,) class indices, -1 for unlabelled, or (n, K) of 0 and 1; there, an image counts for the rarest label
-    it has. A class of two or more images is on both sides; one of a single image stays in the rest. With `groups` (n,),
+    labels are (n,) class indices, -1 for unlabelled, or SparseLabels; there, an image counts for the rarest label it
+    has. A class of two or more images is on both sides; one of a single image stays in the rest. With `groups` (n,),
     images of equal numbers stay together: a class whose images are all in one group stays in the rest, and the others
     are held out as near to their proportion as whole groups allow. Groups of single images change nothing.
     """
@@ -30,9 +33,16 @@ def stratified(
     return rest, held_out
 
 
-def strata(labels: np.ndarray) -> np.ndarray:
+def strata(labels: SplitLabels) -> NDArray[np.int64]:
     """Return (n,) the class of each image by which it is stratified: its own, or the rarest of several."""
-    return _rarest(labels) if labels.ndim == 2 else labels
+    return labels.rarest() if isinstance(labels, SparseLabels) else labels
+
+
+def members_of_classes(classes: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield each class number of (n,) in ascending order with the images that have it, in their order."""
+    order = np.argsort(classes, kind="stable")  # a comparison for each class would be images x classes
+    names, starts = np.unique(classes[order], return_index=True)
+    yield from zip(names.tolist(), np.split(order, starts)[1:], strict=True)  # nothing is before the first start
 
 
 def _count(share: float, images: int) -> int:
@@ -46,8 +56,7 @@ def _shuffled(members: np.ndarray, seed: int, stratum: int) -> np.ndarray:
 
 def _hold_out_images(classes: np.ndarray, share: float, seed: int) -> NDArray[np.int64]:
     chosen = [np.empty(0, np.int64)]
-    for stratum in np.unique(classes):
-        members = np.flatnonzero(classes == stratum)
+    for stratum, members in members_of_classes(classes):
         chosen.append(_shuffled(members, seed, stratum)[: _count(share, len(members))])
     return np.sort(np.concatenate(chosen))
 
@@ -85,8 +94,10 @@ def _hold_out_groups(classes: np.ndarray, share: float, seed: int, groups: NDArr
         left[own] -= counts
         taken[group] = True
 
-    for stratum in np.argsort(images, kind="stable"):
-        drawn = group_of[_shuffled(np.sort(first[rarest == stratum]), seed, int(names[stratum]))].tolist()
+    by_stratum = dict(members_of_classes(rarest))  # class → its groups
+    for stratum in np.argsort(images, kind="stable").tolist():
+        members = first[by_stratum.get(stratum, np.empty(0, np.int64))]
+        drawn = group_of[_shuffled(np.sort(members), seed, int(names[stratum]))].tolist()
         for group in drawn:
             if missing[stratum] <= 0:
                 break
@@ -99,10 +110,3 @@ def _hold_out_groups(classes: np.ndarray, share: float, seed: int, groups: NDArr
             if possible:
                 take(min(possible, key=lambda group: int(classes_and_sizes(group)[1].sum())))
     return np.flatnonzero(taken[group_of])
-
-
-def _rarest(labels: np.ndarray) -> np.ndarray:
-    """Return (n,) for (n, K): the label of each image that the fewest images have, -1 without any."""
-    counts = labels.sum(axis=0)
-    by_rarity = np.where(labels.astype(bool), counts, np.iinfo(np.int64).max)
-    return np.where(labels.any(axis=1), by_rarity.argmin(axis=1), -1)

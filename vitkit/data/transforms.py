@@ -122,6 +122,7 @@ class TrainTransform:
     image: Size
     crop: tuple[float, float] | None = (0.05, 1.0)  # share of the image's area, as in Inception's crop
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    precrop: int | None = None  # BiT's crop, in place of the other: from a random place of the image at this side
     flip: bool = True
     preprocessing: Preprocessing = field(default_factory=Preprocessing)  # the geometry where there is no random crop
 
@@ -129,10 +130,20 @@ class TrainTransform:
         for name, range_ in (("crop", self.crop), ("aspect", self.aspect)):
             if range_ is not None and not (0 < range_[0] <= range_[1] and (name == "aspect" or range_[1] <= 1)):
                 raise ConfigError(f"{name}={range_} is not a range", try_="(least, greatest), above 0")
+        if self.precrop is not None and self.precrop < max(self.image):
+            raise ConfigError(
+                f"augment.precrop = {self.precrop} is smaller than the model's input, {_size(self.image)} px",
+                try_=f"--set augment.precrop={round(max(self.image) * 7 / 6)}, or a smaller --image",
+            )
 
     def describe(self) -> list[str]:
         height, width = self.image
-        if self.crop is not None:
+        if self.precrop is not None:
+            side = self.precrop
+            lines = [
+                f"resized to {side} x {side}, whatever the shape (bilinear, uint8), random crop {height} x {width}"
+            ]
+        elif self.crop is not None:
             low, high = (f"{share:.0%}" for share in self.crop)
             lines = [f"random crop of {low} to {high} of the area, resized to {height} x {width} (bilinear, uint8)"]
         else:
@@ -151,7 +162,12 @@ class TrainTransform:
         if pixels.dtype != np.uint8:
             pixels = pixels.round().astype(np.uint8)
         flipped = self.flip and draws[0] < 0.5
-        if self.crop is not None:
+        if self.precrop is not None:
+            resized = resize(_channels_first(pixels), (self.precrop, self.precrop), "bilinear")[0]
+            room = (self.precrop - side + 1 for side in self.image)
+            top, left = (int(draw * offsets) for draw, offsets in zip(draws[3:], room, strict=True))
+            view = cut(resized, (top, left), self.image)
+        elif self.crop is not None:
             box = random_box(draws[1:], pixels.shape[:2], area=self.crop, aspect=self.aspect)
             left, top, right, bottom = round_box(box)
             view = resize(_channels_first(pixels[top:bottom, left:right]), self.image, "bilinear")[0]

@@ -7,6 +7,7 @@ torch's DataLoader starts the processes, hands out the numbers and ends the proc
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitkit.data.batch import Batch
 from vitkit.data.shared_buffers import SharedBuffers
 from vitkit.data.sources.dataset import DataError
+from vitkit.data.worker_limit import startable_workers
 from vitkit.text import counted
 from vitkit.torch_private import SIGCHLD_HANDLER, worker_processes
 
@@ -50,8 +52,10 @@ def load_batches(
 ) -> Generator[Batch, None, None]:
     """Yield the batches of the numbers, each in memory of its own; with 0 workers, this process computes them.
 
-    `like` has the shape and dtype of the largest batch's images.
+    `like` has the shape and dtype of the largest batch's images. Where the system lets fewer workers start, fewer do.
     """
+    if workers:
+        workers = startable_workers(workers)
     if not workers:
         for number in numbers:
             batch = make_batch(number)
@@ -69,7 +73,11 @@ def load_batches(
             else:
                 yield received
     except RuntimeError as error:
-        raise lost_worker(error, worker_processes(batches)) or error from error
+        lost = lost_worker(error, worker_processes(batches))
+        if lost is None:
+            raise
+        _kill(worker_processes(batches))
+        raise lost from error
 
 
 def lost_worker(error: RuntimeError, processes: Sequence[BaseProcess] = ()) -> DataError | None:
@@ -130,6 +138,7 @@ class _BatchDataset(Dataset[Batch | _WorkerBatch]):
 def _start_workers(
     make_batch: BatchFunction, numbers: Iterable[int], like: Tensor, workers: int, pin_memory: bool
 ) -> Iterator[Batch | _WorkerBatch]:
+    before = set(multiprocessing.active_children())
     try:
         # one more than are prefetched: torch hands out the next number before the received batch is copied
         buffers = SharedBuffers(prefetched_batches(workers) + 1, like) if CAN_FORK else None
@@ -146,11 +155,18 @@ def _start_workers(
                 multiprocessing_context="fork" if CAN_FORK else None,
             )
             return iter(loader)
-    except OSError as error:  # too many processes, no memory, or no room for Python's semaphores in /dev/shm
-        raise DataError(
-            f"{counted(workers, 'data worker')} cannot be started: {error.strerror or error}.",
-            try_=REMEDIES,
-        ) from error
+    except (OSError, RuntimeError) as error:
+        # too many processes, threads or open files, no memory, or no room for Python's semaphores in /dev/shm
+        _kill(set(multiprocessing.active_children()) - before)
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise DataError(f"{counted(workers, 'data worker')} cannot be started: {reason}.", try_=REMEDIES) from error
+
+
+def _kill(processes: Iterable[BaseProcess]) -> None:
+    """End workers that nobody will tell to end: they outlive SIGTERM, and Python would wait for them when it exits."""
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def _ignore_signals(worker: int) -> None:

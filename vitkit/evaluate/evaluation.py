@@ -95,17 +95,27 @@ class LeakedImages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MappedClasses:
+    """A map of classes, by which each class of the data stands for some of the model's (`--map`)."""
+
+    file: str
+    model_classes: int  # that stand for a class of the data
+    of: int  # all classes of the model
+    elsewhere: int  # scored images whose prediction stands for no class of the data
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     data: str
     split: str
     images: int  # scored
-    classes: tuple[str, ...]  # of the model
+    classes: tuple[str, ...]  # of the model; with a map of classes, those of the data that it has
     multilabel: bool
     left_out: Mapping[str, str]  # skipped images: key → why it could not be decoded
     unlabelled: int  # images of the split without a class of the model
     missing: tuple[str, ...]  # classes that only the model has
     extra: tuple[str, ...]  # classes that only the data have
-    loss: float  # mean cross-entropy
+    loss: float | None = None  # mean cross-entropy; None: the data have no classes of their own, only ReaL's
     top1: Estimate | None = None  # single label from here
     top5: Estimate | None = None  # None with five classes or fewer
     macro_f1: Estimate | None = None
@@ -113,6 +123,7 @@ class Evaluation:
     calibration_error: float | None = None
     mean_average_precision: Estimate | None = None  # multi-label
     real: Estimate | None = None  # ImageNet-ReaL
+    mapped: MappedClasses | None = None  # None: classes are matched by their names
     inputs: tuple[str, ...] = ()  # description of the preprocessing; evaluations of earlier versions have none
     reliability: tuple[ReliabilityBin, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
@@ -122,7 +133,7 @@ class Evaluation:
 
     @property
     def headline(self) -> Estimate:
-        chosen = self.mean_average_precision if self.multilabel else self.top1
+        chosen = self.mean_average_precision if self.multilabel else self.top1 or self.real
         if chosen is None:
             raise ValueError("this evaluation lacks its main score")
         return chosen

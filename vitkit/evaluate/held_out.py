@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.data.groups import restore
-from vitkit.data.partition import fingerprint, held_out_test, partition
+from vitkit.data.partition import held_out_test, is_fingerprint, partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import canonical_split, scoring_split
+from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.run_folder import CONFIG, RunFolder
 
@@ -34,14 +35,14 @@ def data_to_score(run: str, data: Data, split: str | None) -> Data:
         if (
             source in data.splits
             and source == (canonical_split(split) or split)
-            and (fingerprint(data, source) == record["fingerprint"])
+            and is_fingerprint(record["fingerprint"], data, source)
         ):
             log.warning("%s was trained on most of these images; without --split, those it held out are scored", run)
         return data
     if _default_split(data) not in (source, None):
         return data
     held_out = held_out_test(data, record)
-    if held_out is None and "groups" in record and fingerprint(data, source) == record["fingerprint"]:
+    if held_out is None and "groups" in record and is_fingerprint(record["fingerprint"], data, source):
         raise ConfigError(
             f"the record of {run} does not say which images were kept together, so those it held out are unknown.",
             try_="--split to score a split as it is",
@@ -92,7 +93,9 @@ def _overlap_with_training(run: str, data: Data, split: str | None) -> str:
         related = trained.is_relative_to(scored) or scored.is_relative_to(trained)
         if trained == scored or not related or not trained.is_dir() or not scored.is_dir():
             return ""
-        kept = restore(open_data(trained, label=config.label), folder.record().get("together"))
+        data_of_run = open_data(trained, label=config.label)
+        data_of_run = join_validation(data_of_run) if config.train_on_val else data_of_run
+        kept = restore(data_of_run, folder.record().get("together"))
         training_images = partition(kept.data, **config.partition).train
     except VitkitError:  # settings of another version, or data that have changed: the overlap is unknown
         return ""
@@ -115,7 +118,7 @@ def _warn_if_trained_on(run: str, data: Data, split: str | None) -> None:
     folder = RunFolder.from_weights(run)
     trained_on = folder.record().get("data", {}).get("fingerprint") if folder else None
     name = _split_name(data, split)
-    if trained_on and name in data.splits and fingerprint(data, name) == trained_on:
+    if trained_on and name in data.splits and is_fingerprint(trained_on, data, name):
         log.warning("%s was trained on these images: the scores say nothing about new images", run)
 
 

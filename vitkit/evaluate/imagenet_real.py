@@ -1,7 +1,8 @@
 """Score against ImageNet-ReaL (Beyer et al. 2020, "Are we done with ImageNet?"): all classes in each validation image.
 
-A prediction is correct when it is among them; images without any of the 1000 classes are not scored. The file,
-real.json, is a list of lists of class indices, in the order of ILSVRC2012_val_00000001 to 00050000.
+A prediction is correct when it is among them; images without any of the 1000 classes are not scored. The images need
+no other labels: their names have their numbers. The file, real.json, is a list of lists of class indices, in the order
+of ILSVRC2012_val_00000001 to 00050000.
 """
 
 import logging
@@ -9,6 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import DataError
 from vitkit.errors import ConfigError
@@ -44,6 +48,19 @@ def read_real(path: Path, model: Model) -> RealLabels:
     return content
 
 
+def with_real_label(labels: RealLabels, keys: Iterable[str]) -> NDArray[np.int64]:
+    """Return the indices of the images that have a ReaL label, by the number in their name; it is an error if none."""
+    numbers = (NUMBER.search(key) for key in keys)
+    indices = [
+        index
+        for index, number in enumerate(numbers)
+        if number and (int(number[1]) > len(labels) or labels[int(number[1]) - 1])  # beyond the file: refused later
+    ]
+    if not indices:
+        raise _no_real_label()
+    return np.array(indices, dtype=np.int64)
+
+
 def real_accuracy(labels: RealLabels, keys: Iterable[str], predictions: Iterable[int]) -> Estimate:
     """Return the ReaL accuracy of one prediction per image; `keys` are the images' file names."""
     correct = scored = unnumbered = 0
@@ -58,15 +75,19 @@ def real_accuracy(labels: RealLabels, keys: Iterable[str], predictions: Iterable
         correct += prediction in labels[index]
         scored += bool(labels[index])
     if not scored:
-        raise DataError(
-            "none of these images has a ReaL label.",
-            looked_for="ILSVRC2012_val_00000001.JPEG and so on, in any folder",
-        )
+        raise _no_real_label()
     if unnumbered:
         log.warning(
             "ReaL: %s images do not have names of ImageNet's validation set and are not scored", f"{unnumbered:,}"
         )
     return proportion(correct, scored)
+
+
+def _no_real_label() -> DataError:
+    return DataError(
+        "none of these images has a ReaL label.",
+        looked_for="ILSVRC2012_val_00000001.JPEG and so on, in any folder",
+    )
 
 
 def _is_class(value: object) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few
 
 IMAGENET = 1000
@@ -102,7 +103,8 @@ def class_names(labels: Sequence[str] | str | os.PathLike[str], classes: int) ->
 def read_labels(path: Path, classes: int) -> tuple[str, ...]:
     """Read a file with one class name per line, in the order of the logits."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
+        with open_regular(path, "r", encoding="utf-8-sig") as file:
+            lines = file.read().rstrip().split("\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

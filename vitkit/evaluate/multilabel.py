@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.stateless_rng import generator
 from vitkit.evaluate.intervals import RESAMPLING
-from vitkit.evaluate.metrics import ClassCounts, Floats
+from vitkit.evaluate.metrics import Floats
 
 RESAMPLES = 100  # give a deviation to 7 %; each is another pass over all images of all classes
 
 Table = NDArray[Any]  # (n, K)
 
 
-def average_precision(scores: Table, labels: Table) -> Floats:
+def average_precision(scores: Table, labels: SparseLabels) -> Floats:
     """Return the average precision of each class (K,): the mean precision at its positives, NaN without a positive."""
-    return np.array([_PrecisionRecallCurve(scores[:, k], labels[:, k] > 0).area() for k in range(scores.shape[1])])
+    images = labels.by_class()
+    return np.array([_PrecisionRecallCurve(scores[:, k], images[k]).area() for k in range(scores.shape[1])])
 
 
 def mean_average_precision(per_class: Floats) -> float:
@@ -30,7 +32,7 @@ def mean_average_precision(per_class: Floats) -> float:
     return float(np.nanmean(per_class))
 
 
-def bootstrap_deviation(scores: Table, labels: Table) -> float:
+def bootstrap_deviation(scores: Table, labels: SparseLabels) -> float:
     """Return the standard deviation of the mean average precision over resamples of the images, with replacement."""
     random = generator(0, RESAMPLING)
     drawn = np.array(
@@ -38,8 +40,9 @@ def bootstrap_deviation(scores: Table, labels: Table) -> float:
         dtype=np.uint8,
     )  # (R, n); no image is drawn 256 times
     areas, classes = np.zeros(RESAMPLES), np.zeros(RESAMPLES)
-    for k in np.flatnonzero(labels.any(axis=0)):
-        curve = _PrecisionRecallCurve(scores[:, k], labels[:, k] > 0)
+    images = labels.by_class()
+    for k in np.flatnonzero(images.has_any()):
+        curve = _PrecisionRecallCurve(scores[:, k], images[k])
         resampled = np.array([curve.area(weights) for weights in drawn])
         areas += np.nan_to_num(resampled)
         classes += ~np.isnan(resampled)  # a resample may hold no positive of this class
@@ -49,11 +52,12 @@ def bootstrap_deviation(scores: Table, labels: Table) -> float:
 class _PrecisionRecallCurve:
     """A precision-recall curve; equal scores are one step, as in scikit-learn."""
 
-    def __init__(self, scores: NDArray[Any], positive: NDArray[np.bool_]) -> None:
+    def __init__(self, scores: NDArray[Any], positive: NDArray[Any]) -> None:
+        """Take the scores of all images and the indices of the positive ones."""
         steps = np.unique(scores[positive])
         # the number of steps that each image counts in, without sorting all images
         self.steps_of_image = np.searchsorted(steps, scores, side="right")
-        self.positive = np.flatnonzero(positive)
+        self.positive = positive
         self.steps = len(steps)
 
     def area(self, weights: NDArray[Any] | None = None) -> float:
@@ -68,9 +72,3 @@ class _PrecisionRecallCurve:
 
     def _at_steps(self, steps: NDArray[np.int64], weights: NDArray[Any] | None) -> NDArray[Any]:
         return np.bincount(steps, weights, self.steps + 1)[1:]
-
-
-def count_labels(predicted: Table, labels: Table) -> ClassCounts:
-    """Count the labels, the predictions and the correct ones of each class."""
-    present = labels > 0
-    return ClassCounts(*(table.sum(axis=0) for table in (present, predicted, present & predicted)))

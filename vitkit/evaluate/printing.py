@@ -19,6 +19,12 @@ def print_evaluation(evaluation: Evaluation) -> None:
         f"{evaluation.data}, {evaluation.split}: {counted(evaluation.images, 'image')}, "
         f"{counted(len(evaluation.classes), 'class')}",
     )
+    if (mapped := evaluation.mapped) is not None:
+        _print_row(
+            "map",
+            f"{mapped.file}: {counted(mapped.model_classes, 'class')} of the model's {mapped.of:,} stand for them; "
+            f"{counted(mapped.elsewhere, 'prediction is', 'predictions are')} of another class",
+        )
     _print_list("input", evaluation.inputs)
     for name, estimate in (
         ("top-1", evaluation.top1),
@@ -37,8 +43,9 @@ def print_evaluation(evaluation: Evaluation) -> None:
         _print_row(
             "calibration", f"{percent(evaluation.calibration_error):>7}   mean gap between confidence and accuracy"
         )
-    _print_row("loss", f"{evaluation.loss:>7.3f}")
-    _print_list("weakest", weakest_classes(evaluation))
+    if evaluation.loss is not None:
+        _print_row("loss", f"{evaluation.loss:>7.3f}")
+        _print_list("weakest", weakest_classes(evaluation))
     _print_list("confused", confusions(evaluation))
     if warning := recall_warning(evaluation, {}, None):
         _print_row("warning", warning)
@@ -49,7 +56,8 @@ def print_evaluation(evaluation: Evaluation) -> None:
     if evaluation.extra:
         _print_row("extra", f"{counted(len(evaluation.extra), 'class')} only in the data: {few(evaluation.extra)}")
     if evaluation.unlabelled:
-        _print_row("unscored", f"{counted(evaluation.unlabelled, 'image')} without a class of the model")
+        lacking = "a ReaL label" if evaluation.loss is None else "a class of the model"
+        _print_row("unscored", f"{counted(evaluation.unlabelled, 'image')} without {lacking}")
     _print_skipped(evaluation.left_out)
 
 

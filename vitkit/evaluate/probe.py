@@ -156,7 +156,7 @@ def extract_features(extract: FeatureExtractor, data: Data, method: Method) -> P
     if chosen is None or chosen in names or not data.splits[chosen].labelled:
         return features
     dev = data.splits[chosen]
-    return replace(features, dev=extract(dev.select(dev.labels >= 0)), names=(names[0], chosen, names[1]))
+    return replace(features, dev=extract(dev.select(dev.rows_with_labels())), names=(names[0], chosen, names[1]))
 
 
 def held_out_as_test(run: str, data: Data) -> Data:

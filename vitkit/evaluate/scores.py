@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from vitkit.data.sources.dataset import DataError, PackedStrings
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.evaluate import metrics, multilabel
 from vitkit.evaluate.evaluation import ClassScore, Mistake
 from vitkit.evaluate.intervals import (
@@ -54,7 +55,7 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
         "balanced_accuracy": balanced_accuracy_interval(counts),
         "calibration_error": metrics.calibration_error(bins),
         "reliability": bins,
-        "per_class": _per_class(images.classes, counts),
+        "per_class": per_class_scores(images.classes, counts),
         "confusion": tuple(map(tuple, confusion)),
         "mistakes": _most_confident_mistakes(images, scores),
     }
@@ -63,63 +64,69 @@ def score_single_label(images: ScoredImages, logits: Tensor, labels: Tensor) -> 
 def score_multilabel(
     images: ScoredImages,
     logits: Tensor,
-    labels: Tensor,
+    labels: SparseLabels,
     known: NDArray[np.bool_],
     thresholds: tuple[float, ...] | None = None,
 ) -> dict[str, Any]:
-    """Score logits (n, K) against labels (n, K) of 0 and 1, or (n,) where a multi-label model meets single labels.
+    """Score logits (n, K) against the labels of the images.
 
     Only `known` (K,) classes are scored: the data say nothing about classes that they do not have. A class is predicted
     from its threshold on, or above one half.
     """
-    if labels.ndim == 1:
-        labels = one_hot(labels, logits.shape[1])
-    above = logits > 0 if thresholds is None else logits.sigmoid() >= torch.tensor(thresholds)
-    present, predicted = (labels > 0).numpy(), above.numpy() & known
-    if not present.any():
+    if not len(labels.numbers):
         raise DataError("none of these images has a label that the model knows; there is nothing to score.")
-    loss, loss_of_predicted = (_set_loss(logits[:, known], chosen[:, known]) for chosen in (present, predicted))
-    precisions = multilabel.average_precision(logits.numpy(), present)
-    deviation = multilabel.bootstrap_deviation(logits.numpy(), present)
-    counts = multilabel.count_labels(predicted, present)
-    wrong = np.flatnonzero((predicted != present).any(axis=1))
-    worst = wrong[np.argsort(-loss[wrong], kind="stable")[:MISTAKES]]
+    least = None if thresholds is None else torch.tensor(thresholds)
 
-    def names(row: NDArray[np.bool_]) -> str:
-        return ", ".join(images.classes[index] for index in np.flatnonzero(row)) or NOTHING
+    def predict(rows: slice) -> NDArray[np.bool_]:
+        above = logits[rows] > 0 if least is None else logits[rows].sigmoid() >= least
+        return above.numpy() & known
+
+    loss, loss_of_predicted, wrong = np.empty(len(labels)), np.empty(len(labels)), np.empty(len(labels), bool)
+    predictions, correct = (np.zeros(len(known), np.int64) for _ in range(2))
+    for rows, present in labels.dense_blocks(metrics.CHUNK):
+        predicted = predict(rows)
+        loss[rows], loss_of_predicted[rows] = (
+            _set_loss(logits[rows][:, known], chosen[:, known]) for chosen in (present, predicted)
+        )
+        wrong[rows] = (predicted != present).any(axis=1)
+        predictions += predicted.sum(axis=0)
+        correct += (predicted & present).sum(axis=0)
+    counts = metrics.ClassCounts(labels.counts(), predictions, correct)
+    precisions = multilabel.average_precision(logits.numpy(), labels)
+    deviation = multilabel.bootstrap_deviation(logits.numpy(), labels)
+    mistaken = np.flatnonzero(wrong)
+    worst = mistaken[np.argsort(-loss[mistaken], kind="stable")[:MISTAKES]]
+
+    def names(numbers: NDArray[Any]) -> str:
+        return ", ".join(images.classes[number] for number in numbers) or NOTHING
 
     return {
         "loss": float(loss.mean() / known.sum()),
         "mean_average_precision": interval_from_deviation(
             multilabel.mean_average_precision(precisions), deviation, counts.images
         ),
-        "per_class": _per_class(images.classes, counts, precisions, thresholds),
+        "per_class": per_class_scores(images.classes, counts, precisions, thresholds),
         "mistakes": tuple(
             _mistake(
                 images,
                 row,
-                names(present[row]),
-                names(predicted[row]),
+                names(labels[row]),
+                names(np.flatnonzero(predict(slice(row, row + 1))[0])),
                 np.exp(-loss_of_predicted[row]),
                 np.exp(-loss[row]),
             )
-            for row in worst
+            for row in worst.tolist()
         ),
     }
 
 
 def _set_loss(logits: Tensor, present: NDArray[np.bool_]) -> metrics.Floats:
     """Return (n,) negative logarithms of the probability of exactly these labels."""
-    chunks = [
-        binary_cross_entropy_with_logits(chunk.double(), target.double(), reduction="none").sum(1)
-        for chunk, target in zip(
-            logits.split(metrics.CHUNK), torch.from_numpy(present).split(metrics.CHUNK), strict=True
-        )
-    ]
-    return torch.cat(chunks).numpy()
+    target = torch.from_numpy(present)
+    return binary_cross_entropy_with_logits(logits.double(), target.double(), reduction="none").sum(1).numpy()
 
 
-def _per_class(
+def per_class_scores(
     names: tuple[str, ...],
     counts: metrics.ClassCounts,
     precisions: metrics.Floats | None = None,

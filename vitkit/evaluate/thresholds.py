@@ -7,11 +7,12 @@ Shapes: n images, K classes.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.evaluate.metrics import Floats
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.text import counted
 
 MIN_POSITIVES = 10  # validation images with a label, from which its class gets a threshold of its own
@@ -39,31 +40,35 @@ class ChosenThresholds:
         return f"{span} ({kind}), for the best F1 on {self.images:,} validation images"
 
 
-def choose_thresholds(probabilities: Floats, labels: NDArray[np.bool_]) -> ChosenThresholds:
+def choose_thresholds(probabilities: NDArray[Any], labels: SparseLabels) -> ChosenThresholds:
     """Choose the threshold of each class (K,) that gives the best F1 on these (n, K) probabilities and labels.
 
     Classes with few positives share the threshold of the best F1 over all classes together; without enough positives in
     all, it is 0.5. A label is predicted from its threshold on: probability >= threshold.
     """
-    positives = labels.sum(axis=0)
-    shared = best_threshold(probabilities.ravel(), labels.ravel()) if positives.sum() >= MIN_POSITIVES else DEFAULT
+    images, positives = labels.by_class(), labels.counts()
+    shared = DEFAULT
+    if positives.sum() >= MIN_POSITIVES:
+        shared = best_threshold(probabilities.ravel(), labels.rows() * labels.classes + labels.numbers)
     values = [
-        best_threshold(probabilities[:, k], labels[:, k]) if positives[k] >= MIN_POSITIVES else shared
-        for k in range(labels.shape[1])
+        best_threshold(probabilities[:, k], images[k]) if positives[k] >= MIN_POSITIVES else shared
+        for k in range(labels.classes)
     ]
     return ChosenThresholds(tuple(values), int((positives >= MIN_POSITIVES).sum()), shared, len(labels))
 
 
-def best_threshold(probabilities: Floats, positive: NDArray[np.bool_]) -> float:
+def best_threshold(probabilities: NDArray[Any], positive: NDArray[Any]) -> float:
     """Return a threshold with the best F1: half-way between the last probability above it and the next one below.
 
-    Of equally good ones, the nearest to 0.5.
+    `positive` are the indices of the positive ones, at least one. Only their probabilities can be the last above a best
+    threshold: without a negative below all positives, the F1 is higher. Of equally good ones, the nearest to 0.5.
     """
-    order = np.argsort(-probabilities, kind="stable")
-    ordered = probabilities[order].astype(np.float64)
-    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # the last image of each probability
-    correct, predicted = np.cumsum(positive[order])[last], last + 1
-    f1 = 2 * correct / (predicted + positive.sum())
-    middles = (ordered[last] + np.append(ordered[last[1:]], 0.0)) / 2
+    ordered = np.sort(probabilities)
+    steps, counts = np.unique(probabilities[positive], return_counts=True)
+    first = np.searchsorted(ordered, steps)  # how many are below each step
+    correct = np.cumsum(counts[::-1])[::-1]
+    f1 = 2 * correct / (len(ordered) - first + len(positive))
+    below = np.where(first > 0, ordered[np.maximum(first - 1, 0)], 0.0)
+    middles = (steps.astype(np.float64) + below.astype(np.float64)) / 2
     best = np.flatnonzero(f1 >= f1.max() - 1e-12)
     return float(middles[best[np.abs(middles[best] - DEFAULT).argmin()]])

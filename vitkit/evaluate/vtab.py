@@ -14,7 +14,7 @@ from vitkit.compute.features import Features
 from vitkit.data.groups import keep_together
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError, Split
-from vitkit.data.stateless_rng import generator
+from vitkit.data.training_images import draw_images
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate
@@ -23,11 +23,12 @@ from vitkit.text import few
 
 EXAMPLES = 1000
 FIT = 0.8  # share of them that is fitted; the others are for choosing
-DRAWING = 0x7AB1  # makes these draws differ from others of the same seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class VtabTask:
+    """The score of a linear probe on a task."""
+
     data: str
     classes: int
     fitted: int  # images: 1,000, or all of the split
@@ -46,18 +47,16 @@ class VtabResult:
 
 
 def vtab(extract: Callable[[Split], Features], datasets: Iterable[Data], *, seed: int = 0) -> VtabResult:
-    tasks = tuple(_task(extract, data, seed) for data in datasets)
+    tasks = tuple(probe_task(extract, data, seed) for data in datasets)
     if not tasks:
         raise ConfigError("VTAB needs at least one dataset; none was named")
     return VtabResult(tasks=tasks, mean=float(np.mean([task.top1.value for task in tasks])))
 
 
-def draw_examples(split: Split, seed: int = 0) -> Split:
-    """Draw 1,000 images at random, regardless of class as VTAB does: a rare class may be missing."""
-    return split.select(generator(seed, DRAWING).permutation(len(split))[:EXAMPLES])
-
-
-def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> VtabTask:
+def probe_task(
+    extract: Callable[[Split], Features], data: Data, seed: int = 0, *, examples: int = EXAMPLES
+) -> VtabTask:
+    """Fit a linear layer on the frozen features of 1,000 training images, and score it on the test split."""
     if data.multilabel:
         raise DataError(
             f"images of {data.name} have several labels; a VTAB task has one label per image.", found=few(data.classes)
@@ -65,7 +64,7 @@ def _task(extract: Callable[[Split], Features], data: Data, seed: int) -> VtabTa
     splits = partition(keep_together(data).data)
     if splits.test is None:
         raise DataError(f"{data.name} has no images to score.")
-    train, test = extract(draw_examples(splits.train, seed)), extract(splits.test)
+    train, test = extract(draw_images(splits.train, examples, seed)), extract(splits.test)
     fitted = np.arange(len(train)) < round(FIT * len(train))
     if train.groups is not None:  # no image to choose by is a copy of one that is fitted
         fitted = np.isin(train.groups, train.groups[fitted])

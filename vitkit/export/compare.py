@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import Split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.export.exported import ExportedModel
 from vitkit.predict.agreement import Agreement, measure_agreement
 from vitkit.predict.classifier import Classifier
@@ -116,9 +117,9 @@ def compare_probabilities(
 
 def _with_labels(split: Split, decoded: Iterable[tuple[int, Pixels]]) -> Iterator[tuple[int, Pixels]]:
     """Yield label and pixels; the label is -1 for crops and for data with several labels an image."""
-    one_label = split.labels.ndim == 1
+    labels = np.full(len(split), -1) if isinstance(split.labels, SparseLabels) else split.labels
     for number, (index, pixels) in enumerate(decoded):
-        yield int(split.labels[index]) if one_label else -1, pixels
+        yield int(labels[index]), pixels
         if number == 0:
             yield from ((-1, crop) for crop in other_shapes(pixels))
 

@@ -11,6 +11,7 @@ from vitkit.data.transforms import EvalTransform
 from vitkit.errors import VitkitError, WeightsError
 from vitkit.export.trace import IMAGES, LOGITS, PROBABILITIES, ExportInput
 from vitkit.predict.classifier import Classifier
+from vitkit.regular_file import open_regular
 from vitkit.stored_json import parse_json
 from vitkit.weights.native import HEADER, record_of
 
@@ -141,8 +142,9 @@ def transform_of(metadata: dict[str, Any]) -> EvalTransform:
 
 
 def is_pt2(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(ZIP)) == ZIP
+    with open_regular(path) as file:
+        start: bytes = file.read(len(ZIP))
+    return start == ZIP
 
 
 def _read_pt2(path: Path) -> str | None:

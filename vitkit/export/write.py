@@ -4,7 +4,6 @@ import json
 import math
 import os
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vitkit.atomic import replacing, write_text
+from vitkit.atomic import replacing, temporary_folder, write_text
 from vitkit.errors import ConfigError
 from vitkit.export.compare import TOLERANCE, Comparison, compare
 from vitkit.export.exported import ExportedModel, OnnxModel, Pt2Model
@@ -106,9 +105,9 @@ def export_int8(
     target, samples = _prepare(classifier, path, "onnx", samples, overwrite)
     with (
         replacing(target, ExportError) as temporary,
-        tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder,
+        temporary_folder(target.parent) as folder,
     ):
-        float_path = Path(folder) / "float32.onnx"
+        float_path = folder / "float32.onnx"
         float_model = _write(classifier, float_path, "onnx", input)
         _check_equal(target, compare(classifier, float_model, samples.spread(COMPARED)))
         calibration = samples.calibration(CALIBRATION_IMAGES)

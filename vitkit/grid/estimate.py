@@ -46,7 +46,7 @@ def estimate(trials: Sequence[Trial], runner: TrialRunner) -> list[TrialCost]:
     rows = []
     for trial in trials:
         path = runner.path(trial)
-        config, data, _ = resolve(_without_weights(trial), {}, runner.shared.open)
+        config, data, _ = resolve(_without_weights(trial), {}, open_data=runner.shared.open)
         splits = partition(data, **config.partition)
         config = count_steps(config, len(splits.train))
         steps = config.steps or 0

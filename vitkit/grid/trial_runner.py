@@ -85,7 +85,7 @@ class TrialRunner:
             settings["weights"] = str(self.path(trial.needs))
         command = shlex.join(["vitkit", "fit", *_as_options(settings)])
         settings = {"device": self.device, **settings, "out": str(path)}
-        start_run(settings, settings, log, command, self.shared)
+        start_run(settings, settings, log, command, shared=self.shared)
 
     def _fingerprint(self, settings: Mapping[str, Any]) -> str:
         data = self.shared.open(settings["data"], label=settings.get("label"), group=settings.get("group"))

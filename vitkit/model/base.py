@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import SizeError
 from vitkit.model.capture import Seen, keep, match_names
-from vitkit.model.config import ModelConfig, check_count, parse_size
+from vitkit.model.config import ModelConfig, PositionTransfer, check_count, parse_size
 from vitkit.model.heads import Head
-from vitkit.model.positions import Interpolation
+from vitkit.model.resize_positions import Interpolation
 
 
 class Provenance(TypedDict, total=False):
@@ -76,8 +76,13 @@ class ImageModel(nn.Module, Generic[Config]):
         """images → the pooled vector that the head starts from."""
         raise NotImplementedError
 
-    def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
-        """Change the image size; learned positions are interpolated (section 3.2)."""
+    def resize(
+        self,
+        image: int | tuple[int, int],
+        interpolation: Interpolation = "paper",
+        positions: PositionTransfer = "interpolate",
+    ) -> None:
+        """Change the image size. Learned positions are interpolated in 2-D (section 3.2), or as `positions` says."""
         raise NotImplementedError
 
     @overload

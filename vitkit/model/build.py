@@ -18,7 +18,8 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
     total stride; BiT ResNets, "R50x1". Options, with the paper's choice first:
 
         channels          3
-        positions         "1d", "2d", "relative", "sincos" or "none"
+        positions         "1d", "2d", "relative", "none" (Table 8), or fixed: "sincos" of x and y (big_vision's
+                          sincos2d), "sincos1d" along the line of tokens (Vaswani et al.)
         inject            "stem", "every" layer its own, or one "shared" by every layer (Table 8)
         pool              "token", "gap" (normalise, then average), "gap-norm" (average, then normalise), "attention"
         class_token       True with pool="token", else False

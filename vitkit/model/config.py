@@ -14,7 +14,9 @@ from typing import Any, Literal, SupportsIndex, get_args
 from vitkit.errors import ConfigError, SizeError, did_you_mean
 from vitkit.stored_json import conform
 
-Positions = Literal["none", "1d", "2d", "relative", "sincos"]
+Positions = Literal["none", "1d", "2d", "relative", "sincos", "sincos1d"]
+# what loading does with learned positions: interpolate in 2-D (section 3.2), stretch in 1-D, keep, or re-initialise
+PositionTransfer = Literal["interpolate", "stretch", "keep", "fresh"]
 Injection = Literal["stem", "every", "shared"]
 Pool = Literal["token", "gap", "gap-norm", "attention"]
 Norm = Literal["pre", "post"]
@@ -165,10 +167,12 @@ class ViTConfig:
             )
         if self.positions == "none" and self.inject != "stem":
             raise ConfigError(f"inject={self.inject!r} has nothing to inject with positions='none'")
-        if self.positions == "sincos" and self.inject == "every":
+        if self.positions in ("sincos", "sincos1d") and self.inject == "every":
             raise ConfigError("sin-cos tables are fixed, so each layer's own would be the same", try_="inject='shared'")
         if self.positions == "2d" and self.width % 2:
             raise ConfigError(f"2-D positions give half the width to rows and half to columns; {self.width} is odd")
+        if self.positions == "sincos1d" and self.width % 2:
+            raise ConfigError(f"1-D sin-cos positions need an even width; {self.width} is odd")
         if self.positions == "sincos" and self.width % 4:
             raise ConfigError(f"sin-cos positions need a width divisible by 4; {self.width} is not")
         if self.axial and self.class_token:

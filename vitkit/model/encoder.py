@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from vitkit.model.attention import SelfAttention
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import Gelu, ViTConfig
+from vitkit.model.config import Gelu, PositionTransfer, ViTConfig
 from vitkit.model.initialise import linear
-from vitkit.model.positions import Grid, Interpolation, Relative, build_positions
+from vitkit.model.positions import Relative, build_positions, fresh_positions
+from vitkit.model.resize_positions import Interpolation
 
 
 class Mlp(nn.Module):
@@ -115,12 +116,15 @@ class Encoder(nn.Module):
         keep(seen, "encoded", x)
         return x
 
-    def resize(self, grid: Grid, interpolation: Interpolation) -> None:
-        for positions in self.positions:
-            positions.resize(grid, interpolation)
+    def resize(self, config: ViTConfig, interpolation: Interpolation, positions: PositionTransfer) -> None:
+        """Change the grid to that of `config`, with positions that are interpolated, stretched or re-initialised."""
+        if positions == "fresh":
+            self.positions = fresh_positions(config, self.positions)
+        for table in self.positions if positions != "fresh" else ():
+            (table.stretch if positions == "stretch" else table.resize)(config.grid, interpolation)
         for block in self.blocks:
             if isinstance(block, AxialBlock):
-                block.grid = grid
+                block.grid = config.grid
 
     def add_positions(self, x: Tensor, layer: int = 0) -> Tensor:
         """Add the absolute positions that this layer has, if it has any."""

@@ -1,4 +1,4 @@
-"""Position embeddings of every kind in Table 8, and their interpolation for another grid (section 3.2).
+"""Position embeddings of every kind in Table 8, and two kinds of fixed sines and cosines.
 
 Absolute kinds are added to the tokens; relative ones become a bias on attention scores.
 
@@ -6,18 +6,13 @@ Shapes: B batch, h x w patch grid, T tokens (the class token first, if there is 
 """
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data.resize import resize
-from vitkit.errors import ConfigError
 from vitkit.model.config import ViTConfig
-
-Grid = tuple[int, int]  # rows, columns
-Interpolation = Literal["paper", "bicubic"]
+from vitkit.model.resize_positions import Grid, Interpolation, resize_offsets, resize_table, stretch_table
 
 
 class Learned1D(nn.Module):
@@ -33,9 +28,18 @@ class Learned1D(nn.Module):
 
     @torch.no_grad()
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
+        """Interpolate the vectors of the patches in 2-D; the class token keeps its own."""
         token, patches = self.table[: self.extra], self.table[self.extra :]
         resized = resize_table(patches, self.grid, grid, interpolation)
         self.table = _like(self.table, torch.cat([token, resized]))
+        self.grid = grid
+
+    @torch.no_grad()
+    def stretch(self, grid: Grid, interpolation: Interpolation) -> None:
+        """Interpolate the vectors of the patches in 1-D, row after row; the class token keeps its own."""
+        token, patches = self.table[: self.extra], self.table[self.extra :]
+        stretched = stretch_table(patches, grid[0] * grid[1], interpolation)
+        self.table = _like(self.table, torch.cat([token, stretched]))
         self.grid = grid
 
 
@@ -64,31 +68,59 @@ class Learned2D(nn.Module):
         self.grid = grid
 
 
+def sincos_table(grid: Grid, width: int, class_token: bool) -> Tensor:
+    """(T, D) as big_vision and MoCo v3 have it: sin x, cos x, sin y, cos y; zeros for the class token."""
+    y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
+    quarter = width // 4
+    omega = 10_000.0 ** -(torch.arange(quarter, dtype=torch.float32) / max(quarter - 1, 1))
+    x, y = x.flatten()[:, None] * omega, y.flatten()[:, None] * omega  # (h·w, D/4)
+    table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
+    return torch.cat([torch.zeros(1, width), table]) if class_token else table
+
+
+def sinusoid_table(grid: Grid, width: int, class_token: bool) -> Tensor:
+    """(T, D) as Vaswani et al. have it: sin(t / 10000^(2i/D)) in column 2i and its cosine in column 2i + 1.
+
+    t counts the tokens from 0, the class token first, if there is one, and then row after row of patches.
+    """
+    tokens = torch.arange(grid[0] * grid[1] + class_token, dtype=torch.float64)
+    omega = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = tokens[:, None] * omega  # (T, D/2), float64: an angle of thousands would lose its fraction in float32
+    return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).float()
+
+
 class SinCos(nn.Module):
-    """Fixed sines and cosines of x and y, a quarter of the width each; nothing to learn, exact at any grid."""
+    """Fixed sines and cosines of x and y (big_vision's sincos2d): nothing to learn, computed anew for another grid."""
 
     table: Tensor
+    compute = staticmethod(sincos_table)
 
     def __init__(self, *, grid: Grid, width: int, class_token: bool):
         super().__init__()
         self.class_token, self.width = class_token, width
         # Saved with the weights though it could be computed: a file then holds all that the forward pass adds.
-        self.register_buffer("table", sincos_table(grid, width, class_token))
+        self.register_buffer("table", self.compute(grid, width, class_token))
 
     def forward(self) -> Tensor:
         return self.table  # (T, D)
 
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
-        self.table = sincos_table(grid, self.width, self.class_token).to(self.table)
+        self.table = self.compute(grid, self.width, self.class_token).to(self.table)
+
+
+class SinCos1D(SinCos):
+    """The fixed sinusoids of the original Transformer (Vaswani et al.) along the line of tokens."""
+
+    compute = staticmethod(sinusoid_table)
 
 
 class Relative(nn.Module):
     """1-D relative attention: the query times an embedding of its offset to the key, added to the scores."""
 
-    def __init__(self, *, tokens: int, width: int, heads: int):
+    def __init__(self, *, grid: Grid, width: int, heads: int, class_token: bool):
         super().__init__()
-        self.heads = heads
-        self.offsets = _table(2 * tokens - 1, width)
+        self.grid, self.class_token, self.heads = grid, class_token, heads
+        self.offsets = _table(2 * (grid[0] * grid[1] + class_token) - 1, width)
 
     def forward(self, query: Tensor) -> Tensor:  # (B, H, T, d)
         """Return the bias (B, H, T, T), scaled like the content scores that it is added to."""
@@ -98,12 +130,19 @@ class Relative(nn.Module):
         scores = query.transpose(0, 1).flatten(1, 2) @ offsets  # (H, B·T, 2T-1)
         return shear(scores.unflatten(1, (b, t))).transpose(0, 1)  # (B, H, T, T)
 
+    @torch.no_grad()
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
-        raise ConfigError(
-            "relative positions cannot be resized: on a line of tokens, an offset means another "
-            "direction in another grid",
-            try_="train at the final image size, or positions='1d'",
+        """Interpolate the displacements that offsets stand for, in 2-D."""
+        resized = resize_offsets(
+            self.offsets, self.grid, grid, class_token=self.class_token, interpolation=interpolation
         )
+        self.offsets, self.grid = _like(self.offsets, resized), grid
+
+    @torch.no_grad()
+    def stretch(self, grid: Grid, interpolation: Interpolation) -> None:
+        """Interpolate the offsets in 1-D: what was k tokens apart becomes what is as far in a longer line."""
+        rows = 2 * (grid[0] * grid[1] + self.class_token) - 1
+        self.offsets, self.grid = _like(self.offsets, stretch_table(self.offsets, rows, interpolation)), grid
 
 
 def shear(scores: Tensor) -> Tensor:
@@ -118,7 +157,7 @@ def shear(scores: Tensor) -> Tensor:
 
 
 Absolute = Learned1D | Learned2D | SinCos
-_ABSOLUTE: dict[str, type[Absolute]] = {"1d": Learned1D, "2d": Learned2D, "sincos": SinCos}
+_ABSOLUTE: dict[str, type[Absolute]] = {"1d": Learned1D, "2d": Learned2D, "sincos": SinCos, "sincos1d": SinCos1D}
 
 
 def build_positions(config: ViTConfig) -> nn.ModuleList:
@@ -128,7 +167,8 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
     count = config.depth if config.inject == "every" else 1
     if config.positions == "relative":
         return nn.ModuleList(
-            Relative(tokens=config.tokens, width=config.width, heads=config.heads) for _ in range(count)
+            Relative(grid=config.grid, width=config.width, heads=config.heads, class_token=config.class_token)
+            for _ in range(count)
         )
     kind = _ABSOLUTE[config.positions]
     return nn.ModuleList(
@@ -136,33 +176,10 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
     )
 
 
-def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpolation = "paper") -> Tensor:
-    """(h·w, D) → (h'·w', D) by 2-D interpolation.
-
-    "paper" is Google's scipy zoom of order 1: bilinear, corners kept in place. "bicubic" is timm's: antialiased, edges
-    kept in place. They agree on neither values nor extent, so weights must be resized the way they were trained.
-    """
-    if interpolation not in ("paper", "bicubic"):
-        raise ConfigError(f"interpolation={interpolation!r} is not known", choose_from="paper, bicubic")
-    if grid == target:
-        return table.clone()
-    image = table.T.reshape(1, -1, *grid)  # (1, D, h, w)
-    if interpolation == "paper":
-        # float64: sampling points are fractions of the grid, and scipy computes them in double precision
-        resized = F.interpolate(image.double(), target, mode="bilinear", align_corners=True)
-    else:
-        resized = resize(image.float(), target, "bicubic")
-    return resized.to(table.dtype).flatten(2)[0].T.contiguous()  # (h'·w', D)
-
-
-def sincos_table(grid: Grid, width: int, class_token: bool) -> Tensor:
-    """(T, D) as big_vision and MoCo v3 have it: sin x, cos x, sin y, cos y; zeros for the class token."""
-    y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
-    quarter = width // 4
-    omega = 10_000.0 ** -(torch.arange(quarter, dtype=torch.float32) / max(quarter - 1, 1))
-    x, y = x.flatten()[:, None] * omega, y.flatten()[:, None] * omega  # (h·w, D/4)
-    table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
-    return torch.cat([torch.zeros(1, width), table]) if class_token else table
+def fresh_positions(config: ViTConfig, old: nn.ModuleList) -> nn.ModuleList:
+    """Return positions as at random initialisation, with the device, dtype and trainability of the old ones."""
+    reference = next(old.parameters())
+    return build_positions(config).to(reference).requires_grad_(reference.requires_grad)
 
 
 def _table(rows: int, width: int) -> nn.Parameter:

@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.errors import ConfigError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import GROUPS, ConvConfig, ResNetConfig
+from vitkit.model.config import GROUPS, ConvConfig, PositionTransfer, ResNetConfig
 from vitkit.model.heads import Head
 from vitkit.model.initialise import lecun_normal_
-from vitkit.model.positions import Interpolation
+from vitkit.model.resize_positions import DONE, Interpolation
 
 
 def standardise(weight: Tensor, config: ConvConfig) -> Tensor:
@@ -145,5 +146,12 @@ class ResNet(ImageModel[ResNetConfig]):
         keep(seen, "features", features)
         return features.mean(dim=(2, 3))  # (B, C)
 
-    def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
+    def resize(
+        self,
+        image: int | tuple[int, int],
+        interpolation: Interpolation = "paper",
+        positions: PositionTransfer = "interpolate",
+    ) -> None:
+        if positions != "interpolate":
+            raise ConfigError(f"a ResNet has no positions that could be {DONE[positions]}")
         self._reconfigure(image=image)

@@ -65,6 +65,8 @@ def configure(name: str, **options: Any) -> ModelConfig:
     """Return the configuration of a named model, with any field of ViTConfig or ResNetConfig overridden."""
     if "image" in options:
         options["image"] = parse_size(options["image"])
+    if options.get("representation") is False:  # as settings write none
+        del options["representation"]
     resnet = _RESNET.fullmatch(name)
     if resnet and int(resnet["depth"]) in RESNETS:
         check_options(f"{name}, a ResNet,", ResNetConfig, options)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from vitkit.errors import SizeError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import ViTConfig
+from vitkit.model.config import PositionTransfer, ViTConfig
 from vitkit.model.encoder import Encoder
 from vitkit.model.heads import Head, build_pool
 from vitkit.model.patches import PatchEmbedding
-from vitkit.model.positions import Interpolation
+from vitkit.model.resize_positions import Interpolation, check_transfer
 from vitkit.model.resnet import ConvBody
 
 
@@ -65,12 +65,18 @@ class VisionTransformer(ImageModel[ViTConfig]):
             return patches
         return torch.cat([self.class_token.expand(patches.shape[0], 1, -1), patches], dim=1)
 
-    def resize(self, image: int | tuple[int, int], interpolation: Interpolation = "paper") -> None:
+    def resize(
+        self,
+        image: int | tuple[int, int],
+        interpolation: Interpolation = "paper",
+        positions: PositionTransfer = "interpolate",
+    ) -> None:
         before = self.config
         self._reconfigure(image=image)
         try:
-            if self.config.grid != before.grid:
-                self.encoder.resize(self.config.grid, interpolation)
+            check_transfer(before, self.config.grid, positions)
+            if self.config.grid != before.grid or positions == "fresh":
+                self.encoder.resize(self.config, interpolation, positions)
         except Exception:
             self.config = before
             raise

@@ -12,6 +12,7 @@ from PIL import Image
 
 from vitkit.data.decode import decode
 from vitkit.data.sources.dataset import DataError, Split
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.errors import DecodeError
 
 THUMBNAIL = 176  # pixels of an inline image along its longer side, at most
@@ -56,7 +57,8 @@ def inline_image(pixels: np.ndarray, largest: int = THUMBNAIL, quality: int = 86
 
 def sample_indices(split: Split) -> list[int]:
     """Return the indices of a few images that are spread over the classes."""
-    order = np.argsort(split.labels, kind="stable") if split.labels.ndim == 1 else np.arange(len(split))
+    labels = split.labels
+    order = np.arange(len(split)) if isinstance(labels, SparseLabels) else np.argsort(labels, kind="stable")
     return order[np.linspace(0, len(order) - 1, min(SAMPLES, len(order))).astype(int)].tolist()
 
 

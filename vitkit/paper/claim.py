@@ -39,7 +39,7 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
-    """What `measure` has at hand: the scale, the data, the device and the run folders of the arms, for one seed."""
+    """The arguments of `measure`: the scale, the data, the device and the run folders of the arms, for one seed."""
 
     scale: Scale
     seed: int

@@ -61,9 +61,9 @@ def draw_curves(
     axes = figure.subplots()
     colours = [ACCENT, SECOND, MUTED, "#101010"]
     for number, (name, points) in enumerate(curves.items()):
-        places = sorted(points)
-        intervals = [mean_interval(points[place]) for place in places]
-        kept = [(place, interval) for place, interval in zip(places, intervals, strict=True) if interval.count]
+        positions = sorted(points)
+        intervals = [mean_interval(points[position]) for position in positions]
+        kept = [(position, interval) for position, interval in zip(positions, intervals, strict=True) if interval.count]
         means = [interval.mean for _, interval in kept]
         errors = [
             interval.high - interval.mean
@@ -74,7 +74,7 @@ def draw_curves(
         colour = colours[number % len(colours)]
         line = "-" if number < len(colours) else "--"
         axes.errorbar(
-            [place for place, _ in kept],
+            [position for position, _ in kept],
             means,
             errors,
             color=colour,

@@ -65,6 +65,7 @@ class EngineTrial:
             f"{speedup:.1f} times exact on {batch} image{'s' * (batch > 1)}"
             for batch, speedup in zip(BATCHES, self.speedups, strict=False)
         )
+        timed = f"the model alone: {timed}" if timed else ""  # an image is decoded and resized at the same speed
         compared = describe_agreement(self.agreement, self.data) if self.agreement is not None else ""
         return "".join(f"; {text}" for text in (timed, compared) if text)
 

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitkit.atomic import lock
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, VitkitError
+from vitkit.regular_file import open_regular
+from vitkit.stored_json import conform, parse_json
 
 # keys of the header and of rows, in journals of older versions
 OLD_KEYS = {"pictures": "images", "computing": "engine", "picture": "image"}
+
+
+MOST_LINE = 1 << 24  # bytes of a line
 
 
 class Trait(NamedTuple):
@@ -29,12 +34,16 @@ def journal_path(path: Path) -> Path:
 
 
 class Journal:
-    def __init__(self, path: Path, traits: Mapping[str, Trait], *, restart: bool = False):
-        """Open the journal of the file `path`; `done` of its rows are complete already, unless it restarts."""
+    def __init__(self, path: Path, traits: Mapping[str, Trait], *, row: Any = dict[str, Any], restart: bool = False):
+        """Open the journal of the file `path`; `done` of its rows are complete already, unless it restarts.
+
+        `row` is the type of a row; one that a damaged disk has changed into something else is not complete.
+        """
         self.path = journal_path(path)
+        self.row = row
         self.done = 0
         with self._explain_os_errors():
-            self.file = self.path.open("ab+")
+            self.file = open_regular(self.path, "ab+")
         try:
             with self._explain_os_errors():
                 self._lock()
@@ -53,7 +62,7 @@ class Journal:
         """Count the complete rows and cut off an incomplete last one, which a kill or a full disk leaves."""
         header = json.dumps(dict(traits)).encode() + b"\n"
         self.file.seek(0)
-        old_header = self.file.readline()
+        old_header = self.file.readline(MOST_LINE)
         if header.startswith(old_header) and old_header != header:  # nothing, or an incomplete header
             self.file.truncate(0)
             self._append(header)
@@ -65,9 +74,7 @@ class Journal:
                 try_="another --out, or --overwrite to begin again",
             )
         end = len(old_header)
-        for line in self.file:
-            if not _is_row(line):
-                break
+        while (line := self.file.readline(MOST_LINE)) and self._parse(line) is not None:
             end += len(line)
             self.done += 1
         self.file.truncate(end)
@@ -82,9 +89,22 @@ class Journal:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         self.file.seek(0)
-        self.file.readline()
-        for line in self.file:
-            yield _with_new_keys(json.loads(line))
+        self.file.readline(MOST_LINE)
+        while line := self.file.readline(MOST_LINE):
+            if (row := self._parse(line)) is None:
+                raise ConfigError(f"{self.path} has changed while it was read.", try_="the same command again")
+            yield row
+
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
+        """Return a row, or None for a line that is none: a kill cuts one short, a power cut leaves zeros."""
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            old: dict[str, Any] = parse_json(line, dict[str, Any], str(self.path))
+            row: dict[str, Any] = conform(_with_new_keys(old), self.row, str(self.path))
+            return row
+        except VitkitError:
+            return None
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # of rows that a full disk did not take, which was reported then
@@ -105,18 +125,12 @@ class Journal:
             ) from error
 
 
-def _is_row(line: bytes) -> bool:
-    try:
-        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):  # a power cut leaves zeros
-        return False
-
-
 def _differences(header: bytes, traits: Mapping[str, Trait]) -> list[str]:
     """Describe the traits whose values differ: a model that was moved is still the same."""
     try:
-        old = {name: Trait(*trait) for name, trait in _with_new_keys(json.loads(header)).items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        stored = parse_json(header, dict[str, tuple[str | int, str]], "the header")
+        old = {name: Trait(*trait) for name, trait in _with_new_keys(stored).items()}
+    except VitkitError:
         old = {}
     if old.keys() != traits.keys():
         return ["a file that vitkit has not written, or not this version of it"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,22 @@ class Prediction:
             return f"Prediction(error={self.error!r})"
         answers = ", ".join(f"{answer.label} {answer.probability:.1%}" for answer in self.top(3))
         return f"Prediction({answers})"
+
+
+class StoredAnswer(TypedDict):
+    label: str
+    probability: float
+
+
+class StoredRow(TypedDict):
+    """A row as a journal holds it; those of a multi-label model have `predicted` as well."""
+
+    image: str
+    error: str | None
+    answers: list[StoredAnswer]
+    label: NotRequired[str | None]
+    probability: NotRequired[float | None]
+    predicted: NotRequired[list[str]]
 
 
 def with_first_answer(row: Mapping[str, Any]) -> dict[str, Any]:

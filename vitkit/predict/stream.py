@@ -18,7 +18,7 @@ from vitkit.model.variants import name_of
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.failures import Failures
 from vitkit.predict.journal import Journal, Trait, journal_path
-from vitkit.predict.prediction import Prediction, with_first_answer
+from vitkit.predict.prediction import Prediction, StoredRow, with_first_answer
 from vitkit.predict.rows import check_output_path, write_rows
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few, printable
@@ -84,7 +84,7 @@ def predict_into(
             f"{out} exists already, and is complete; nothing was computed.", try_="another --out, or --overwrite"
         )
     top = min(top, len(classifier.labels))
-    journal = Journal(out, _traits(classifier, paths, top, source), restart=overwrite)
+    journal = Journal(out, _traits(classifier, paths, top, source), row=StoredRow, restart=overwrite)
     done = journal.done
     try:
         for prediction in predict_files(classifier, paths, start=done, workers=workers, progress=progress):

@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from vitkit.atomic import write_text
+from vitkit.data.subset import describe_subset
 from vitkit.evaluate.evaluation import Estimate, Evaluation
 from vitkit.report import summary, tables
 from vitkit.report.run_data import NOT_RECORDED, RunData, read_run_data
@@ -184,6 +185,8 @@ def _training(run: RunData) -> str:
     images = ", ".join(f"{count:,} {escape(name)}" for name, count in run.image_counts.items()) or NOT_RECORDED
     if run.lookup("split") and run.evaluation is not None and run.trained_images:
         images = f"{run.trained_images:,} for training, {run.evaluation.images:,} held out for scoring"
+    if subset := run.lookup("subset"):
+        images += f"; {escape(describe_subset(subset))}"
     versions = ", ".join(f"{name} {version}" for name, version in (run.lookup("versions") or {}).items())
     rows = [
         ("data", escape(run.data_title)),

@@ -75,7 +75,9 @@ def _introduction(run: RunData) -> str:
     if run.lookup("device"):
         sentence += f" on {run.lookup('device')}"
     text = f"{sentence}."
-    if run.lookup("stopped_early"):
+    if run.lookup("lost_best"):
+        text += f" The model is not the best one: {run.lookup('lost_best')}."
+    elif run.lookup("stopped_early"):
         step = run.lookup("kept_step")
         text += f" It stopped early and kept the weights of step {step:,}, which had the best validation score."
     if run.evaluation is not None:

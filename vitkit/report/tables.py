@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from vitkit.data.subset import SubsetRecord, describe_subset
 from vitkit.report.run_data import NOT_RECORDED, RunData
 from vitkit.report.summary import training_flops
 from vitkit.text import duration, flop_count, image_size, mac_count, percent
@@ -47,6 +48,7 @@ def provenance_table(run: RunData) -> Rows:
         ("data", ", ".join(filter(None, (run.data_name, data.get("kind"), counts)))),
         *(("", note) for note in data.get("notes") or ()),
         *((("split", _held_out(run.lookup("split"))),) if run.lookup("split") else ()),
+        *((("subset", _subset(run.lookup("subset"))),) if run.lookup("subset") else ()),
         ("fingerprint", data.get("fingerprint")),
         ("started", _timestamp(run.lookup("started"))),
         ("finished", _timestamp(run.lookup("finished"))),
@@ -64,6 +66,10 @@ def _held_out(split: Any) -> str:
         grouped = ", copies and groups as a whole" if "groups" in split else ""
         return f"{share} held out for scoring{grouped}, seed {split['seed']}"
     return str(split)
+
+
+def _subset(record: SubsetRecord) -> str:
+    return f"{describe_subset(record)}, seed {record['seed']}"
 
 
 def _timestamp(stamp: str | None) -> str | None:

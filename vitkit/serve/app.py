@@ -27,6 +27,7 @@ from vitkit.predict.prediction import Prediction
 from vitkit.serve import schema
 from vitkit.serve.batching import EngineError
 from vitkit.serve.body import DEPRECATED_FIELD, FIELD, Upload, check_content_type, parse_images, read_body
+from vitkit.serve.client import client_of
 from vitkit.serve.limits import RequestError
 from vitkit.serve.metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE
 from vitkit.serve.middleware import AccessMiddleware, ResponseMiddleware, count_rejection, error_response
@@ -38,7 +39,7 @@ T = TypeVar("T")
 _MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 MAX_TOP = 1000  # classes per image: all of ImageNet
 MAX_INLINE_ROWS = 1000  # that the event loop serialises itself; more would hold up all other requests
-_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
+_ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 ModelName = Annotated[str | None, Query(alias="model", description="a name of /v1/models; default: the first one")]
 
 
@@ -55,7 +56,7 @@ def create_app(
         description="Image classification, embeddings and attention maps of Vision Transformers.",
     )
     _add_model_routes(api, pool, key)
-    _add_monitoring_routes(api, pool)
+    _add_monitoring_routes(api, pool, key)
     _add_page(api)
     _add_error_handlers(api, pool)
     routes = {route.path for route in api.routes}  # type: ignore[attr-defined]
@@ -71,16 +72,18 @@ def create_app(
     return ResponseMiddleware(app, routes=routes, metrics=pool.metrics, admission=pool.admission)
 
 
+def _security(key: str | None) -> list[Any]:
+    """Describe the key in OpenAPI; AccessMiddleware checks it."""
+    if key is None:
+        return []
+    return [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
+
+
 def _add_model_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
-    # AccessMiddleware checks the key; these only describe it in OpenAPI
-    security = (
-        []
-        if key is None
-        else [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
-    )
+    security = _security(key)
     request_body = partial(schema.request_body, pool.limits)
 
-    @api.get("/v1/models", dependencies=security, responses=schema.error_responses(400, 401))
+    @api.get("/v1/models", dependencies=security, responses=schema.error_responses(400, 401, 429))
     async def models() -> schema.ModelsResponse:
         """List the models and the limits of a request."""
         limits = pool.limits
@@ -88,7 +91,13 @@ def _add_model_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
             default=pool.default_name,
             models=[worker.describe() for worker in pool.workers.values()],
             limits=schema.RequestLimits(
-                body_bytes=limits.body_bytes, pixels=limits.pixels, images=limits.images, seconds=limits.seconds
+                body_bytes=limits.body_bytes,
+                pixels=limits.pixels,
+                request_pixels=limits.request_pixels,
+                images=limits.images,
+                seconds=limits.seconds,
+                decode_seconds=limits.decode_seconds,
+                client_seconds=limits.client_seconds,
             ),
             key_needed=key is not None,
         )
@@ -139,8 +148,9 @@ def _add_model_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
         return await _respond(pool, request, partial(_attention, pool.worker(model), layer, head))
 
 
-async def _predict(worker: ModelWorker, top: int, with_input: bool, uploads: list[Upload]) -> Response:
-    predictions = await worker.predict([upload.content for upload in uploads], with_input=with_input)
+async def _predict(worker: ModelWorker, top: int, with_input: bool, uploads: list[Upload], client: str) -> Response:
+    contents = [upload.content for upload in uploads]
+    predictions = await worker.predict(contents, client=client, with_input=with_input)
 
     def serialise() -> Response:
         rows = [
@@ -154,8 +164,8 @@ async def _predict(worker: ModelWorker, top: int, with_input: bool, uploads: lis
     return serialise() if inline else await _in_thread(worker, serialise)
 
 
-async def _embed(worker: ModelWorker, uploads: list[Upload]) -> Response:
-    rows = await worker.embed([upload.content for upload in uploads])
+async def _embed(worker: ModelWorker, uploads: list[Upload], client: str) -> Response:
+    rows = await worker.embed([upload.content for upload in uploads], client=client)
     for row, upload in zip(rows, uploads, strict=True):
         row.image = upload.name
     content = schema.EmbedResponse(model=worker.name, width=max(len(row.vector) for row in rows), embeddings=rows)
@@ -163,12 +173,14 @@ async def _embed(worker: ModelWorker, uploads: list[Upload]) -> Response:
     return await _in_thread(worker, partial(_json, content, undecodable=schema.EmbedErrorResponse, errors=errors))
 
 
-async def _attention(worker: ModelWorker, layer: int | None, head: int | None, uploads: list[Upload]) -> Response:
+async def _attention(
+    worker: ModelWorker, layer: int | None, head: int | None, uploads: list[Upload], client: str
+) -> Response:
     if len(uploads) != 1:
         message = f"The request holds {len(uploads)} images; attention takes one at a time."
         raise RequestError(413, message, "Send a request for each image.")
     try:
-        content = await worker.attention(uploads[0].content, layer=layer, head=head)
+        content = await worker.attention(uploads[0].content, layer=layer, head=head, client=client)
     except VitkitError as error:  # a ResNet has no attention; no such layer or head
         first, *rest = str(error).splitlines()
         raise RequestError(422, first, "; ".join(" ".join(line.split()) for line in rest) or None) from None
@@ -179,29 +191,30 @@ async def _attention(worker: ModelWorker, layer: int | None, head: int | None, u
 
 
 async def _in_thread(worker: ModelWorker, serialise: Callable[[], Response]) -> Response:
-    """Serialise megabytes of numbers in a decode thread instead of the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(worker.decode_executor, serialise)
+    """Serialise megabytes of numbers in a thread instead of the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(worker.thread_executor, serialise)
 
 
-async def _respond(pool: ModelPool, request: Request, compute: Callable[[list[Upload]], Awaitable[T]]) -> T:
+async def _respond(pool: ModelPool, request: Request, compute: Callable[[list[Upload], str], Awaitable[T]]) -> T:
     """Read the body, compute and return the response, within every limit."""
-    pool.admission.check_capacity()
+    pool.admission.check_capacity(client_of(request.scope))
     check_content_type(request)
     async with read_body(request, pool.admission) as body:
         return await pool.with_timeout(_parse_and_compute(pool, request, body, compute), request)
 
 
 async def _parse_and_compute(
-    pool: ModelPool, request: Request, body: bytearray, compute: Callable[[list[Upload]], Awaitable[T]]
+    pool: ModelPool, request: Request, body: list[bytes], compute: Callable[[list[Upload], str], Awaitable[T]]
 ) -> T:
-    with pool.admission.admit(1):  # a request holds at least one image, and already waits for a decode thread
+    client = client_of(request.scope)
+    with pool.admission.admit(1, client):  # a request holds at least one image, and already waits for a thread
         parse = partial(parse_images, request.headers["content-type"], body, pool.limits)
-        images = await asyncio.get_running_loop().run_in_executor(pool.decode_executor, parse)
+        images = await asyncio.get_running_loop().run_in_executor(pool.thread_executor, parse)
         body.clear()  # the parsed images take as much memory again
         if images.deprecated:
             _warn_of_deprecated_field(pool, request)
-        with pool.admission.admit(len(images.uploads) - 1):
-            return await compute(images.uploads)
+        with pool.admission.admit(len(images.uploads) - 1, client, request=1):
+            return await compute(images.uploads, client)
 
 
 def _warn_of_deprecated_field(pool: ModelPool, request: Request) -> None:
@@ -230,7 +243,7 @@ def _json(
     return Response(failure.model_dump_json(by_alias=True, exclude_unset=True), 422, media_type="application/json")
 
 
-def _add_monitoring_routes(api: FastAPI, pool: ModelPool) -> None:
+def _add_monitoring_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
     @api.get("/healthz", responses=schema.error_responses(400))
     async def healthz() -> schema.HealthResponse:
         """Report that the process is alive."""
@@ -254,8 +267,12 @@ def _add_monitoring_routes(api: FastAPI, pool: ModelPool) -> None:
 
     @api.get(
         "/metrics",
+        dependencies=_security(key),
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **schema.error_responses(400)},
+        responses={
+            200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+            **schema.error_responses(400, 401, 429),
+        },
     )
     async def metrics() -> Response:
         """Return metrics in the Prometheus text format."""
@@ -292,6 +309,8 @@ def _add_error_handlers(api: FastAPI, pool: ModelPool) -> None:
         advice = "See /openapi.json for what the server offers."
         response = error_response(RequestError(error.status_code, message, advice))
         response.headers.update(error.headers or {})
+        if "GET" in response.headers.get("allow", ""):
+            response.headers["allow"] += ", HEAD"  # ResponseMiddleware answers it
         return response
 
     async def invalid(request: Request, error: Any) -> Response:

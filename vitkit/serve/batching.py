@@ -4,11 +4,11 @@ Nothing waits for a batch to fill: an idle server computes a single image at onc
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
-from itertools import chain
 from typing import Generic, TypeVar
+
+from vitkit.serve.fair_queue import FairQueue
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 class MicroBatcher(Generic[Item, Result]):
     """A queue for an event loop, whose worker calls `compute` in the executor's thread, one batch at a time.
 
-    Requests take turns, so that one with many items does not keep one with a single item waiting; the items of one
-    request are computed in their order.
+    Clients take turns, and requests of a client, so that one with many items does not keep one with a single item
+    waiting; the items of one request are computed in their order.
 
     compute   several items → as many results, in the same order
     on_batch  called with the size of each batch
@@ -33,14 +33,13 @@ class MicroBatcher(Generic[Item, Result]):
         on_batch: Callable[[int], None] = lambda size: None,
     ):
         self.compute, self.batch, self.executor, self.on_batch = compute, batch, executor, on_batch
-        # by request, the one whose turn is next first
-        self._queues: dict[object, deque[tuple[Item, asyncio.Future[Result]]]] = {}
+        self._queue: FairQueue[tuple[Item, asyncio.Future[Result]]] = FairQueue()
         self._worker: asyncio.Task[None] | None = None
 
-    async def submit(self, item: Item, request: object = None) -> Result:
+    async def submit(self, item: Item, request: Hashable = None, client: Hashable = None) -> Result:
         """Queue the item and return its result; an item cancelled in the queue is not computed."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(request, deque()).append((item, future))
+        self._queue.push((item, future), client=client, request=request)
         if self._worker is None:  # the task lives only while there is work: an idle batcher has none
             self._worker = asyncio.create_task(self._work())
         return await future
@@ -52,17 +51,14 @@ class MicroBatcher(Generic[Item, Result]):
                 await self._compute(batch)
         finally:
             self._worker = None
-            for _, future in chain.from_iterable(self._queues.values()):  # only if the loop itself is being stopped
+            for _, future in self._queue:  # only if the loop itself is being stopped
                 future.cancel()
 
     def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
-        while self._queues and len(batch) < self.batch:
-            request, queue = next(iter(self._queues.items()))
-            item, future = queue.popleft()
-            del self._queues[request]
-            if queue:
-                self._queues[request] = queue  # the request's next turn comes after all others
+        while len(batch) < self.batch and (ticket := self._queue.pop()) is not None:
+            item, future = ticket.item
+            self._queue.finish(ticket, 0.0 if future.done() else None)
             if not future.done():
                 batch.append((item, future))
         return batch

@@ -15,12 +15,15 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
+from vitkit.serve.client import client_of
 from vitkit.serve.limits import MIN_BYTES_PER_SECOND, AdmissionControl, Limits, RequestError
+from vitkit.serve.pixel_count import stated_pixels
 from vitkit.serve.schema import DeprecatedImagesRequest, ImagesRequest
 
 FIELD = "images"
 DEPRECATED_FIELD = "pictures"  # accepted for one release
 _MAX_BOUNDARY = 70  # RFC 2046
+_PIECE = 65536  # bytes up to which small chunks of a body are joined as they arrive
 _EXPECTED = (
     f'Send files in the field "{FIELD}" of multipart/form-data, JSON {{"{FIELD}": ["BASE64", …]}}, or the bytes of one '
     "image with Content-Type: image/jpeg, image/png and so on."
@@ -30,9 +33,10 @@ MAX_NAME = 255  # characters of a client's file name that are repeated in the re
 
 
 @asynccontextmanager
-async def read_body(request: Request, admission: AdmissionControl) -> AsyncIterator[bytearray]:
-    """Yield the complete body; its bytes, or the images parsed from them, count as held until the context ends."""
-    limits, body, held = admission.limits, bytearray(), 0
+async def read_body(request: Request, admission: AdmissionControl) -> AsyncIterator[list[bytes]]:
+    """Yield the complete body in pieces; they, or the images parsed from them, count as held until the context ends."""
+    limits, held, client = admission.limits, 0, client_of(request.scope)
+    body: list[bytes] = []  # joined later, in a thread: megabytes would hold up the event loop
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limits.body_bytes:
         raise _body_too_large(limits)
@@ -44,9 +48,12 @@ async def read_body(request: Request, admission: AdmissionControl) -> AsyncItera
                 async for chunk in request.stream():
                     if held + len(chunk) > limits.body_bytes:
                         raise _body_too_large(limits)
-                    admission.hold_bytes(len(chunk))
+                    admission.hold_bytes(len(chunk), client, held)
                     held += len(chunk)
-                    body += chunk
+                    if body and len(body[-1]) + len(chunk) <= _PIECE:
+                        body[-1] += chunk  # a million pieces of a byte would take forty times their size
+                    else:
+                        body.append(chunk)
                     timeout.reschedule(started + limits.patience + held / MIN_BYTES_PER_SECOND)
         except TimeoutError:
             raise RequestError(
@@ -56,7 +63,7 @@ async def read_body(request: Request, admission: AdmissionControl) -> AsyncItera
             ) from None
         yield body
     finally:
-        admission.release_bytes(held)
+        admission.release_bytes(held, client)
 
 
 def check_content_type(request: Request) -> None:
@@ -89,16 +96,29 @@ class ParsedImages:
     deprecated: bool  # the request used the old field name
 
 
-def parse_images(content_type: str, body: bytearray, limits: Limits) -> ParsedImages:
+def parse_images(content_type: str, body: list[bytes], limits: Limits) -> ParsedImages:
     """Return the images of a body; this takes time, so call it in a thread and not in the event loop."""
+    images = _parse(content_type, b"".join(body), limits)
+    pixels = sum(min(stated_pixels(upload.content), limits.pixels) for upload in images.uploads)
+    if pixels > limits.request_pixels:
+        raise RequestError(
+            413,
+            f"The images of the request have {pixels / 1e6:,.0f} megapixels together, over the limit of "
+            f"{limits.request_megapixels}.",
+            "Send several requests, or smaller images.",
+        )
+    return images
+
+
+def _parse(content_type: str, body: bytes, limits: Limits) -> ParsedImages:
     kind, options = parse_options_header(content_type)
     if kind == _FORM:
-        return _MultipartForm(options[b"boundary"], limits).parse(bytes(body))
+        return _MultipartForm(options[b"boundary"], limits).parse(body)
     if _is_image(kind):
         if not body:
             raise RequestError(422, "The body is empty.", _EXPECTED)
-        return ParsedImages([Upload(bytes(body))], deprecated=False)
-    return _parse_json(bytes(body), limits)
+        return ParsedImages([Upload(body)], deprecated=False)
+    return _parse_json(body, limits)
 
 
 def _clean_name(name: bytes) -> str | None:

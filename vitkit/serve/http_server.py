@@ -20,6 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from vitkit.errors import ConfigError
+from vitkit.serve.connections import ConnectionLimiter
 from vitkit.serve.limits import Limits
 from vitkit.serve.middleware import DRAIN_SECONDS
 from vitkit.serve.model_pool import ModelPool
@@ -96,7 +97,10 @@ def exit_deadline(all_answered: bool) -> Iterator[None]:
 def make_server(app: ASGIApp, pool: ModelPool, on_ready: Callable[[], None]) -> GracefulServer:
     limits = pool.limits
     protocol = partial(
-        TimeoutProtocol, patience=limits.patience, seconds=limits.seconds, max_connections=limits.connections
+        TimeoutProtocol,
+        patience=limits.patience,
+        seconds=limits.seconds,
+        connection_limiter=ConnectionLimiter(total=limits.connections, per_client=limits.client_connections),
     )
     # malformed input is not worth a log line; ResponseMiddleware logs what goes wrong in a request
     for name in ("uvicorn.error", "tifffile"):

@@ -8,6 +8,7 @@ import io
 import re
 import struct
 from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -33,7 +34,10 @@ _FORMATS: dict[bytes | tuple[bytes, ...] | re.Pattern[bytes], tuple[str, ...]] =
 }
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # of a JPEG segment; not stuffing, restart markers or fill bytes
 _SCAN, _END = 0xDA, 0xD9
+_BMP_RLE = (1, 2)
 MAX_JPEG_SCANS = 30  # 10 are usual; each takes only 100 bytes, and decoding it 0.14 s for 50 megapixels
+MAX_JPEG_SEGMENTS = 1_000  # a colour profile has up to 255; Pillow's time for those of Exif grows with their square
+MAX_JPEG_FILL = 1_024  # bytes between two segments; one or two are usual, and Pillow takes half a second for a million
 MAX_SEGMENTS = 50_000  # or chunks or strips: 30 MB of empty ones keep a decode thread busy for half a minute
 _COMPRESSION, _STRIPS, _TILE_WIDTH, _TILE_LENGTH, _TILES = 259, 273, 322, 323, 324
 
@@ -56,6 +60,10 @@ def check_format(content: bytes, *, channels: int, pixel_limit: int) -> tuple[st
         _check_png(content)
     elif content.startswith(_TIFF):
         _check_tiff(content, channels, pixel_limit)
+    elif content.startswith(b"GIF8"):
+        _check_gif(content)
+    elif content.startswith(b"BM"):
+        _check_bmp(content)
     return formats
 
 
@@ -64,12 +72,27 @@ def _starts_with(content: bytes, signature: bytes | tuple[bytes, ...] | re.Patte
 
 
 def _check_jpeg(content: bytes) -> None:
-    offset = scans = segments = 0
-    while (marker := _MARKER.search(content, offset)) and content[marker.start() + 1] != _END:
-        scans += content[marker.start() + 1] == _SCAN
-        segments += 1
-        if scans > MAX_JPEG_SCANS or segments > MAX_SEGMENTS:
-            raise DecodeError(f"a JPEG with more than {MAX_JPEG_SCANS} scans or {MAX_SEGMENTS:,} segments")
+    scans = 0
+    for segments, (marker, _) in enumerate(jpeg_segments(content), 1):
+        scans += marker == _SCAN
+        if scans > MAX_JPEG_SCANS or segments > MAX_JPEG_SEGMENTS:
+            raise DecodeError(f"a JPEG with more than {MAX_JPEG_SCANS} scans or {MAX_JPEG_SEGMENTS:,} segments")
+
+
+def jpeg_segments(content: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the marker of each segment, and the offset of its length; DecodeError for too many bytes between two.
+
+    Pillow goes through what is between segments in Python, byte by byte, until the first scan.
+    """
+    offset, scanned = len(b"\xff\xd8"), False
+    while True:
+        marker = _MARKER.search(content, offset, len(content) if scanned else offset + MAX_JPEG_FILL)
+        if marker is None and not scanned and len(content) > offset + MAX_JPEG_FILL:
+            raise DecodeError(f"damaged: a JPEG with more than {MAX_JPEG_FILL:,} bytes between two segments")
+        if marker is None or content[marker.start() + 1] == _END:
+            return
+        yield content[marker.start() + 1], marker.end()
+        scanned |= content[marker.start() + 1] == _SCAN
         offset = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
 
 
@@ -82,9 +105,35 @@ def _check_png(content: bytes) -> None:
     raise DecodeError(f"a PNG with more than {MAX_SEGMENTS:,} chunks")
 
 
+def _check_gif(content: bytes) -> None:
+    """Count the blocks before the first image, which Pillow goes through in Python; it skips unknown bytes as well."""
+    flags = content[10] if len(content) > 10 else 0
+    offset, blocks = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0), 0
+    while (kind := content[offset : offset + 1]) not in (b"", b",", b";"):
+        offset += 2 if kind == b"!" else 1
+        while kind == b"!" and (length := int.from_bytes(content[offset : offset + 1])):
+            offset += 1 + length
+            blocks += 1
+            _check_gif_blocks(blocks)
+        offset += kind == b"!"
+        blocks += 1
+        _check_gif_blocks(blocks)
+
+
+def _check_gif_blocks(blocks: int) -> None:
+    if blocks > MAX_SEGMENTS:
+        raise DecodeError(f"a GIF with more than {MAX_SEGMENTS:,} blocks before its first image")
+
+
+def _check_bmp(content: bytes) -> None:
+    header = int.from_bytes(content[14:18], "little")
+    if header >= 40 and int.from_bytes(content[30:34], "little") in _BMP_RLE:  # Pillow decodes these in Python
+        raise DecodeError("a BMP with run-length encoding; save it as PNG")
+
+
 def _check_tiff(content: bytes, channels: int, pixel_limit: int) -> None:
     try:
-        tags = _tiff_tags(content)
+        tags = tiff_tags(content)
     except (struct.error, OverflowError):  # OverflowError: an offset beyond any file
         raise DecodeError("damaged: the TIFF's tags are cut off") from None
     if any(count > MAX_SEGMENTS for tag in (_STRIPS, _TILES) for count, _ in tags[tag]):
@@ -92,12 +141,15 @@ def _check_tiff(content: bytes, channels: int, pixel_limit: int) -> None:
     width, length = (max((value for _, value in tags[tag]), default=0) for tag in (_TILE_WIDTH, _TILE_LENGTH))
     if width * length > pixel_limit:
         raise DecodeError(f"tiles of {width} x {length} pixels, over the limit of {pixel_limit:,}")
+    if sum(count for occurrences in tags.values() for count, _ in occurrences) > len(content):
+        # many tags that share their bytes: Pillow would copy those for each
+        raise DecodeError("damaged: the TIFF's tags hold more bytes than the file")
     # Pillow unpacks as much as there are pixels; tifffile, for what Pillow cannot read, unpacks everything
     if any(value != 1 for _, value in tags[_COMPRESSION]) and not (channels in (1, 3) and _pillow_reads(content)):
         raise DecodeError("a compressed TIFF with an unusual number of bands or data type; save it without compression")
 
 
-def _tiff_tags(content: bytes) -> dict[int, list[tuple[int, int]]]:
+def tiff_tags(content: bytes) -> dict[int, list[tuple[int, int]]]:
     """Return the tags of the first page: tag → (count, value) for each time it occurs.
 
     The value is that of a single whole number, else 0. Decoders do not agree on which occurrence of a tag holds.

@@ -16,11 +16,15 @@ DEPRECATED_LIMITS = {"pictures": "images"}  # accepted for one release
 class Limits:
     body: int = 32  # MB of a request
     images: int = 64  # in a request
-    megapixels: int = 50  # of an image: what large phones take; a decode thread may need 22 bytes for one pixel
+    megapixels: int = 50  # of an image: what large phones take; a decode process may need 22 bytes for one pixel
+    request_megapixels: int = 500  # of all images of a request: 32 MB of photos have about 250
+    decode_seconds: int = 10  # of processor time to decode an image; the slowest of 50 megapixels take about 4
+    client_seconds: int = 30  # of decoding that a client uses in a minute, beyond which all others come first
     seconds: int = 30  # from a request's last byte to its response
     queue: int = 256  # images accepted and not answered yet, over all requests
     held: int = 256  # MB of bodies, over all requests
     connections: int = 512  # open at a time
+    client_connections: int = 256  # of one client, and never more than are still free (connections.py)
     patience: int = 10  # seconds for the head of a request; for its body too, plus one per MIN_BYTES_PER_SECOND bytes
 
     def __post_init__(self) -> None:
@@ -39,6 +43,13 @@ class Limits:
                 try_=f"--limit held={self.body}, or more",
             )
 
+        if self.megapixels > self.request_megapixels:
+            raise ConfigError(
+                f"--limit megapixels={self.megapixels} request_megapixels={self.request_megapixels}: a request could "
+                f"not hold an image of {self.megapixels} megapixels",
+                try_=f"--limit request_megapixels={self.megapixels}, or more",
+            )
+
     @property
     def body_bytes(self) -> int:
         return self.body * 1_000_000
@@ -50,6 +61,10 @@ class Limits:
     @property
     def pixels(self) -> int:
         return self.megapixels * 1_000_000
+
+    @property
+    def request_pixels(self) -> int:
+        return self.request_megapixels * 1_000_000
 
 
 def parse_limits(assignments: Iterable[str]) -> Limits:
@@ -96,44 +111,94 @@ class Overloaded(RequestError):
 
 
 class AdmissionControl:
-    """Counts the images and bytes of accepted requests; only the event loop's thread uses it, so it has no lock."""
+    """Counts the images and bytes of accepted requests; only the event loop's thread uses it, so it has no lock.
+
+    What one client may hold depends on what is still free (dynamic thresholds, Choudhury & Hahne 1998): a single client
+    can fill most of the server, but none can fill it so far that another's ordinary request is refused.
+    """
 
     def __init__(self, limits: Limits):
         self.limits = limits
-        self.images = self.bytes = 0
+        self._images, self._bytes = Share(limits.queue), Share(limits.held_bytes)
         self.draining = False
 
-    def check_capacity(self) -> None:
+    @property
+    def images(self) -> int:
+        return self._images.total
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes.total
+
+    def check_capacity(self, client: str) -> None:
         """Raise Overloaded if there is no use in reading another body."""
         if self.draining:
             raise Overloaded("draining", "The server is shutting down and accepts no new requests.")
-        if self.images >= self.limits.queue:
-            raise self._queue_full()
+        if not self._images.fits(client, 1):
+            raise self._queue_full(client)
 
-    def admit(self, images: int) -> AbstractContextManager[None]:
-        """Count all images of a request as queued until the context ends, or raise Overloaded and count none."""
-        if self.images + images > self.limits.queue:
-            raise self._queue_full()
-        self.images += images
-        return self._release_images(images)
+    def admit(self, images: int, client: str, request: int = 0) -> AbstractContextManager[None]:
+        """Count images of a request as queued until the context ends, or raise Overloaded and count none of them.
+
+        request: the images of the same request that are counted already.
+        """
+        if not self._images.fits(client, images, request):
+            raise self._queue_full(client)
+        self._images.add(client, images)
+        return self._release_images(images, client)
 
     @contextmanager
-    def _release_images(self, images: int) -> Iterator[None]:
+    def _release_images(self, images: int, client: str) -> Iterator[None]:
         try:
             yield
         finally:
-            self.images -= images
+            self._images.add(client, -images)
 
-    def hold_bytes(self, count: int) -> None:
-        """Count more bytes of a body as held, until release_bytes."""
-        if self.bytes + count > self.limits.held_bytes:
-            raise Overloaded("memory", "The server already holds as many bytes of other requests as it may.")
-        self.bytes += count
+    def hold_bytes(self, count: int, client: str, request: int) -> None:
+        """Count more bytes of a body as held, until release_bytes; `request`: the bytes that it holds already."""
+        if not self._bytes.fits(client, count, request):
+            whose = "your" if self._bytes.held(client) > request else "other"
+            raise Overloaded("memory", f"The server already holds as many bytes of {whose} requests as it may.")
+        self._bytes.add(client, count)
 
-    def release_bytes(self, count: int) -> None:
-        self.bytes -= count
+    def release_bytes(self, count: int, client: str) -> None:
+        self._bytes.add(client, -count)
 
-    def _queue_full(self) -> Overloaded:
+    def _queue_full(self, client: str) -> Overloaded:
+        mine = self._images.held(client)
         return Overloaded(
-            "queue", f"The server is busy: {self.images} images are in the queue, of {self.limits.queue} at most."
+            "queue",
+            f"The server is busy: {self.images} images are in the queue, of {self.limits.queue} at most; "
+            f"{mine} of them are yours.",
         )
+
+
+class Share:
+    """An amount that clients share: each may hold SHARE times as much as would still be free, and a request the rest.
+
+    With one client, that is two thirds of everything; with eight that take all they can get, each has 2/17, and 1/17
+    stays free for the next. A request may hold what its client does not: so one that grows large stops, and leaves room
+    for the small ones of others with the same address.
+    """
+
+    SHARE = 2
+
+    def __init__(self, capacity: int):
+        self.capacity, self.total = capacity, 0
+        self._held: dict[str, int] = {}
+
+    def held(self, client: str) -> int:
+        return self._held.get(client, 0)
+
+    def fits(self, client: str, count: int, request: int = 0) -> bool:
+        """Return whether a request may hold `count` more than the `request` that it holds already."""
+        if self.total == request:  # nobody else holds anything: every request within the limits is accepted
+            return self.total + count <= self.capacity
+        free = self.capacity - self.total - count
+        return request + count + self.held(client) + count <= self.SHARE * free
+
+    def add(self, client: str, count: int) -> None:
+        self.total += count
+        self._held[client] = self.held(client) + count
+        if not self._held[client]:
+            del self._held[client]

@@ -1,4 +1,4 @@
-"""The models of a server, with the threads, limits and metrics that they share."""
+"""The models of a server, with the decode processes, threads, limits and metrics that they share."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from starlette.requests import ClientDisconnect, Request
 from vitkit.devices import cores
 from vitkit.errors import did_you_mean
 from vitkit.predict.classifier import Classifier
+from vitkit.serve.decode_pool import DecodePool
 from vitkit.serve.limits import AdmissionControl, Limits, RequestError
 from vitkit.serve.metrics import Metrics
 from vitkit.serve.model_worker import ModelWorker
 
 T = TypeVar("T")
-MAX_DECODE_THREADS = 8  # each may hold an image of 50 megapixels
+MAX_DECODE_CORES = 8  # a process on each may hold an image of 50 megapixels
 
 
 def compute_thread_count() -> int:
-    """Return how many cores are left for the model on a CPU: decode threads have cores of their own.
+    """Return how many cores are left for the model on a CPU: decode processes have cores of their own.
 
     Threads that share cores wait for each other at every layer, and are slower than one (vitkit.devices).
     """
-    return max(1, min(torch.get_num_threads(), cores() - decode_thread_count(on_cpu=True)))
+    return max(1, min(torch.get_num_threads(), cores() - decode_core_count(on_cpu=True)))
 
 
-def decode_thread_count(on_cpu: bool) -> int:
+def decode_core_count(on_cpu: bool) -> int:
     """Return a quarter of the cores for a CPU, where decoding takes a tenth of the model's time, and all for a GPU."""
-    return max(1, min(cores() // 4 if on_cpu else cores(), MAX_DECODE_THREADS))
+    return max(1, min(cores() // 4 if on_cpu else cores(), MAX_DECODE_CORES))
 
 
 def make_compute_executor() -> ThreadPoolExecutor:
     """Return an executor of one thread, which computes for all models.
 
-    torch sets the number of threads per calling thread: this one has the model's, a decode thread has one to resize.
+    torch sets the number of threads per calling thread: this one has the model's.
     """
     return ThreadPoolExecutor(1, "vitkit-compute", torch.set_num_threads, (compute_thread_count(),))
 
 
 class ModelPool:
-    """The workers of all served models; used as a context manager, it ends its threads."""
+    """The workers of all served models; used as a context manager, it ends its threads and processes."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class ModelPool:
         self.admission = AdmissionControl(self.limits)
         self.metrics = Metrics(lambda: self.admission.images)
         on_cpu = any(classifier.device.type == "cpu" for classifier in classifiers.values())
-        self.decode_executor = ThreadPoolExecutor(
-            decode_thread_count(on_cpu), "vitkit-decode", torch.set_num_threads, (1,)
-        )
+        # one process more than there are cores for: it decodes small images while the others are busy with large ones
+        self.decode_pool = DecodePool(decode_core_count(on_cpu) + 1, self.limits)
+        self.thread_executor = ThreadPoolExecutor(1, "vitkit-parse")  # for what would hold up the event loop
         self.compute_executor = compute_executor or make_compute_executor()
         self.workers = {
             name: ModelWorker(
@@ -70,7 +71,8 @@ class ModelPool:
                 classifier,
                 batch=batch,
                 compute_executor=self.compute_executor,
-                decode_executor=self.decode_executor,
+                decode_pool=self.decode_pool,
+                thread_executor=self.thread_executor,
                 limits=self.limits,
                 metrics=self.metrics,
             )
@@ -88,11 +90,14 @@ class ModelPool:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Wait for the running tasks of the threads, cancel the queued ones, and end the threads."""
-        self.decode_executor.shutdown(cancel_futures=True)
+        """Wait for the running tasks of the threads, cancel the queued ones, and end the threads and processes."""
+        self.decode_pool.shutdown()
+        self.thread_executor.shutdown(cancel_futures=True)
         self.compute_executor.shutdown(cancel_futures=True)
 
     def warm_up(self) -> None:
+        """Start the decode processes, and run every model once."""
+        self.decode_pool.start()
         for worker in self.workers.values():
             self.compute_executor.submit(worker.warm_up).result()
 

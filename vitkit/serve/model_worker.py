@@ -1,11 +1,10 @@
-"""The worker of one model: it decodes uploaded images in threads, computes them in micro-batches and returns results.
+"""The worker of one model: it has uploaded images decoded, computes them in micro-batches and returns results.
 
 Shapes: B images, C channels, K classes, D width, V views, H heads, h x w patch grid.
 """
 
 import asyncio
 import base64
-import io
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -15,10 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from vitkit.data.decode import only_decode_errors
 from vitkit.errors import DecodeError
 from vitkit.inspect.attention import attention_layers, attention_maps, select_heads
 from vitkit.inspect.inference import require_vit
@@ -27,8 +24,10 @@ from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.prediction import Prediction
-from vitkit.serve import image_formats, schema
+from vitkit.serve import schema
 from vitkit.serve.batching import MicroBatcher
+from vitkit.serve.decode_pool import DecodePool
+from vitkit.serve.decode_task import DecodedImage, DecodeTask
 from vitkit.serve.limits import Limits
 from vitkit.serve.metrics import Metrics
 
@@ -53,6 +52,14 @@ class WorkerPrediction:
     model_input: str | None = None  # the preprocessed image as a data: URL of a PNG, if requested
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """Whose turn it is at the decoders and at the model: a client, and one of its requests."""
+
+    client: str
+    request: object
+
+
 class ModelWorker:
     def __init__(
         self,
@@ -61,12 +68,14 @@ class ModelWorker:
         *,
         batch: int | None,
         compute_executor: Executor,
-        decode_executor: Executor,
+        decode_pool: DecodePool,
+        thread_executor: Executor,
         limits: Limits,
         metrics: Metrics,
     ):
         self.name, self.classifier, self.limits, self.metrics = name, classifier, limits, metrics
-        self.decode_executor = decode_executor
+        self.decode_pool, self.thread_executor = decode_pool, thread_executor
+        self.decode_task = DecodeTask(classifier.transform, classifier.model.config.channels, limits.pixels)
         self.batch = batch or min(classifier.engine.batch, CPU_BATCH if classifier.device.type == "cpu" else 10**9)
         # one thread computes for all models and tasks, in turns: threads that share cores slow each other down
         self.predict_batcher = self._batcher(
@@ -85,14 +94,18 @@ class ModelWorker:
         sizes = self.metrics.batch_sizes.labels(self.name, task)
         return MicroBatcher(compute, batch=batch, executor=compute_executor, on_batch=sizes.observe)
 
-    async def predict(self, images: list[bytes], *, with_input: bool = False) -> list[WorkerPrediction]:
+    async def predict(
+        self, images: list[bytes], *, client: str = "", with_input: bool = False
+    ) -> list[WorkerPrediction]:
         """Classify images; with_input adds each preprocessed image as the model sees it."""
-        return await self._each(partial(self._predict, with_input=with_input), images)
+        return await self._each(partial(self._predict, with_input=with_input), images, client)
 
-    async def embed(self, images: list[bytes]) -> list[schema.ImageEmbedding]:
-        return await self._each(self._embed, images)
+    async def embed(self, images: list[bytes], *, client: str = "") -> list[schema.ImageEmbedding]:
+        return await self._each(self._embed, images, client)
 
-    async def _each(self, compute: Callable[[bytes, object], Coroutine[Any, Any, T]], images: list[bytes]) -> list[T]:
+    async def _each(
+        self, compute: Callable[[bytes, Turn], Coroutine[Any, Any, T]], images: list[bytes], client: str
+    ) -> list[T]:
         """Compute the images of one request, at most a batch at a time, so that a request of 64 leaves room for others.
 
         Next to three requests of 64 images, a request of one took 4.9 s without this limit and takes 0.9 s with it.
@@ -101,47 +114,49 @@ class ModelWorker:
 
         async def compute_one(image: bytes) -> T:
             async with request:
-                return await compute(image, request)
+                return await compute(image, Turn(client, request))
 
         return await _gather([compute_one(image) for image in images])
 
-    async def _predict(self, content: bytes, request: object, with_input: bool) -> WorkerPrediction:
-        decoded = await self._decode(content, self._preprocess_with_png if with_input else self._preprocess)
+    async def _predict(self, content: bytes, turn: Turn, with_input: bool) -> WorkerPrediction:
+        decoded = await self._decode(content, turn, with_png=with_input)
         if isinstance(decoded, str):
             return WorkerPrediction(self.classifier.prediction(error=decoded))
-        image, png = decoded if isinstance(decoded, tuple) else (decoded, None)
-        return WorkerPrediction(self._prediction(await self.predict_batcher.submit(image, request)), png)
+        probabilities = await self.predict_batcher.submit(decoded.image, turn.request, turn.client)
+        return WorkerPrediction(
+            self._prediction(probabilities), None if decoded.png is None else _data_url(decoded.png)
+        )
 
     def _prediction(self, probabilities: Floats) -> Prediction:
         if not np.isfinite(probabilities).all():
             return self.classifier.prediction(error=NOT_FINITE)
         return self.classifier.prediction(probabilities)
 
-    async def _embed(self, content: bytes, request: object) -> schema.ImageEmbedding:
-        image = await self._decode(content, self._preprocess)
-        if isinstance(image, str):
-            return schema.ImageEmbedding(image=None, error=image, vector=[])
-        vector: Floats = await self.embed_batcher.submit(image, request)
+    async def _embed(self, content: bytes, turn: Turn) -> schema.ImageEmbedding:
+        decoded = await self._decode(content, turn)
+        if isinstance(decoded, str):
+            return schema.ImageEmbedding(image=None, error=decoded, vector=[])
+        vector: Floats = await self.embed_batcher.submit(decoded.image, turn.request, turn.client)
         if not np.isfinite(vector).all():
             return schema.ImageEmbedding(image=None, error=NOT_FINITE, vector=[])
         return schema.ImageEmbedding(image=None, error=None, vector=vector.tolist())
 
     async def attention(
-        self, content: bytes, *, layer: int | None, head: int | None
+        self, content: bytes, *, layer: int | None, head: int | None, client: str = ""
     ) -> schema.AttentionResponse | Prediction:
         """Return attention maps and rollout of an image, or a Prediction with an error if it cannot be decoded."""
         vit = require_vit(self.classifier.model, "attention")
         layers, heads = None if layer is None else [layer], select_heads(vit, None if head is None else [head])
         views = [layer_view.label for layer_view in attention_layers(vit, layers)]
-        decoded = await self._decode(content, self._frame)
+        turn = Turn(client, object())
+        decoded = await self._decode(content, turn, with_png=True)
         if isinstance(decoded, str):
             return self.classifier.prediction(error=decoded)
-        framed, image = decoded
-        request = object()
+        png = decoded.png or b""
         (maps, rolled_out), probabilities = await _gather(
             [
-                self.attention_batcher.submit(AttentionQuery(image, layers, heads), request),
-                self.predict_batcher.submit(image, request),
+                self.attention_batcher.submit(AttentionQuery(decoded.image, layers, heads), turn.request, client),
+                self.predict_batcher.submit(decoded.image, turn.request, client),
             ]
         )
 
@@ -153,11 +168,11 @@ class ModelWorker:
                 heads=heads,
                 maps=_rounded_list(maps),
                 rollout=_rounded_list(rolled_out),
-                seen=_png(framed),
+                seen=_data_url(png),
                 prediction=prediction_response(WorkerPrediction(self._prediction(probabilities)), 5),
             )
 
-        return await asyncio.get_running_loop().run_in_executor(self.decode_executor, respond)
+        return await asyncio.get_running_loop().run_in_executor(self.thread_executor, respond)
 
     def _compute_attention(self, queries: Sequence[AttentionQuery]) -> list[tuple[Floats, Floats]]:
         model = self.classifier.model
@@ -169,37 +184,16 @@ class ModelWorker:
             for query in queries
         ]
 
-    async def _decode(self, content: bytes, decode: Callable[[bytes], T]) -> T | str:
+    async def _decode(self, content: bytes, turn: Turn, *, with_png: bool = False) -> DecodedImage | str:
         """Return the decoded image, or the reason why it cannot be decoded."""
-
-        def decode_guarded() -> T:
-            with only_decode_errors():  # the resize too: no image of a request may fail the others
-                return decode(content)
-
+        task = replace(self.decode_task, with_png=with_png)
         try:
-            decoded = await asyncio.get_running_loop().run_in_executor(self.decode_executor, decode_guarded)
+            decoded = await self.decode_pool.decode(task, content, client=turn.client, request=turn.request)
         except DecodeError as error:
             self.metrics.images.labels(self.name, "unreadable").inc()
             return str(error)
         self.metrics.images.labels(self.name, "read").inc()
         return decoded
-
-    def _preprocess(self, content: bytes) -> Tensor:
-        return self.classifier.transform(self._pixels(content))
-
-    def _frame(self, content: bytes) -> tuple[Tensor, Tensor]:
-        """Return the resized image on 0 to 255, and the same normalised for the model."""
-        framed = self.classifier.transform.resize_only(self._pixels(content))
-        return framed, self.classifier.transform.normalise(framed)
-
-    def _preprocess_with_png(self, content: bytes) -> tuple[Tensor, str]:
-        framed, image = self._frame(content)
-        return image, _png(framed)
-
-    def _pixels(self, content: bytes) -> NDArray[Any]:
-        return image_formats.decode_upload(
-            content, channels=self.classifier.model.config.channels, pixel_limit=self.limits.pixels
-        )
 
     def warm_up(self) -> None:
         """Run the model once: the first forward pass is slower than all others, and no client should wait for it."""
@@ -254,10 +248,5 @@ def _rounded_list(weights: Floats) -> Any:
     return weights.astype(np.float64).round(6).tolist()
 
 
-def _png(framed: Tensor) -> str:
-    """Return an image (C, height, width) on 0 to 255 as a data: URL of a PNG, of its first three channels at most."""
-    pixels = framed.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
-    image = Image.fromarray(pixels[..., :3] if pixels.shape[-1] >= 3 else pixels[..., 0])
-    file = io.BytesIO()
-    image.save(file, "PNG", compress_level=1)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"

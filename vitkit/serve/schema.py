@@ -116,9 +116,12 @@ class ModelInfo(BaseModel):
 
 class RequestLimits(BaseModel):
     body_bytes: int
-    pixels: int
+    pixels: int = Field(description="of an image")
+    request_pixels: int = Field(description="of all images of a request together")
     images: int
     seconds: int
+    decode_seconds: int = Field(description="of processor time to decode an image")
+    client_seconds: int = Field(description="of decoding in a minute, beyond which images of other clients come first")
 
 
 class ModelsResponse(BaseModel):
@@ -187,6 +190,7 @@ def error_responses(*statuses: int, undecodable: type[BaseModel] | None = None) 
         413: "too many bytes or images",
         415: "neither a form nor JSON nor an image",
         422: "a parameter is invalid, or no image could be decoded",
+        429: "too many wrong API keys; see Retry-After",
         500: "the model failed",
         503: "overloaded or shutting down; see Retry-After",
         504: "over the time limit",
@@ -196,6 +200,6 @@ def error_responses(*statuses: int, undecodable: type[BaseModel] | None = None) 
     }
     if undecodable is not None:
         responses[422]["model"] = undecodable | ErrorResponse
-    if 503 in responses:
-        responses[503]["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+    for status in {429, 503} & responses.keys():
+        responses[status]["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
     return responses

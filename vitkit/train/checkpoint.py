@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from vitkit.atomic import write_text
 from vitkit.run_folder import RunError
@@ -32,8 +32,11 @@ from vitkit.stored_json import conform
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
 from vitkit.weights.run_checkpoints import (
+    DELETING,
     DESCRIPTION,
     RECORD,
+    SAVING,
+    SEEN_BY_ALL,
     CheckpointRecord,
     FileChecksum,
     checksum,
@@ -42,10 +45,10 @@ from vitkit.weights.run_checkpoints import (
     damage,
     ignore_single_process_warning,
     named_checkpoints,
+    open_storage,
     read_record,
 )
 
-SAVING, DELETING = ".saving", ".leaving"
 DISK_LAG = 30.0  # seconds that a network file system may take to show a file
 
 
@@ -96,7 +99,7 @@ def check_folder_shared(folder: Path, processes: Processes) -> None:
     """Raise unless all ranks see the same run folder, for each writes its shards of a checkpoint."""
     if processes.world_size == 1:
         return
-    marker = folder / f".seen-by-all-{processes.broadcast(uuid.uuid4().hex)}"
+    marker = folder / f"{SEEN_BY_ALL}{processes.broadcast(uuid.uuid4().hex)}"
     if processes.is_rank_zero:
         marker.touch()
     processes.barrier()
@@ -180,7 +183,7 @@ def load(
 ) -> CheckpointRecord:
     """Load a checkpoint, written by any number of ranks, into objective, optimizer and EMA; return its record."""
     try:
-        stored = HuggingFaceStorageReader(str(checkpoint)).read_metadata().state_dict_metadata
+        stored = open_storage(checkpoint).read_metadata().state_dict_metadata
         _make_slots(objective, optimizer, stored)
         state = state_of(objective, optimizer, ema)
         unmatched = sorted(state.keys() ^ stored.keys())
@@ -189,9 +192,7 @@ def load(
                 f"{checkpoint} is of another model: {len(unmatched)} tensors do not match.", such_as=unmatched[:4]
             )
         with ignore_single_process_warning():
-            state_dict_loader.load(
-                state, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=processes.world_size == 1
-            )
+            state_dict_loader.load(state, storage_reader=open_storage(checkpoint), no_dist=processes.world_size == 1)
         return read_record(checkpoint, RunError)
     except (OSError, ValueError, KeyError, SafetensorError, CheckpointException) as error:
         if isinstance(error, RunError):
@@ -199,6 +200,15 @@ def load(
         raise RunError(
             f"{checkpoint} cannot be read: {_cause(error)}.", try_="remove it to resume from the previous checkpoint"
         ) from error
+
+
+def averaged_steps(record: CheckpointRecord) -> int:
+    """Return how many steps the EMA of a checkpoint holds; earlier versions did not record it."""
+    done = record["step"] - sum(step < record["step"] for step in record.get("skipped", ()))
+    averaged = record.get("averaged", done)
+    if averaged != done:
+        raise RunError(f"the {RECORD} of step {record['step']} is damaged: averaged should be {done}, not {averaged}.")
+    return averaged
 
 
 def write_record(checkpoint: Path, record: dict[str, Any]) -> None:

@@ -1,4 +1,9 @@
-"""EMA of the weights (Polyak averaging; paper, Table 2)."""
+"""EMA of the weights (Polyak averaging; paper, Table 2) with a constant decay, corrected for its start.
+
+After t updates, the weights w of update k have the share d ** (t - k) · (1 - d) / (1 - d ** t) of the average, which is
+Adam's correction: the shares add up to 1, and the initial weights have none. Uncorrected, they would keep d ** t, which
+is 13.5 % after 20,000 steps at 0.9999. The average is kept in its corrected form, so that it can be used at any step.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,18 +16,21 @@ from vitkit.torch_private import foreach_lerp_
 
 
 class EMA:
-    """An exponential moving average of every trainable parameter."""
+    """An exponential moving average of every trainable parameter; before the first update, the parameter itself."""
 
     def __init__(self, module: nn.Module, decay: float):
         self.decay = decay
+        self.updates = 0  # that the average holds; a checkpoint records them
         self._sharded = [child for child in module.modules() if isinstance(child, FSDPModule)]
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self._averages = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Average in the weights after optimizer step `step`, counted from 0."""
-        foreach_lerp_([*self._averages.values()], [*self._parameters.values()], 1 - self._decay_at(step))
+    def update(self) -> None:
+        """Average in the weights after an optimizer step."""
+        self.updates += 1
+        share = (1 - self.decay) / (1 - self.decay**self.updates)
+        foreach_lerp_([*self._averages.values()], [*self._parameters.values()], share)
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
@@ -37,10 +45,6 @@ class EMA:
     def state(self) -> dict[str, Tensor]:
         """Return the averages by parameter name; not copies, so that a checkpoint can be loaded into them."""
         return dict(self._averages)
-
-    def _decay_at(self, step: int) -> float:
-        # TensorFlow's warm-up of the decay: a short run's average forgets the initial weights, too
-        return min(self.decay, (1 + step) / (10 + step))
 
     def _assign(self, values: dict[str, Tensor]) -> None:
         # in place, one by one: compiled graphs and sharded parameters keep their storage

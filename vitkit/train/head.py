@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from vitkit import devices
 from vitkit.compute.features import FeatureExtractor
@@ -25,6 +25,7 @@ from vitkit.config.schema import Fit
 from vitkit.cost import cost
 from vitkit.data.partition import Partition, stratified
 from vitkit.data.sources.dataset import Data, Split
+from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.model.build import Model
 from vitkit.progress import PrintLine, show_progress
@@ -32,7 +33,12 @@ from vitkit.run_folder import RunFolder
 from vitkit.text import counted, duration
 from vitkit.train.distributed import Processes
 from vitkit.train.initial_model import initial_model
-from vitkit.train.logistic_regression import LogisticRegression, fit_logistic_regression
+from vitkit.train.logistic_regression import (
+    LogisticRegression,
+    fit_logistic_regression,
+    positive_cells,
+    sum_of_sigmoid_losses,
+)
 from vitkit.train.objectives.labels import class_weights, restore_priors
 from vitkit.train.signals import exit_code, stop_cleanly_on_sigterm
 from vitkit.weights.save import save
@@ -123,6 +129,7 @@ def train_head(
             device=devices.describe_device(device, threads),
             processes=1,
             split=splits.held_out,
+            subset=splits.subset,
             parameters=cost(model.config).parameters,
             macs=cost(model.config).macs,
             head=found,
@@ -203,11 +210,11 @@ def fit_head(extract: FeatureExtractor, split: Split, config: Fit) -> FittedHead
     )
 
 
-def _validate(regression: LogisticRegression, values: NDArray[Any], labels: NDArray[Any]) -> tuple[float, float | None]:
+def _validate(regression: LogisticRegression, values: NDArray[Any], labels: SplitLabels) -> tuple[float, float | None]:
     """Return loss and accuracy on images whose classes the regression knows."""
     logits = regression.logits(values).cpu()
-    if labels.ndim == 2:
-        targets = torch.from_numpy(labels[:, regression.present]).to(logits)
-        return float(binary_cross_entropy_with_logits(logits, targets)), None
+    if isinstance(labels, SparseLabels):
+        positive = torch.from_numpy(positive_cells(labels, regression.present))
+        return float(sum_of_sigmoid_losses(logits, positive)) / logits.numel(), None
     targets = torch.from_numpy(np.searchsorted(regression.present, labels))
     return float(cross_entropy(logits, targets)), float((logits.argmax(dim=1) == targets).double().mean())

@@ -10,14 +10,17 @@ import torch
 
 import vitkit
 from vitkit.atomic import write_text
+from vitkit.config.model_options import OWN_SETTINGS, configure_model
 from vitkit.config.resolve import DEFAULT_MODEL
 from vitkit.config.schema import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
-from vitkit.model.variants import configure, name_of
+from vitkit.model.resize_positions import describe_transfer
+from vitkit.model.variants import name_of
 from vitkit.stored_json import read_json
+from vitkit.text import counted
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
 from vitkit.weights.input_channels import adapt_channels
@@ -98,18 +101,13 @@ def _check_against_checkpoint(config: ModelConfig, checkpoint: Path, record: str
 
 
 def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
-    own_settings = ("image", "channels", "dropout", "stochastic_depth")
-    for name in config.options:
-        if name == "classes":
-            raise ConfigError("options.classes: the number of classes comes from the data")
-        if name in own_settings:
-            raise ConfigError(f"options.{name} is a setting of its own", try_=f"--set {name}={config.options[name]}")
-    requested: dict[str, Any] = {name: value for name in own_settings if (value := getattr(config, name))}
+    settings = {name: getattr(config, name) or None for name in OWN_SETTINGS}
     torch.manual_seed(config.seed)
-    model = build(configure(config.model or DEFAULT_MODEL, classes=classes, **requested, **config.options))
+    name = config.model or DEFAULT_MODEL
+    model = build(configure_model(name, {**settings, "options": config.options}, classes=classes))
     half = (0.5,) * model.config.channels
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=half, std=half))
-    return model, "randomly initialised"
+    return model, f"randomly initialised, {_describe_head(model.config)}"
 
 
 def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
@@ -129,19 +127,20 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     if config.channels not in (None, model.config.channels):
         model, adapted = adapt_channels(model, config.channels)
         changes.append(adapted)
-    before = _grid(model.config)
-    model.resize(config.image or model.config.image)
-    after = _grid(model.config)
-    if after:
-        changes.append(f"positions kept ({after})" if before == after else f"positions {before} → {after}")
+    before = model.config
+    if config.load_positions == "fresh":
+        torch.manual_seed(config.seed)
+    model.resize(config.image or before.image, positions=config.load_positions)
+    if isinstance(before, ViTConfig) and isinstance(model.config, ViTConfig):
+        changes.append(describe_transfer(model.config, before.grid, config.load_positions))
     # part of the pre-training head, which is replaced completely (paper, 3.2)
     hidden = getattr(model.config, "representation", None)
     if model.metadata.labels == tuple(classes) and classes and not hidden:
         changes.append("head kept: the same classes")
     else:
-        changes.append(
-            f"head {model.config.classes} → {len(classes)} classes, zero-initialised" if classes else "no head"
-        )
+        dropped = f"tanh layer of {hidden} dropped, " if hidden else ""
+        new = f"linear head {model.config.classes} → {len(classes)} classes, zero-initialised"
+        changes.append(dropped + new if classes else "no head")
         model.replace_head(len(classes))
     return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
 
@@ -193,9 +192,14 @@ def _sizes(config: ModelConfig) -> str:
     return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
 
 
+def _describe_head(config: ModelConfig) -> str:
+    if not config.classes:
+        return "no head"
+    hidden = getattr(config, "representation", None)
+    if not hidden:
+        return f"linear head, {counted(config.classes, 'class')}"
+    return f"head of pre-training (3.1): tanh layer of {hidden}, then {counted(config.classes, 'class')}"
+
+
 def _channels(count: int) -> str:
     return "1 channel" if count == 1 else f"{count} channels"
-
-
-def _grid(config: ModelConfig) -> str:
-    return " x ".join(map(str, config.grid)) if isinstance(config, ViTConfig) else ""

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy, logsigmoid
+
+from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 
 Ints = NDArray[np.int64]
 
@@ -53,7 +55,7 @@ class LogisticRegression:
 
 def fit_logistic_regression(
     values: NDArray[Any],
-    labels: NDArray[Any],
+    labels: SplitLabels,
     l2: float,
     *,
     class_weights: Tensor | None = None,
@@ -62,18 +64,20 @@ def fit_logistic_regression(
     iterations: int = ITERATIONS,
     gradient: float = GRADIENT,
 ) -> LogisticRegression:
-    """Fit values (n, D) to labels: (n,) class indices, or (n, C) of 0 and 1 where an image has several.
+    """Fit values (n, D) to labels: (n,) class indices, or SparseLabels where an image has several.
 
     `class_weights` (C,) are those of the training objective, on positives where an image has several labels. `start` is
     a solution for the same images and another l2.
     """
     device = "cpu" if torch.device(device).type == "mps" else device  # Apple's GPUs have no float64
-    several = labels.ndim == 2
-    present = np.flatnonzero(labels.any(axis=0)) if several else np.unique(labels)
+    several = isinstance(labels, SparseLabels)
+    present = np.flatnonzero(labels.counts()) if isinstance(labels, SparseLabels) else np.unique(labels)
     features = torch.from_numpy(values).to(device, torch.float64)
     mean, deviation = features.mean(dim=0), features.std(dim=0, correction=0) + DEVIATION
     features = (features - mean) / deviation
-    targets = torch.from_numpy(labels[:, present] if several else np.searchsorted(present, labels)).to(device)
+    targets = torch.from_numpy(
+        positive_cells(labels, present) if isinstance(labels, SparseLabels) else np.searchsorted(present, labels)
+    ).to(device)
     per_class = None if class_weights is None else class_weights[present].to(features)
     weights = features.new_zeros(features.shape[1], len(present)) if start is None else start.weights.clone()
     bias = features.new_zeros(len(present)) if start is None else start.bias.clone()
@@ -89,9 +93,7 @@ def fit_logistic_regression(
 
     def loss(logits: Tensor) -> Tensor:
         if several:
-            return binary_cross_entropy_with_logits(
-                logits, targets.to(logits), pos_weight=per_class, reduction="sum"
-            ) / len(logits)
+            return sum_of_sigmoid_losses(logits, targets, per_class) / len(logits)
         if per_class is None:
             return cross_entropy(logits, targets)
         return (cross_entropy(logits, targets, reduction="none") * per_class[targets]).mean()
@@ -104,3 +106,22 @@ def fit_logistic_regression(
 
     optimizer.step(objective)
     return LogisticRegression(mean, deviation, weights.detach(), bias.detach(), present)
+
+
+def positive_cells(labels: SparseLabels, classes: Ints) -> Ints:
+    """Return the labels among some classes (K,) as indices (p, 2) of their cells in a table (n, K)."""
+    target = np.full(labels.classes, -1)
+    target[classes] = np.arange(len(classes))
+    chosen = labels.renumber(target, len(classes))
+    return np.column_stack([chosen.rows(), chosen.numbers])
+
+
+def sum_of_sigmoid_losses(logits: Tensor, positive: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the binary cross-entropy over all cells of (n, K); `positive` (p, 2) are those of 1, weighted by (K,).
+
+    No table of targets is made: every cell counts as a 0 first, and those of 1 are corrected.
+    """
+    rows, columns = positive.T
+    found = logits[rows, columns]
+    as_one = -logsigmoid(found) if weights is None else -logsigmoid(found) * weights[columns]
+    return -logsigmoid(-logits).sum() + (as_one + logsigmoid(-found)).sum()

@@ -21,7 +21,7 @@ from vitkit.data.loader import Batch, Loader, allowed_failures, too_many_failure
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import checkpoint
-from vitkit.train.checkpoint import TrainState
+from vitkit.train.checkpoint import TrainState, averaged_steps
 from vitkit.train.display import Display
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
@@ -100,6 +100,8 @@ class TrainingLoop:
         self.unread: list[_UnreadStep] = []
         self.last_saved = time.monotonic()
         self.failed_images = self._logged_failures()
+        self.kept_step = self.state.step  # whose weights the finished run has
+        self.lost_best = ""  # why those are not the best ones
 
     def run(self) -> None:
         """Train from a checkpoint, if there is one, to the last step."""
@@ -115,6 +117,7 @@ class TrainingLoop:
                     self._train()
                 except NonFinite as error:
                     self._roll_back(error)
+        self.kept_step = self.state.step
         if self.config.patience and self.state.best_step:
             self._load_best(self.folder.checkpoints / f"step-{self.state.best_step:08d}")
 
@@ -138,7 +141,7 @@ class TrainingLoop:
         set_lr(self.optimizer, lr)
         result = self.step(self._micro_batches(step, batches))
         if self.ema is not None:
-            self.ema.update(step)
+            self.ema.update()
         return _UnreadStep(step + 1, lr, result)
 
     def _micro_batches(self, step: int, batches: Iterator[Batch]) -> Iterator[MicroBatch]:
@@ -249,24 +252,34 @@ class TrainingLoop:
         self.last_saved = time.monotonic()
 
     def _record(self) -> dict[str, Any]:
-        return {**self.state.to_record(), "processes": self.processes.world_size}
+        averaged = {"averaged": self.ema.updates} if self.ema is not None else {}
+        return {**self.state.to_record(), **averaged, "processes": self.processes.world_size}
 
     def _load(self, path: Path) -> CheckpointRecord:
         """Load a checkpoint's tensors and return its record."""
         self.unread = []
-        return checkpoint.load(path, self.objective, self.optimizer, self.ema, self.processes)
+        record = checkpoint.load(path, self.objective, self.optimizer, self.ema, self.processes)
+        if self.ema is not None:
+            self.ema.updates = averaged_steps(record)
+        return record
 
     def _load_best(self, path: Path) -> None:
-        """Load the checkpoint with the best validation score, which early stopping keeps."""
-        record = read_record(path, RunError)
-        problem = damage(path, record, self.processes.rank, self.processes.world_size)
+        """Load the checkpoint with the best validation score, which early stopping keeps.
+
+        Where it is damaged, the weights of the last step, which are in memory, are a usable model and stay.
+        """
+        try:
+            problem = damage(path, read_record(path, RunError), self.processes.rank, self.processes.world_size)
+        except RunError as error:
+            problem = error.what
         if problems := [text for text in self.processes.gather(problem) if text]:
-            raise RunError(
-                f"{path}, the checkpoint with the best score, is damaged: {problems[0]}.",
-                try_="a copy of the run folder, if there is one, or a new run",
-                last_step=f"vitkit convert {self.folder.checkpoints} OUT --to vitkit has the weights of the last step",
+            self.lost_best = (
+                f"{path}, the checkpoint with the best score, is damaged ({problems[0]}): the weights of the last "
+                f"step, {self.state.step:,}, are kept instead, and the model may be worse than the best one was"
             )
+            return
         self._load(path)
+        self.kept_step = self.state.best_step
 
     def _resume(self, path: Path) -> None:
         """Continue from a checkpoint, and drop the metrics of later steps."""

@@ -62,11 +62,13 @@ def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, 
         )
     best = max(usable, key=partial(_score, data.multilabel))
     chosen = replace(config, lr=best["lr"], choose_lr=False)
+    splits = partition(data, **chosen.partition)
     # with a val split in the data, the trials have trained on all images already
     print_line(
         "chosen",
         f"learning rate {best['lr']:g}"
-        + "; now training on all images" * (partition(data, **chosen.partition).validation is None),
+        + f"; now training on {'all images' if splits.subset is None else 'the subset of all images'}"
+        * (splits.validation is None),
     )
     return chosen
 

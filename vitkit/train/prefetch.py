@@ -43,7 +43,7 @@ class Prefetcher:
             buffer.copy_(batch.images, non_blocking=True)
         compute_stream.wait_stream(self.copy_stream)
         self.count += 1
-        return replace(batch, images=buffer, labels=batch.labels.to(self.device, non_blocking=True))
+        return replace(batch, images=buffer, labels=batch.targets(self.device))
 
 
 class InputPipeline:
@@ -62,7 +62,7 @@ class InputPipeline:
         """Augment and mix micro-batch `number` on the device, and seed torch for what the forward pass draws."""
         batch = self.prefetch(batch)
         pixels = augment(batch.images, batch.indices, self.augment, seed=self.seed, epoch=batch.epochs.numpy())
-        targets = self._targets(batch.labels)
+        targets = self._targets(batch.targets(self.prefetch.device))
         if targets.ndim == 2:
             pixels, targets = mix(pixels, targets, self.augment, seed=self.seed, step=number, rank=self.rank)
         torch.manual_seed(micro_batch_seed(self.seed, number, self.rank))

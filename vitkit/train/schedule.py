@@ -24,5 +24,7 @@ def _decay(schedule: Schedule, step: int, steps: int) -> float:
             return 1 - progress
         case "constant":
             return 1.0
+        case "step":
+            return 0.1 ** sum(step >= round(share * steps) for share in schedule.drops)
         case "rsqrt":
             return 1 / math.sqrt(1 + since / schedule.timescale)

@@ -37,11 +37,15 @@ from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divi
 from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers
 from vitkit.train.validation import build_validation
-from vitkit.weights.run_checkpoints import complete_checkpoints, step_of
+from vitkit.weights.run_checkpoints import complete_checkpoints, read_record, step_of
 from vitkit.weights.save import save
 
 CHANGEABLE_ON_RESUME = (
     "data out device workers track save_every max_failed parallel compile recompute cuda_graph".split()
+)
+EARLIER_EMA = (
+    "an earlier version averaged the weights of steps 1 to {step:,} with a decay that only approached {decay}; from "
+    "here on it is {decay}, as set"
 )
 
 
@@ -69,6 +73,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         resumed, warnings = intact_checkpoint(folder.checkpoints, processes)
         for text in warnings:
             print_line("warning", text)
+        if config.average and "averaged" not in read_record(resumed, RunError):
+            print_line("note", EARLIER_EMA.format(step=step_of(resumed), decay=config.average))
     share = batch_per_process(config, processes.world_size)
     model, description = (
         initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
@@ -146,6 +152,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             device=devices.describe_device(processes.device, threads),
             processes=processes.world_size,
             split=splits.held_out,
+            subset=splits.subset,
             parameters=estimate.parameters,
             macs=estimate.macs,
             plan={
@@ -162,12 +169,14 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
             print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
         loop.run()
+    if loop.lost_best:
+        print_line("warning", loop.lost_best)
     trained = _trained_model(loop, model)
     if config.priors == "data" and isinstance(objective, Labels) and objective.weights is not None:
         restore_priors(trained.head, objective.weights.cpu())
     if processes.is_rank_zero:
-        kept = loop.state.best_step if config.patience and loop.state.best_step else loop.state.step
-        folder.add_to_record(kept_step=kept, stopped_early=loop.state.stopped)
+        lost = {"lost_best": loop.lost_best} if loop.lost_best else {}
+        folder.add_to_record(kept_step=loop.kept_step, stopped_early=loop.state.stopped, **lost)
         save(trained, folder.path)
     return splits
 
@@ -204,6 +213,7 @@ def _build_loop(
     transform = TrainTransform(
         image=model.config.image,
         crop=config.augment.crop,
+        precrop=config.augment.precrop,
         aspect=config.augment.aspect,
         flip=config.augment.flip,
         preprocessing=model.metadata.preprocessing,
@@ -217,6 +227,8 @@ def _build_loop(
         pin_memory=device.type == "cuda",
         max_failed=config.max_failed if processes.world_size == 1 else 1.0,  # the loop sums over ranks
     )
+    drops = ", ".join(f"{share:.0%}" for share in config.schedule.drops)
+    decay = config.schedule.kind + f" (a tenth from {drops} of the run on)" * (config.schedule.kind == "step")
     warmup = f" after {counted(int(config.schedule.warmup), 'warm-up step')}" if config.schedule.warmup else ""
     print_line(
         "recipe",
@@ -224,11 +236,17 @@ def _build_loop(
             [
                 config.recipe or "your settings",
                 describe(optimizer),
-                f"learning rate {config.lr:g}, {config.schedule.kind}{warmup}",
+                f"learning rate {config.lr:g}, {decay}{warmup}",
                 *_describe_regularisation(config, model),
             ]
         ),
     )
+    if config.average and plan.steps * (1 - config.average) < 1:
+        print_line(
+            "note",
+            f"EMA {config.average} averages about {1 / (1 - config.average):,.0f} steps, and there are {plan.steps:,}: "
+            "the saved weights will be nearly the mean over all of them",
+        )
     print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
     evaluation = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     print_line("input", f"{evaluation.description} (when it is scored and used)")
@@ -318,11 +336,11 @@ def _describe_regularisation(config: Fit, model: Model) -> list[str]:
         "dropout": "dropout",
         "stochastic_depth": "stochastic depth",
         "balance": "class balance",
-        "average": "EMA",
     }
     # the config of loaded weights may set dropout, too
     values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in labels}
-    return [f"{label} {values[name]:g}" for name, label in labels.items() if values[name]]
+    items = [f"{label} {values[name]:g}" for name, label in labels.items() if values[name]]
+    return items + [f"EMA (Polyak average) {config.average}, corrected for its start"] * bool(config.average)
 
 
 def _describe_augmentation(config: Fit) -> list[str]:

@@ -1,9 +1,11 @@
 """Validation during training: loss and accuracy on the validation split, and the score that picks the best step."""
 
+import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from vitkit.compute.split_logits import collect_logits
+from vitkit.compute.split_logits import SplitLogits, collect_logits
 from vitkit.config.schema import Fit
 from vitkit.data.sources.dataset import DataError, Split
 from vitkit.devices import TrainPrecision
@@ -42,13 +44,7 @@ def build_validation(
         )
         if sharded:
             sharded.reshard()
-        logits, targets = result.logits, result.labels
-        if multilabel and len(targets):
-            losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
-            correct = targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
-        else:
-            losses = F.cross_entropy(logits, targets, reduction="none")
-            correct = (logits.argmax(1) == targets).float()
+        losses, correct = _losses(result)
         sums = losses.double().sum().item(), correct.double().sum().item(), float(len(losses))
         # all ranks get the same sums, so that they take the same decisions
         loss, hits, count = processes.broadcast(sums) if sharded else processes.all_reduce_sum(*sums)
@@ -62,3 +58,16 @@ def build_validation(
         return {"score": score, "loss": loss / count, "top1": hits / count}
 
     return validate
+
+
+def _losses(result: SplitLogits) -> tuple[Tensor, Tensor]:
+    """Return (n,) the loss of each image, and whether the class with the highest logit is one of its labels."""
+    logits, labels = result.logits, result.labels
+    if isinstance(labels, Tensor):
+        return F.cross_entropy(logits, labels, reduction="none"), (logits.argmax(1) == labels).float()
+    losses, correct = torch.empty(len(logits)), torch.empty(len(logits))
+    for rows, table in labels.dense_blocks():
+        targets = torch.from_numpy(table).float()
+        losses[rows] = F.binary_cross_entropy_with_logits(logits[rows], targets, reduction="none").sum(1)
+        correct[rows] = targets.gather(1, logits[rows].argmax(1, keepdim=True))[:, 0]
+    return losses, correct

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitkit.data.bounded_read import TooLarge, check_npz, check_zip
 from vitkit.errors import WeightsError
+from vitkit.regular_file import open_regular
 from vitkit.stored_json import parse_json, read_json
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.native import HEADER
@@ -86,8 +87,8 @@ def _with_records(
 
 def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with path.open("rb") as file:
-            start = file.read(16)
+        with open_regular(path) as file:  # then libraries open it by its name
+            start: bytes = file.read(16)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.") from error
     if start[8:9] == b"{":  # eight bytes of length, then a JSON header; a length may look like the start of an archive

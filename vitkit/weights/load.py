@@ -11,8 +11,8 @@ import torch
 
 from vitkit.errors import ConfigError, WeightsError, did_you_mean
 from vitkit.model.build import Model, build
-from vitkit.model.config import ViTConfig, check_count, parse_size
-from vitkit.model.positions import Interpolation
+from vitkit.model.config import PositionTransfer, ViTConfig, check_count, parse_size
+from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
 from vitkit.model.variants import configure
 from vitkit.text import few
 from vitkit.weights import google, huggingface, native, timm
@@ -41,19 +41,24 @@ def load(
     grid: tuple[int, int] | None = None,
     heads: int | None = None,
     interpolation: Interpolation = "paper",
+    positions: PositionTransfer = "interpolate",
 ) -> Model:
     """Return a model with its weights, in evaluation mode, from a file, a folder, hf:OWNER/NAME or `ti16`.
 
-    image           resize learned positions to this image size (section 3.2)
-    interpolation   of those positions: "paper" (Google's) or "bicubic" (timm's)
+    image           the image size, to which learned positions are resized (section 3.2)
+    positions       how: "interpolate" in 2-D, "stretch" in 1-D, "fresh": re-initialise them, also at the same size, or
+                    "keep", which refuses another size
+    interpolation   the filter: "paper" (Google's) or "bicubic" (timm's)
     classes         replace the head with a zero-initialised linear layer if its number of classes differs
     grid            (rows, columns) of a checkpoint whose position table is not square
     heads           attention heads, where neither tensors nor configuration give them
     """
-    if interpolation not in get_args(Interpolation):
-        raise ConfigError(
-            f"interpolation={interpolation!r} is not known", choose_from=", ".join(get_args(Interpolation))
-        )
+    for name, value, known in (
+        ("interpolation", interpolation, get_args(Interpolation)),
+        ("positions", positions, get_args(PositionTransfer)),
+    ):
+        if value not in known:
+            raise ConfigError(f"{name}={value!r} is not known", choose_from=", ".join(known))
     if classes is not None:
         check_count("classes", classes, least=0)
     weights = read_weights(source, grid=grid, heads=heads)
@@ -61,11 +66,8 @@ def load(
         model = build(weights.config)
     model.load_state_dict(weights.state, assign=True)
     model.metadata = weights.metadata
-    if image is not None:
-        before = weights.config.image
-        model.resize(image, interpolation)
-        if isinstance(model.config, ViTConfig) and model.config.image != before:
-            _log(source, f"{_size(before)} → {_size(model.config.image)} px, positions resized ({interpolation})")
+    if image is not None or positions != "interpolate":
+        _resize(model, source, image, interpolation, positions)
     if classes is not None and classes != model.config.classes:
         _log(
             source,
@@ -75,6 +77,26 @@ def load(
         )
         model.replace_head(classes)
     return model.eval()
+
+
+def _resize(
+    model: Model,
+    source: str | os.PathLike[str],
+    image: int | tuple[int, int] | None,
+    interpolation: Interpolation,
+    positions: PositionTransfer,
+) -> None:
+    before = model.config
+    model.resize(before.image if image is None else image, interpolation, positions)
+    after = model.config
+    if not (isinstance(before, ViTConfig) and isinstance(after, ViTConfig)):
+        return
+    if after.image != before.image:
+        done = describe_transfer(after, before.grid, positions)
+        filtered = after.grid != before.grid and after.positions in LEARNED and positions != "fresh"
+        _log(source, f"{_size(before.image)} → {_size(after.image)} px, {done}" + f", {interpolation}" * filtered)
+    elif positions == "fresh":
+        _log(source, describe_transfer(after, before.grid, positions))
 
 
 def read_weights(

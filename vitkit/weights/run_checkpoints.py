@@ -4,6 +4,8 @@ checkpoints/model.json                the model's config and metadata
 checkpoints/step-00000062/            safetensors shards of everything that a step changes, and record.json
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import re
@@ -11,17 +13,23 @@ import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from vitkit.errors import WeightsError
+from vitkit.regular_file import check_regular, open_regular
 from vitkit.stored_json import Error, read_json
 from vitkit.weights.formats import Checkpoint
 
+if TYPE_CHECKING:  # it takes three quarters of a second, which other weights do not need
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
 CHECKPOINTS, RECORD, DESCRIPTION = "checkpoints", "record.json", "model.json"
+SAVING, DELETING = ".saving", ".leaving"  # folders beside the checkpoints that are on their way
+SEEN_BY_ALL = ".seen-by-all-"  # a file by which the ranks of a run make sure that they share a folder
 _NAME = re.compile(r"step-\d{8,18}", re.ASCII)
 WEIGHTS = "weights.model."
 TENSOR_PREFIXES = (WEIGHTS, "average.model.")  # the EMA weights come last and replace the others
@@ -44,6 +52,7 @@ class CheckpointRecord(TypedDict, total=False):
     skipped: list[int]
     stopped: bool
     processes: int
+    averaged: int  # steps in the EMA; checkpoints of earlier versions have none
     files: dict[str, FileChecksum]  # checkpoints of earlier versions have none
     crc32: int  # of all other entries
 
@@ -89,7 +98,7 @@ def crc32_of_record(record: Mapping[str, Any]) -> int:
 
 def checksum(path: Path) -> FileChecksum:
     size, crc = 0, 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 22):
             size, crc = size + len(block), zlib.crc32(block, crc)
     return {"bytes": size, "crc32": crc}
@@ -117,13 +126,21 @@ def step_of(checkpoint: Path) -> int:
     return read_record(checkpoint)["step"]
 
 
+def open_storage(checkpoint: Path) -> HuggingFaceStorageReader:
+    """Return torch's reader of a checkpoint; it opens every file by its name, and would wait for a pipe."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    for path in checkpoint.glob("*.safetensors"):
+        check_regular(path)
+    return HuggingFaceStorageReader(str(checkpoint))
+
+
 def stored_shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor of a checkpoint, from the headers of its files."""
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     try:
-        metadata = HuggingFaceStorageReader(str(checkpoint)).read_metadata().state_dict_metadata
+        metadata = open_storage(checkpoint).read_metadata().state_dict_metadata
     except Exception as error:  # damaged headers raise any error
         raise WeightsError(f"{checkpoint} cannot be read: {type(error).__name__}.") from error
     return {name: tuple(entry.size) for name, entry in metadata.items() if isinstance(entry, TensorStorageMetadata)}
@@ -134,7 +151,6 @@ def load_incomplete_run(checkpoint: Path) -> Checkpoint:
     # imported late: it takes three quarters of a second, which other weights do not need
     from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     try:
@@ -144,7 +160,7 @@ def load_incomplete_run(checkpoint: Path) -> Checkpoint:
                 try_="an earlier checkpoint, or vitkit resume, which completes the run",
             )
         record = read_json(checkpoint.parent / DESCRIPTION, dict[str, Any], error=WeightsError)
-        storage = HuggingFaceStorageReader(str(checkpoint))
+        storage = open_storage(checkpoint)
         metadata = storage.read_metadata().state_dict_metadata
         state: dict[str, Tensor] = {}
         for name, entry in metadata.items():

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitkit.atomic import replacing
+from vitkit.atomic import replacing, temporary_folder
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
 from vitkit.weights import google, huggingface, native, timm
@@ -111,9 +111,12 @@ def _prepare_folder(path: Path, format: str) -> None:
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    with replacing(path, WeightsError) as temporary:
-        save_file(dict(tensors), temporary, metadata=metadata)
-        _sort_metadata(temporary)
+    # in a folder of its own: the library writes a temporary file beside its target, which a kill would leave there
+    with replacing(path, WeightsError) as temporary, temporary_folder(path.parent) as folder:
+        written = folder / path.name
+        save_file(dict(tensors), written, metadata=metadata)
+        _sort_metadata(written)
+        written.replace(temporary)
 
 
 def _sort_metadata(path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_table_of_zeros_and_ones_is_multi_label_unless_it_is_one_hot(tmp_path:
     table = np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]])
     data = open_data(saved(tmp_path / "a.npz", x=GREY, y=table, class_names=["z", "y", "x"]))
     assert (data.multilabel, data.classes) == (True, ("x", "y", "z"))
-    np.testing.assert_array_equal(data.splits["all"].labels, table[:, ::-1].astype(bool))
+    np.testing.assert_array_equal(data.splits["all"].labels.dense(), table[:, ::-1].astype(bool))
     hot = open_data(saved(tmp_path / "b.npz", x=GREY, y=np.eye(4)[[2, 0, 2, 1]]))
     assert (hot.multilabel, hot.splits["all"].labels.tolist()) == (False, [2, 0, 2, 1])
     assert "labels are one-hot: read as one class each" in hot.notes

@@ -81,7 +81,22 @@ def test_lists_of_classes_are_multi_label(tmp_path: Path):
     several = datasets.List(datasets.ClassLabel(names=["z", "a"]))
     data = open_data(saved(tmp_path / "set", make_dataset({"tags": [[0], [], [0, 1]]}, tags=several)))
     assert (data.multilabel, data.classes) == (True, ("a", "z"))
-    assert data.splits["all"].labels.tolist() == [[False, True], [False, False], [True, True]]
+    assert data.splits["all"].labels.dense().tolist() == [[False, True], [False, False], [True, True]]
+
+
+def test_lists_of_names_and_missing_lists_are_multi_label(tmp_path: Path):
+    rows = [["sun", "sea"], None, [], ["sea", None, "", "sea"], ["dune"]]
+    dataset = make_dataset({"label": rows}, label=datasets.List(datasets.Value("string")))
+    parts = [dataset.select([0, 1, 2]), dataset.select([3, 4])]  # Arrow keeps them in two chunks
+    data = open_data(saved(tmp_path / "set", datasets.concatenate_datasets(parts)))
+    assert data.classes == ("dune", "sea", "sun")
+    labels = data.splits["all"].labels
+    assert [labels[row].tolist() for row in range(5)] == [[1, 2], [], [], [1], [0]]
+
+
+def test_lists_of_lists_are_no_labels(tmp_path: Path):
+    nested = make_dataset({"label": [[["a"]], [["b"]]]}, label=datasets.List(datasets.List(datasets.Value("string"))))
+    assert "['a'] in the column label is not a label" in error_of(saved(tmp_path / "set", nested))
 
 
 def test_strings_and_integers_are_labels_too(tmp_path: Path):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 from PIL import Image
 
 from tests.data.sample_images import encode, oriented, scene
@@ -92,12 +93,66 @@ def test_arrays_and_multi_labels_survive_a_round_trip(tmp_path: Path):
     write_shards(open_data(tmp_path / "a.npz"), tmp_path / "out")
     data = open_data(tmp_path / "out")
     assert (data.multilabel, data.classes) == (True, ("x", "y", "z"))
-    np.testing.assert_array_equal(data.splits["all"].labels, table)
+    np.testing.assert_array_equal(data.splits["all"].labels.dense(), table)
     for index in range(3):
         np.testing.assert_array_equal(data.splits["all"].read(index), pixels[index])
     with tarfile.open(tmp_path / "out" / "all-000000.tar") as tar:
         np.testing.assert_array_equal(np.load(io.BytesIO(tar.extractfile("000000001.npy").read())), pixels[1])
         assert json.load(tar.extractfile("000000000.json")) == {"labels": ["x", "y"]}
+
+
+def several_labels(folder: Path) -> tuple[Path, np.ndarray]:
+    """Return shards of five images, and their labels as a table."""
+    table = np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 0, 0]], dtype=bool)
+    np.savez(folder / "a.npz", x=np.zeros((5, 2, 2), np.uint8), y=table, classes=["x", "y", "z"])
+    write_shards(open_data(folder / "a.npz"), folder / "out")
+    return folder / "out", table
+
+
+def test_the_index_of_multi_label_shards_has_scipys_csr_arrays(tmp_path: Path):
+    shards, table = several_labels(tmp_path)
+    expected = scipy.sparse.csr_matrix(table)
+    with np.load(shards / "index.npz") as arrays:
+        np.testing.assert_array_equal(arrays["all.label_offsets"], expected.indptr)
+        np.testing.assert_array_equal(arrays["all.label_numbers"], expected.indices)
+        assert "all.labels" not in arrays
+    assert json.loads((shards / "index.json").read_text())["version"] == 2
+
+
+def test_the_dense_table_of_older_multi_label_shards_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shards, table = several_labels(tmp_path)
+    new = open_data(shards)
+    with np.load(shards / "index.npz") as arrays:
+        kept = {name: array for name, array in arrays.items() if "label_" not in name}
+    np.savez_compressed(shards / "index.npz", **kept, **{"all.labels": table})
+    index = json.loads((shards / "index.json").read_text())
+    (shards / "index.json").write_text(json.dumps({**index, "version": 1}))
+    monkeypatch.setattr("vitkit.data.sources.shards.DENSE_BLOCK", 4)  # a row at a time
+    old = open_data(shards)
+    assert old.splits["all"].labels == new.splits["all"].labels
+    np.testing.assert_array_equal(old.splits["all"].labels.dense(), table)
+    np.savez_compressed(shards / "index.npz", **kept, **{"all.labels": table[:, :2]})
+    assert "damaged: ValueError: labels of shape (5, 2)" in error_of(shards)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("label_numbers", [9]), ("label_offsets", [0]), ("label_offsets", [5, 4])]
+)
+def test_damaged_labels_of_multi_label_shards_are_an_error(name: str, values: list[int], tmp_path: Path):
+    shards, _ = several_labels(tmp_path)
+    with np.load(shards / "index.npz") as arrays:
+        kept = dict(arrays)
+    np.savez_compressed(shards / "index.npz", **{**kept, f"all.{name}": np.array(values)})
+    assert "the index of these shards is damaged" in error_of(shards)
+
+
+def test_multi_label_shards_without_their_index_keep_their_labels(tmp_path: Path):
+    shards, table = several_labels(tmp_path)
+    for name in ("index.json", "index.npz"):
+        (shards / name).unlink()
+    data = open_data(shards)
+    assert (data.multilabel, data.classes) == (True, ("x", "y", "z"))
+    np.testing.assert_array_equal(data.splits["all"].labels.dense(), table)
 
 
 def test_large_images_are_downscaled_and_others_stay(tmp_path: Path):
@@ -189,7 +244,8 @@ def test_equivalent_unicode_names_in_an_index_are_one_class(
     (tmp_path / "out" / "index.json").write_text(json.dumps(index))
     data = open_data(tmp_path / "out")
     assert data.classes == ("개", "고양이")
-    assert data.splits["all"].labels.tolist() == merged
+    found = data.splits["all"].labels
+    assert (found.dense() if data.multilabel else found).tolist() == merged
     assert [data.splits["all"].read(number) for number in range(4)] == [png(number) for number in range(4)]
 
 
@@ -280,7 +336,7 @@ def test_truncated_and_missing_shards_are_an_error(folders: Data, tmp_path: Path
 @pytest.mark.parametrize(
     "change",
     [
-        lambda index: index.update(version=2),
+        lambda index: index.update(version=3),
         lambda index: index.update(splits=3),
         lambda index: index.update(classes=["cat"]),
         lambda index: index["splits"]["train"].update(count=2),

@@ -6,7 +6,7 @@ Shapes: N images, H height, W width, C channels, K classes.
 import re
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.bounded_read import TooLarge, check_npz, read_npy_header
-from vitkit.data.sources.class_labels import RawSplit, build_data
-from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.class_labels import NamedLabels, RawSplit, build_data
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
+from vitkit.data.sparse_labels import DENSE_BLOCK, SparseLabels
+from vitkit.regular_file import open_regular
 from vitkit.text import few
 
 IMAGES = ("images", "x", "data")
 LABELS = ("labels", "y", "targets")
 CLASSES = ("classes", "class_names", "label_names")
-
-Strings = Sequence[str | None] | Sequence[Sequence[str]]
 
 
 class ArrayImages:
@@ -49,13 +49,14 @@ class ArrayImages:
 def open_arrays(name: str, file: Path) -> Data:
     path = str(file.absolute())
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_regular(path) as file_object, np.load(file_object, allow_pickle=False) as archive:
             members = list(archive.files)
             pairs = _pairs(name, members)
             class_names = next((member for member in members if member.lower() in CLASSES), None)
             check_npz(path, filter(None, [class_names, *(member for pair in pairs.values() for member in pair)]))
             names = archive[class_names] if class_names else None
-            labels = {split: archive[second] if second else None for split, (_, second) in pairs.items()}
+        # tables of 0 and 1 can be larger than the memory, and are mapped from the file where they are not compressed
+        labels = {split: _open_member(path, second) if second else None for split, (_, second) in pairs.items()}
         images = {split: ArrayImages(path, first) for split, (first, _) in pairs.items()}
         shapes = {split: _check_images(name, pairs[split][0], store.open()) for split, store in images.items()}
     except DataError:
@@ -73,14 +74,16 @@ def open_arrays(name: str, file: Path) -> Data:
                 f"{name}: {pairs[split][0]} has {shapes[split]:,} images, but {pairs[split][1]} "
                 f"has the shape {array.shape}."
             )
-    strings, multilabel, notes = _strings(name, labels, _class_names(name, names))
+    named, notes = _named_labels(name, labels, _class_names(name, names))
     splits = {
         split: RawSplit(
-            [f"{pairs[split][0]}[{row}]" for row in range(count)], images[split], strings.get(split) or [None] * count
+            PackedStrings(f"{pairs[split][0]}[{row}]" for row in range(count)),
+            images[split],
+            named.get(split, [None] * count),
         )
         for split, count in shapes.items()
     }
-    return build_data(name, "arrays", splits, notes=notes, multilabel=multilabel)
+    return build_data(name, "arrays", splits, notes=notes)
 
 
 def _pairs(name: str, members: Sequence[str]) -> dict[str, tuple[str, str | None]]:
@@ -143,54 +146,64 @@ def _class_names(name: str, names: NDArray[Any] | None) -> list[str] | None:
     return [str(word) for word in names]
 
 
-def _strings(
+def _named_labels(
     name: str, labels: dict[str, NDArray[Any] | None], names: list[str] | None
-) -> tuple[dict[str, Strings], bool, list[str]]:
+) -> tuple[dict[str, list[str | None] | NamedLabels], list[str]]:
     """Turn class numbers into class names; without names, the numbers are the names."""
     known = {
         split: array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # (N, 1), as MedMNIST has it
         for split, array in labels.items()
         if array is not None
     }
-    tables = [array for array in known.values() if array.ndim == 2]
-    notes, multilabel = [], False
-    if tables:
-        if len(tables) < len(known) or any(
-            array.shape[1] != tables[0].shape[1] or not np.isin(array, (0, 1)).all() for array in tables
-        ):
-            raise DataError(f"{name}: labels (N, K) have to be 0 or 1 with the same K in every split.")
-        if all((array.sum(axis=1) == 1).all() for array in tables):
-            notes.append("labels are one-hot: read as one class each")
-            known = {split: array.argmax(axis=1) for split, array in known.items()}
-        else:
-            multilabel = True
+    if any(array.ndim == 2 for array in known.values()):
+        tables = _tables(name, known)
+        if not all((np.diff(table.offsets) == 1).all() for table in tables.values()):
             if len(known) < len(labels):
                 raise DataError(f"{name}: labels (N, K) are missing for {few(sorted(labels.keys() - known.keys()))}.")
-            known = {split: array.astype(bool) for split, array in known.items()}
-    strings: dict[str, Strings] = {}
+            width = next(iter(tables.values())).classes
+            class_names = list(_names_by_number(name, range(width), names).values())
+            return {split: NamedLabels(class_names, table) for split, table in tables.items()}, []
+        known = {split: table.numbers for split, table in tables.items()}
+        notes = ["labels are one-hot: read as one class each"]
+    else:
+        notes = []
+    single: dict[str, list[str | None] | NamedLabels] = {}
     for split, array in known.items():
         if array.dtype.kind in "UT" and array.ndim == 1:
-            strings[split] = [str(word) or None for word in array.tolist()]
+            single[split] = [str(word) or None for word in array.tolist()]
             continue
-        if array.ndim > 2 or array.dtype.kind not in "biuf" or not np.equal(np.mod(array, 1), 0).all():
+        if array.ndim > 1 or array.dtype.kind not in "biuf" or not np.equal(np.mod(array, 1), 0).all():
             raise DataError(f"{name}: labels have to be integers or strings.", found=f"{array.dtype} {array.shape}")
-        class_names = _names_by_number(name, array, names)
-        if multilabel:
-            strings[split] = [[class_names[column] for column in np.flatnonzero(row).tolist()] for row in array]
-        else:
-            strings[split] = [None if label < 0 else class_names[label] for label in array.astype(np.int64).tolist()]
-    return strings, multilabel, notes
+        by_number = _names_by_number(name, [int(label) for label in np.unique(array) if label != -1], names)
+        single[split] = [None if label < 0 else by_number[label] for label in array.astype(np.int64).tolist()]
+    return single, notes
 
 
-def _names_by_number(name: str, array: NDArray[Any], names: list[str] | None) -> Sequence[str] | dict[int, str]:
-    used = [*range(array.shape[1])] if array.ndim == 2 else [int(label) for label in np.unique(array) if label != -1]
+def _tables(name: str, known: dict[str, NDArray[Any]]) -> dict[str, SparseLabels]:
+    """Read tables (N, K) of 0 and 1, a block of rows at a time."""
+    wrong = DataError(f"{name}: labels (N, K) have to be 0 or 1 with the same K in every split.")
+    if len({array.shape[1:] for array in known.values()}) > 1 or any(array.ndim != 2 for array in known.values()):
+        raise wrong
+
+    def blocks(table: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        rows = max(DENSE_BLOCK // max(table.shape[1], 1), 1)
+        for first in range(0, len(table), rows):
+            block = np.asarray(table[first : first + rows])
+            if not np.isin(block, (0, 1)).all():
+                raise wrong
+            yield block
+
+    return {split: SparseLabels.from_blocks(blocks(table), table.shape[1]) for split, table in known.items()}
+
+
+def _names_by_number(name: str, used: Sequence[int], names: list[str] | None) -> dict[int, str]:
     if used and (used[0] < 0 or (names is not None and used[-1] >= len(names))):
         raise DataError(
             f"{name}: labels from {used[0]} to {used[-1]}"
             + (f", but {len(names)} class names." if names is not None else "."),
             expected="0, 1, 2, …; -1 where unlabelled",
         )
-    return names if names is not None else {label: str(label) for label in used}
+    return {label: names[label] if names is not None else str(label) for label in used}
 
 
 def _open_member(file: str, member: str) -> NDArray[Any]:
@@ -202,7 +215,7 @@ def _open_member(file: str, member: str) -> NDArray[Any]:
     if info.compress_type != zipfile.ZIP_STORED or dtype.hasobject or 0 in shape:
         with np.load(file, allow_pickle=False) as arrays:
             return arrays[member]
-    with open(file, "rb") as raw:  # only the member's own header tells its length
+    with open_regular(file) as raw:  # only the member's own header tells its length
         raw.seek(info.header_offset + 26)
         lengths = struct.unpack("<HH", raw.read(4))
     start = info.header_offset + 30 + sum(lengths) + header

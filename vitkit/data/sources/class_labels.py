@@ -3,15 +3,36 @@
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, nfc
 from vitkit.data.sources.splits import SPLITS, TRAINING_SPLITS
+from vitkit.data.sparse_labels import LabelRows, SparseLabels, SplitLabels
 from vitkit.text import counted, few, valid_utf8
+
+
+@dataclass(frozen=True)
+class NamedLabels:
+    """Multi-label labels as a source spells them: class k of `labels` is names[k]."""
+
+    names: Sequence[str]
+    labels: SparseLabels
+
+
+class NamedLabelRows:
+    """The labels of images, collected one image after another; a class name is kept once, however many have it."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+        self.rows = LabelRows()
+
+    def add(self, names: Iterable[str]) -> None:
+        """Add the class names of the next image."""
+        self.rows.add(self.index.setdefault(name, len(self.index)) for name in names)
+
+    def build(self) -> NamedLabels:
+        return NamedLabels(list(self.index), self.rows.build(len(self.index)))
 
 
 @dataclass(frozen=True)
@@ -20,33 +41,32 @@ class RawSplit:
 
     keys: Sequence[str]
     store: ImageStore
-    labels: Sequence[str | None] | Sequence[Sequence[str]]  # one class, None where unlabelled; or any number of them
+    labels: Sequence[str | None] | NamedLabels  # one class each, None where unlabelled; or any number of them
     groups: Sequence[str | None] | None = None  # the group of each image, None for an image alone
 
 
-def build_data(
-    name: str, kind: str, raw_splits: Mapping[str, RawSplit], *, notes: Iterable[str] = (), multilabel: bool = False
-) -> Data:
-    """Build the data from the splits of a source."""
+def build_data(name: str, kind: str, raw_splits: Mapping[str, RawSplit], *, notes: Iterable[str] = ()) -> Data:
+    """Build the data from the splits of a source; they are multi-label if the labels of any split are."""
     empty = [split for split, raw in raw_splits.items() if not len(raw.keys)]
     if len(empty) == len(raw_splits):
         raise DataError(f"{name} holds no images: {kind}, all empty.")
     raw_splits = {split: raw for split, raw in raw_splits.items() if split not in empty}
-    names = {label: nfc(label) for label in _used(raw_splits, multilabel)}
+    multilabel = any(isinstance(raw.labels, NamedLabels) for raw in raw_splits.values())
+    names = {label: nfc(label) for label in set[str]().union(*(_used(raw.labels) for raw in raw_splits.values()))}
     classes = sort_classes(names.values())
     class_index = {name: index for index, name in enumerate(classes)}
     label_index = {label: class_index[name] for label, name in names.items()}
     splits = {}
     for split in sorted(raw_splits, key=SPLITS.index):
         raw = raw_splits[split]
-        labels = _table(raw.labels, label_index) if multilabel else _indices(raw.labels, label_index)
+        labels = _numbers(raw.labels, label_index)
         splits[split] = Split(_valid_keys(raw.keys), labels, raw.store, np.arange(len(raw.keys)))
-    groups = {split: raw_splits[split].groups or [None] * len(splits[split]) for split in splits}
     if any(raw.groups is not None for raw in raw_splits.values()):
+        groups = {split: raw_splits[split].groups or [None] * len(splits[split]) for split in splits}
         splits = with_groups(splits, groups)
     shown = tuple(map(valid_utf8, classes))
     skipped = (f"{split} is empty, skipped" for split in empty)
-    return Data(name, kind, shown, splits, (*notes, *skipped, *label_notes(shown, splits, multilabel)), multilabel)
+    return Data(name, kind, shown, splits, (*notes, *skipped, *label_notes(shown, splits)), multilabel)
 
 
 def with_groups(splits: Mapping[str, Split], names: Mapping[str, Sequence[str | None]]) -> dict[str, Split]:
@@ -75,9 +95,10 @@ def _valid_keys(keys: Sequence[str]) -> PackedStrings:
     return keys if isinstance(keys, PackedStrings) and keys.are_text else PackedStrings(map(valid_utf8, keys))
 
 
-def _used(raw_splits: Mapping[str, RawSplit], multilabel: bool) -> set[str]:
-    labels: Iterable[Any] = chain.from_iterable(raw.labels for raw in raw_splits.values())
-    return set(chain.from_iterable(labels)) if multilabel else set(labels) - {None}
+def _used(labels: Sequence[str | None] | NamedLabels) -> set[str]:
+    if isinstance(labels, NamedLabels):
+        return {labels.names[number] for number in np.flatnonzero(labels.labels.counts()).tolist()}
+    return {label for label in set(labels) if label is not None}
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
@@ -88,18 +109,14 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(unique))
 
 
-def _indices(labels: Sequence[Any], index: Mapping[str, int]) -> NDArray[np.int64]:
+def _numbers(labels: Sequence[str | None] | NamedLabels, index: Mapping[str, int]) -> SplitLabels:
+    if isinstance(labels, NamedLabels):
+        target = np.array([index.get(name, -1) for name in labels.names], dtype=np.int64)
+        return labels.labels.renumber(target, max(index.values(), default=-1) + 1)
     return np.fromiter((-1 if label is None else index[label] for label in labels), np.int64, len(labels))
 
 
-def _table(labels: Sequence[Any], index: Mapping[str, int]) -> NDArray[np.bool_]:
-    table = np.zeros((len(labels), len(index)), dtype=bool)
-    for row, names in enumerate(labels):
-        table[row, [index[name] for name in names]] = True
-    return table
-
-
-def label_notes(classes: tuple[str, ...], splits: Mapping[str, Split], multilabel: bool) -> Iterable[str]:
+def label_notes(classes: tuple[str, ...], splits: Mapping[str, Split]) -> Iterable[str]:
     """Yield notes about unusual classes and labels."""
     if len(classes) == 1:
         yield f"one class only: {classes[0]}"
@@ -116,7 +133,7 @@ def label_notes(classes: tuple[str, ...], splits: Mapping[str, Split], multilabe
     for name, split in splits.items():
         if not split.labelled:
             continue
-        present = split.labels.any(axis=0) if multilabel else np.isin(np.arange(len(classes)), split.labels)
+        present = split.per_class(len(classes)) > 0
         if not present.all():
             missing = [classes[index] for index in np.flatnonzero(~present)]
             yield (
@@ -124,7 +141,7 @@ def label_notes(classes: tuple[str, ...], splits: Mapping[str, Split], multilabe
                 if name == training
                 else f"{name} has no image of {counted(len(missing), 'class')}: {few(missing)}"
             )
-        if not multilabel and (count := int((split.labels < 0).sum())):
+        if not isinstance(split.labels, SparseLabels) and (count := int((split.labels < 0).sum())):
             yield f"{name} has {counted(count, 'image')} without a label"
 
 

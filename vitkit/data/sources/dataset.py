@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
@@ -10,6 +11,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.errors import VitkitError
 
 StoredImage = bytes | NDArray[Any]  # as encoded, or pixels (height, width, channels) of uint8, uint16 or floats
@@ -36,9 +38,12 @@ class PackedStrings(Sequence[str]):
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        encoded = [name.encode("utf-8", "surrogatepass") for name in names]
-        self.text = b"".join(encoded)
-        self.stops = np.cumsum([0, *map(len, encoded)], dtype=np.int64)[1:]
+        text, stops = bytearray(), array("q")  # without an object for each of a million strings
+        for name in names:
+            text += name.encode("utf-8", "surrogatepass")
+            stops.append(len(text))
+        self.text = bytes(text)
+        self.stops = np.array(stops, dtype=np.int64)
         self.starts = np.concatenate([[0], self.stops[:-1]]).astype(np.int64)[: len(self.stops)]
 
     def __len__(self) -> int:
@@ -74,7 +79,7 @@ def nfc(name: str) -> str:
 @dataclass(frozen=True, eq=False)
 class Split:
     keys: PackedStrings  # a name per image for messages: a path, a shard's member, a row
-    labels: NDArray[Any]  # (n,) int64 class indices, -1 where unlabelled; (n, classes) bool when multi-label
+    labels: SplitLabels  # (n,) int64 class indices, -1 where unlabelled; SparseLabels when multi-label
     store: ImageStore
     rows: NDArray[np.int64]  # the row of each image in `store`
     groups: NDArray[np.int64] | None = None  # (n,) equal for images that stay on one side of any split; None: none do
@@ -106,13 +111,25 @@ class Split:
 
     def per_class(self, classes: int) -> NDArray[np.int64]:
         """Count the images of each class: (classes,)."""
-        if self.labels.ndim == 2:
-            return self.labels.sum(axis=0)
+        if isinstance(self.labels, SparseLabels):
+            return self.labels.counts()
         return np.bincount(self.labels[self.labels >= 0], minlength=classes)
+
+    def images_of(self, number: int) -> NDArray[np.int64]:
+        """Return the indices of the images of one class."""
+        if isinstance(self.labels, SparseLabels):
+            return self.labels.images_of(number)
+        return np.flatnonzero(self.labels == number)
+
+    def rows_with_labels(self) -> NDArray[np.int64]:
+        """Return the indices of labelled images; a multi-label image without a label says that none applies."""
+        if isinstance(self.labels, SparseLabels):
+            return np.arange(len(self))
+        return np.flatnonzero(self.labels >= 0)
 
     @property
     def labelled(self) -> bool:
-        return self.labels.ndim == 2 or bool((self.labels >= 0).any())
+        return isinstance(self.labels, SparseLabels) or bool((self.labels >= 0).any())
 
 
 @dataclass(frozen=True)
@@ -135,10 +152,9 @@ class Data:
         target = np.array([by_name.get(name, by_name.get(nfc(name), -1)) for name in self.classes], dtype=np.int64)
         splits = {}
         for split_name, split in self.splits.items():
-            if split.labels.ndim == 2:
-                labels = np.zeros((len(split), len(classes)), dtype=bool)
-                for column in np.flatnonzero(target >= 0):
-                    labels[:, target[column]] |= split.labels[:, column]
+            labels: SplitLabels
+            if isinstance(split.labels, SparseLabels):
+                labels = split.labels.renumber(target, len(classes))
             else:
                 labels = np.append(target, -1)[split.labels]  # index -1 is the appended one
             splits[split_name] = replace(split, labels=labels)

@@ -1,16 +1,19 @@
 """`hf:NAME`: a dataset of the Hugging Face Hub, or a local folder of one, through the `datasets` library."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitkit.data.bounded_read import read_image_file
-from vitkit.data.sources.class_labels import RawSplit, build_data
-from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.class_labels import NamedLabels, RawSplit, build_data
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.group_pattern import GROUP_COLUMN, group_note
 from vitkit.data.sources.image_files import no_label_column_note
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.text import few
 
 PREFIX = "hf:"
@@ -58,20 +61,19 @@ def open_hub(name: str, *, label: str | None = None, group: str | None = None) -
             found=few(list(splits)),
         )
     group = group or (GROUP_COLUMN if GROUP_COLUMN in features else None)
-    multilabel = chosen is not None and _is_list(datasets, features[chosen])
     raw_splits = {}
     for split, known in canonical.items():
         if known:
             rows = splits[split].cast_column(image, datasets.Image(decode=False))
             raw_splits[known] = RawSplit(
-                [f"{split}[{row}]" for row in range(len(rows))],
+                PackedStrings(f"{split}[{row}]" for row in range(len(rows))),
                 HubImages(rows.select_columns([image]), image),
-                _labels(datasets, name, rows, chosen, multilabel),
+                _labels(datasets, name, rows, chosen),
                 _groups(rows, group) if group in features else None,
             )
     named = [text for raw in raw_splits.values() for text in raw.groups or ()]
     notes += [group_note(named, f"the column {group}")] if named else []
-    return build_data(name, "Hugging Face dataset", raw_splits, notes=notes, multilabel=multilabel)
+    return build_data(name, "Hugging Face dataset", raw_splits, notes=notes)
 
 
 def _load(datasets: Any, name: str) -> dict[str, Any]:
@@ -136,12 +138,10 @@ def _class_names(datasets: Any, feature: Any) -> list[str] | None:
     return list(inner.names) if isinstance(inner, datasets.ClassLabel) and inner.names else None
 
 
-def _labels(
-    datasets: Any, name: str, rows: Any, column: str | None, multilabel: bool
-) -> Sequence[str | None] | Sequence[Sequence[str]]:
+def _labels(datasets: Any, name: str, rows: Any, column: str | None) -> Sequence[str | None] | NamedLabels:
     if column is None:
         return [None] * len(rows)
-    values = rows.select_columns([column]).with_format("arrow")[:][column].to_pylist()
+    values = rows.select_columns([column]).with_format("arrow")[:][column]
     names = _class_names(datasets, rows.features[column])
 
     def named(value: Any) -> str | None:
@@ -151,9 +151,28 @@ def _labels(
             raise DataError(f"{name}: {value!r} in the column {column} is not a label; expected text or an integer.")
         return names[int(value)] if names is not None else str(value)
 
-    if multilabel:
-        return [[text for value in row or () if (text := named(value)) is not None] for row in values]
-    return [named(value) for value in values]
+    if _is_list(datasets, rows.features[column]):
+        return _label_lists(values.chunks, named)
+    return [named(value) for value in values.to_pylist()]
+
+
+def _label_lists(chunks: Iterable[Any], named: Callable[[Any], str | None]) -> NamedLabels:
+    """Read Arrow lists by their offsets; a Python object is made for each class, not for each label."""
+    index: dict[str, int] = {}
+    lengths, numbers = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    for chunk in chunks:
+        # a list that is missing has no labels
+        lengths.append(np.asarray(chunk.value_lengths().fill_null(0), dtype=np.int64))
+        flat = chunk.flatten()
+        if flat.type.num_fields:  # lists of lists or of records
+            named(flat[0].as_py() if len(flat) else None)
+        encoded = flat.dictionary_encode()
+        texts = [named(value) for value in encoded.dictionary.to_pylist()]
+        target = [-1 if text is None else index.setdefault(text, len(index)) for text in texts]
+        numbers.append(np.array([*target, -1])[np.asarray(encoded.indices.fill_null(len(target)), dtype=np.int64)])
+    offsets, labels = np.cumsum(np.concatenate(lengths)), np.concatenate(numbers)
+    removed = np.append(0, np.cumsum(labels < 0))[offsets]
+    return NamedLabels(list(index), SparseLabels(offsets - removed, labels[labels >= 0], len(index)))
 
 
 def _groups(rows: Any, column: str | None) -> list[str | None]:

@@ -3,10 +3,11 @@
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import BinaryIO
+from typing import IO
 
 from vitkit.data.bounded_read import read_image_file
 from vitkit.data.sources.dataset import PackedStrings
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few
 
 # What Pillow reads as images (no documents, videos or data grids), HEIC, and arrays.
@@ -34,11 +35,11 @@ class FileImages:
         return path, *file_version(path)
 
     def sample(self, row: int) -> bytes:
-        with open(os.path.join(self.root, self.paths[row]), "rb", buffering=0) as file:
+        with open_regular(os.path.join(self.root, self.paths[row]), buffering=0) as file:
             return sample_bytes(file, 0, os.fstat(file.fileno()).st_size)
 
 
-def sample_bytes(file: BinaryIO, start: int, size: int) -> bytes:
+def sample_bytes(file: IO[bytes], start: int, size: int) -> bytes:
     """Return the size and three pieces of the bytes from `start` on: the first, the middle and the last."""
     pieces = [str(size).encode()]
     for offset in (0, (size - PIECE) // 2, size - PIECE):

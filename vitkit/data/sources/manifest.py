@@ -1,23 +1,25 @@
 """A manifest: a CSV or JSONL file that lists images, their labels and, if there is such a column, their splits."""
 
-import csv
-import io
-import json
 import os
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vitkit.data.sources.class_labels import RawSplit, build_data
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.sources.class_labels import NamedLabelRows, NamedLabels, RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.group_pattern import GROUP_COLUMN, group_note
 from vitkit.data.sources.image_files import FileImages, no_label_column_note
 from vitkit.data.sources.manifest_paths import complete_paths
+from vitkit.data.sources.manifest_rows import ManifestRows, Row
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
-from vitkit.data.sources.splits import ALL, canonical_split
+from vitkit.data.sources.splits import ALL, SPLITS, canonical_split
 from vitkit.errors import did_you_mean
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few, printable
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
@@ -25,8 +27,6 @@ LABEL_COLUMNS = ("label", "class", "target", "category")
 MULTILABEL_COLUMNS = ("labels", "tags")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 MAX_LABEL = 60  # characters of a label, maybe a caption, that a note shows
-
-Row = tuple[int, dict[str, Any]]  # the line it ends on, its cells by column
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,16 @@ class ManifestColumns:
 
 
 def open_manifest(name: str, file: Path, *, label: str | None = None, group: str | None = None) -> Data:
-    text = _text(name, file)
-    is_jsonl = file.suffix.lower() in (".jsonl", ".ndjson")
-    rows = list(_json_rows(name, text) if is_jsonl else _csv_rows(name, text))
-    if not rows:
+    known = (*PATH_COLUMNS, *LABEL_COLUMNS, *MULTILABEL_COLUMNS, "split")
+    rows: Iterable[Row] = (manifest := ManifestRows(name, file, known))
+    names = manifest.columns()
+    if next(iter(rows), None) is None:
+        has_header = any(not character.isspace() for character in _start(file))
         raise DataError(
-            f"{name} lists no images.",
-            found="nothing below the header line" if text.strip() else "an empty file",
+            f"{name} lists no images.", found="nothing below the header line" if has_header else "an empty file"
         )
-    names = _all_columns(rows)
     columns, notes = _columns(name, names, label), list[str]()
     group_column = _group_column(names, columns, group)
-    groups = {line: _group(name, line, cells.get(group_column)) for line, cells in rows} if group_column else {}
-    if group_column:
-        notes.append(group_note(list(groups.values()), f"the column {group_column}"))
     if columns.label is None:
         others = [column for column in names if column not in (columns.path, columns.split, group_column)]
         if classes := one_hot_classes(name, rows, others):
@@ -60,88 +56,78 @@ def open_manifest(name: str, file: Path, *, label: str | None = None, group: str
         else:
             note = no_label_column_note(LABEL_COLUMNS + MULTILABEL_COLUMNS, others)
         notes.append(note)
-    entries = [(line, *_entry(name, line, cells, columns)) for line, cells in rows]
-    completed, note = complete_paths(name, file.parent, [(line, path) for line, path, _, _ in entries])
+    entries = _read_entries(name, rows, columns, group_column)
+    if group_column:
+        notes.insert(0, group_note(entries.groups, f"the column {group_column}"))
+    paths, note = complete_paths(name, file.parent, entries.lines, entries.paths)
     notes += [note] if note else []
-    entries = [(line, path, labels, split) for (line, _, labels, split), path in zip(entries, completed, strict=True)]
-    _check_files_exist(name, file.parent, [(line, path) for line, path, _, _ in entries])
-    notes += _joined_label_notes(rows, columns)
-    repeated = len(entries) - len({path for _, path, _, _ in entries})
+    _check_files_exist(name, file.parent, entries.lines, paths)
+    notes += _joined_label_notes(entries.joined, columns)
+    # hashes instead of the paths themselves, which would be a gigabyte of strings for millions of images
+    repeated = len(paths) - len(np.unique(np.fromiter(map(hash, paths), np.int64, len(paths))))
     if repeated:
         notes.append(f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} an earlier path")
     splits = {}
-    for split in dict.fromkeys(split for *_, split in entries):
-        chosen = [(path, labels, groups.get(line)) for line, path, labels, own in entries if own == split]
-        paths = PackedStrings(path for path, _, _ in chosen)
+    for number in dict.fromkeys(entries.splits):
+        split, chosen = SPLITS[number], np.flatnonzero(np.array(entries.splits) == number)
+        own = paths.select(chosen)
         splits[split] = RawSplit(
-            paths,
-            FileImages(str(file.parent), paths),
-            [labels for _, labels, _ in chosen],
-            [group for *_, group in chosen] if group_column else None,
+            own,
+            FileImages(str(file.parent), own),
+            entries.labels_of(chosen),
+            [entries.groups[row] for row in chosen] if group_column else None,
         )
-    return build_data(name, "manifest", splits, notes=notes, multilabel=columns.multilabel)
+    return build_data(name, "manifest", splits, notes=notes)
 
 
-def _text(name: str, file: Path) -> str:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{name} cannot be read: {error.strerror}.") from error
-    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # spreadsheets write either
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"{name}, line {line}: not {encoding.removesuffix('-sig').upper()} text.", try_="save it as UTF-8"
-        ) from error
+def _start(file: Path) -> str:
+    with open_regular(file) as stream:
+        content: bytes = stream.read(1024)
+    return content.decode("utf-8-sig", "replace")
 
 
-def _csv_rows(name: str, text: str) -> Iterator[Row]:
-    table = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
-    try:
-        columns = [cell.strip() for cell in next(table, [])]
-        if len(set(columns)) < len(columns):
-            raise DataError(f"{name} names a column twice: {', '.join(columns)}.")
-        for cells in table:
-            if not cells:
-                continue
-            if len(cells) != len(columns):
-                raise DataError(
-                    f"{name}, line {table.line_num}: {counted(len(cells), 'cell')} under "
-                    f"{counted(len(columns), 'column')} ({few(columns)}).",
-                    try_='quotes around a cell that holds the delimiter: "a,b.jpg"',
-                )
-            yield table.line_num, dict(zip(columns, cells, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{name}, line {table.line_num}: not CSV: {error}.") from error
+@dataclass
+class _Entries:
+    """The columns of a manifest over all images; equal strings are one object."""
+
+    lines: "array[int]"
+    paths: PackedStrings
+    splits: "array[int]"  # indices of SPLITS
+    groups: list[str | None]  # empty without a column of groups
+    labels: list[str | None] | NamedLabels
+    joined: str | None  # a label that may mean several
+
+    def labels_of(self, rows: NDArray[np.int64]) -> list[str | None] | NamedLabels:
+        if isinstance(self.labels, NamedLabels):
+            return replace(self.labels, labels=self.labels.labels[rows])
+        return [self.labels[row] for row in rows]
 
 
-def _delimiter(text: str) -> str:
-    """Return the delimiter that splits the header into the most known columns; counting alone fails on odd paths."""
-    header = (text.splitlines() or [""])[0].replace('"', "").lower()
-    known = {*PATH_COLUMNS, *LABEL_COLUMNS, *MULTILABEL_COLUMNS, "split"}
-    return max(",;\t", key=lambda sign: (sum(cell.strip() in known for cell in header.split(sign)), header.count(sign)))
+def _read_entries(name: str, rows: Iterable[Row], columns: ManifestColumns, group_column: str | None) -> _Entries:
+    lines, splits = array("q"), array("b")
+    groups, single, several = list[str | None](), list[str | None](), NamedLabelRows()
+    equal: dict[str, str] = {}
+    joined: str | None = None
 
+    def read() -> Iterator[str]:
+        nonlocal joined
+        for line, cells in rows:
+            path, label, split = _entry(name, line, cells, columns)
+            lines.append(line)
+            splits.append(SPLITS.index(split))
+            if columns.multilabel:
+                several.add(label)
+            else:
+                single.append(None if label is None else equal.setdefault(label, label))
+            if group_column is not None:
+                group = _group(name, line, cells.get(group_column))
+                groups.append(None if group is None else equal.setdefault(group, group))
+            if joined is None and columns.label is not None:
+                joined = _joined_label(cells.get(columns.label), columns.multilabel)
+            yield path
 
-def _json_rows(name: str, text: str) -> Iterator[Row]:
-    for line, content in enumerate(text.split("\n"), start=1):  # not splitlines: JSON strings may hold U+2028
-        if not content.strip():
-            continue
-        try:
-            cells = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{name}, line {line}: not JSON: {error}.",
-                expected='one object per line, such as {"path": "a.jpg", "label": "cat"}',
-            ) from error
-        if not isinstance(cells, dict):
-            raise DataError(f"{name}, line {line}: a JSON {type(cells).__name__}, not an object.")
-        yield line, cells
-
-
-def _all_columns(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(column for _, cells in rows for column in cells))
+    paths = PackedStrings(read())
+    return _Entries(lines, paths, splits, groups, several.build() if columns.multilabel else single, joined)
 
 
 def _columns(name: str, names: list[str], label: str | None) -> ManifestColumns:
@@ -210,13 +196,16 @@ def _split_cell(cell: str) -> list[str]:
     return [label for label in cell.replace(";", "|").split("|") if label.strip()]
 
 
-def _joined_label_notes(rows: Sequence[Row], columns: ManifestColumns) -> Iterator[str]:
-    """Yield a note if cells that are read as one label may mean several; class names may contain commas."""
-    cells = (cells.get(columns.label) for _, cells in rows if columns.label is not None)
-    labels = chain.from_iterable(
-        _split_cell(cell) if columns.multilabel else [cell] for cell in cells if isinstance(cell, str)
-    )
-    joined = next((label.strip() for label in labels if set(label) & set("," if columns.multilabel else ",|;")), None)
+def _joined_label(cell: Any, multilabel: bool) -> str | None:
+    """Return a label of a cell that is read as one class and may mean several; class names may contain commas."""
+    signs = "," if multilabel else ",|;"
+    if not isinstance(cell, str) or not any(sign in cell for sign in signs):
+        return None
+    labels = _split_cell(cell) if multilabel else [cell]
+    return next((label.strip() for label in labels if any(sign in label for sign in signs)), None)
+
+
+def _joined_label_notes(joined: str | None, columns: ManifestColumns) -> Iterator[str]:
     if joined is not None:
         several = (
             "several labels in a cell are separated by | or ;"
@@ -236,17 +225,19 @@ def _label(name: str, line: int, value: Any) -> str | None:
     raise DataError(f"{name}, line {line}: {value!r} is not a label; expected text or an integer.")
 
 
-def _check_files_exist(name: str, folder: Path, paths: Sequence[tuple[int, str]]) -> None:
-    missing = [(line, path) for line, path in paths if not os.path.isfile(os.path.join(folder, path))]
+def _check_files_exist(name: str, folder: Path, lines: Sequence[int], paths: PackedStrings) -> None:
+    root = str(folder)
+    missing = [row for row, path in enumerate(paths) if not os.path.isfile(os.path.join(root, path))]
     if missing:
+        shown = [paths[row] for row in missing[:5]]
         tries = "paths are relative to the manifest's folder"
-        if any("\\" in path for _, path in missing):
+        if any("\\" in paths[row] for row in missing):
             tries += "; write / instead of \\"
         raise DataError(
             f"{name}: {len(missing):,} of {counted(len(paths), 'image')} "
             f"{'is' if len(missing) == 1 else 'are'} not where the manifest says.",
             looked_in=str(folder),
-            missing=[f"line {line}: {printable(path)}" for line, path in missing[:5]]
+            missing=[f"line {lines[row]}: {printable(path)}" for row, path in zip(missing, shown, strict=False)]
             + ([f"and {len(missing) - 5:,} more"] if len(missing) > 5 else []),
             try_=tries,
         )

@@ -14,8 +14,10 @@ from vitkit.data.sources.image_files import is_image, is_system_file
 from vitkit.data.sources.manifest import ENDINGS, open_manifest
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, has_index, open_shards
 from vitkit.data.sources.tars import open_tars
+from vitkit.data.sources.vtab1k import is_vtab1k, open_vtab1k
 from vitkit.data.sources.zips import open_zip
 from vitkit.errors import did_you_mean
+from vitkit.regular_file import NotRegularFile, check_regular
 
 KINDS = (
     "a folder of images, or a .zip of one",
@@ -52,8 +54,12 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None) 
     path = Path(name).expanduser()
     if path.is_dir():
         return _open_folder(name, path)
-    if not path.is_file():
-        raise _missing(name, path)
+    try:
+        check_regular(path)
+    except NotRegularFile as error:
+        raise DataError(f"{name} cannot be read: {error.strerror}.", expected=KINDS) from error
+    except OSError:
+        raise _missing(name, path) from None
     ending = path.suffix.lower()
     if ending in ENDINGS:
         return open_manifest(name, path, label=label, group=group)
@@ -81,6 +87,8 @@ def _open_folder(name: str, folder: Path) -> Data:
         raise DataError(
             f"{name} holds shards whose writing was interrupted.", try_="vitkit shard again, to the same folder"
         )
+    if is_vtab1k(folder):
+        return open_vtab1k(name, folder)
     entries = [path for path in sorted(_entries(folder)) if not is_system_file(path.name)]
     tars = [path.absolute() for path in entries if path.suffix.lower() == ".tar" and path.is_file()]
     if tars and not any(path.is_dir() or is_image(path.name) for path in entries):

@@ -1,33 +1,62 @@
 """Tar shards with an index: any image is one seek away. `vitkit/data/shard_writer.py` writes them.
 
 index.json lists the version, the classes, and per split the shards with their sizes; index.npz has the offset of each
-image. Both are written last, so shards with an index are complete.
+image. Both are written last, so shards with an index are complete. Version 2 is for multi-label data alone: it has the
+class numbers of each image, where version 1 had a dense table.
 """
 
-import json
 import os
 import threading
+import zipfile
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.bounded_read import check_image_bytes, check_npz, load_npy
+from vitkit.data.bounded_read import check_image_bytes, check_npz, load_npy, read_npy_header
 from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
 from vitkit.data.sources.image_files import file_version, sample_bytes
 from vitkit.data.sources.splits import SPLITS
+from vitkit.data.sparse_labels import DENSE_BLOCK, SparseLabels, SplitLabels
+from vitkit.regular_file import open_regular
+from vitkit.stored_json import read_bytes, read_json
 from vitkit.text import counted
 
-VERSION = 1
+VERSION, SPARSE_VERSION = 1, 2
 INDEX, INDEX_ARRAYS = "index.json", "index.npz"
 PARTIAL_INDEX = INDEX + ".partial"
-ARRAYS = ("shard", "offset", "size", "pixels", "labels", "key_text", "key_stops")
+ARRAYS = ("shard", "offset", "size", "pixels", "key_text", "key_stops")
+LABELS, LABEL_OFFSETS, LABEL_NUMBERS = "labels", "label_offsets", "label_numbers"
 _OPEN_FILES = 64  # per thread; far below any system's limit
+
+
+class _Version(TypedDict):
+    version: int
+
+
+class _Shard(TypedDict):
+    name: str
+    bytes: int
+
+
+class _SplitRecord(TypedDict):
+    count: int
+    shards: list[_Shard]
+
+
+class _Index(TypedDict):
+    """The content of index.json."""
+
+    version: int
+    classes: list[str]
+    multilabel: bool
+    splits: dict[str, _SplitRecord]
+    side: NotRequired[int]
 
 
 class TarImages:
@@ -71,14 +100,14 @@ class TarImages:
     def sample(self, row: int) -> bytes:
         return sample_bytes(self._file(self.shards[self.shard[row]]), int(self.offset[row]), int(self.size[row]))
 
-    def _file(self, name: str) -> BinaryIO:
+    def _file(self, name: str) -> IO[bytes]:
         if getattr(self.local, "process", None) != os.getpid():
             self.local.process, self.local.files = os.getpid(), OrderedDict()
-        files: OrderedDict[str, BinaryIO] = self.local.files
+        files: OrderedDict[str, IO[bytes]] = self.local.files
         if name not in files:
             if len(files) >= _OPEN_FILES:
                 files.popitem(last=False)[1].close()
-            files[name] = open(os.path.join(self.folder, name), "rb", buffering=0)  # noqa: SIM115
+            files[name] = open_regular(os.path.join(self.folder, name), buffering=0)
         files.move_to_end(name)
         return files[name]
 
@@ -88,28 +117,32 @@ def has_index(folder: Path) -> bool:
     index, arrays = (folder / INDEX).is_file(), (folder / INDEX_ARRAYS).is_file()
     if index and arrays:
         return True
-    ours = arrays or (index and b'"multilabel"' in (folder / INDEX).read_bytes())
+    ours = arrays or (index and b'"multilabel"' in read_bytes(folder / INDEX, error=DataError))
     return ours and not (folder / PARTIAL_INDEX).exists() and any(folder.glob("*.tar"))
 
 
 def open_shards(name: str, folder: Path) -> Data:
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        if index["version"] != VERSION:
-            raise DataError(f"{name}: shards of version {index['version']}; this vitkit reads version {VERSION}.")
+        version: int = read_json(folder / INDEX, _Version, error=DataError)["version"]
+        if version not in (VERSION, SPARSE_VERSION):
+            raise DataError(
+                f"{name}: shards of version {version}; this vitkit reads versions {VERSION} and {SPARSE_VERSION}.",
+                try_="a newer vitkit",
+            )
+        index: _Index = read_json(folder / INDEX, _Index, error=DataError)
+        if unknown := sorted(index["splits"].keys() - set(SPLITS)):
+            raise DataError(f"{folder / INDEX} is damaged: splits.{unknown[0]} is no split.")
+        if len(set(index["classes"])) < len(index["classes"]):
+            raise DataError(f"{folder / INDEX} is damaged: it names a class twice.")
         check_npz(folder / INDEX_ARRAYS)
+        classes, multilabel = tuple(index["classes"]), index["multilabel"]
+        tables = {f"{split}.{LABELS}" for split in index["splits"]} if multilabel else set[str]()
         with np.load(folder / INDEX_ARRAYS, allow_pickle=False) as archive:
-            arrays = {member: archive[member] for member in archive.files}
-        classes, multilabel = tuple(map(str, index["classes"])), bool(index["multilabel"])
+            arrays = {member: archive[member] for member in archive.files if member not in tables}
         splits = {
-            split: _split(name, folder, split, record, arrays, len(classes) if multilabel else None)
+            split: _split(name, folder, split, record, arrays, _labels(folder, split, record, arrays, index))
             for split, record in sorted(index["splits"].items(), key=lambda item: SPLITS.index(item[0]))
         }
-        labels = [split.labels for split in splits.values()]
-        if not multilabel and any(
-            len(array) and not -1 <= array.min() <= array.max() < len(classes) for array in labels
-        ):
-            raise ValueError("labels outside the list of classes")
     except DataError:
         raise
     except Exception as error:  # an edited or damaged index can fail anywhere
@@ -121,7 +154,7 @@ def open_shards(name: str, folder: Path) -> Data:
     names = tuple(map(nfc, classes))
     if names != classes:  # written before names were normalised
         data, _, _ = data.with_classes(sort_classes(names))
-    notes = list(label_notes(data.classes, data.splits, multilabel))
+    notes = list(label_notes(data.classes, data.splits))
     groups = [split.groups for split in data.splits.values() if split.groups is not None]
     if groups:
         number = len(np.unique(np.concatenate(groups)))
@@ -131,28 +164,60 @@ def open_shards(name: str, folder: Path) -> Data:
     return replace(data, notes=tuple(notes))
 
 
+def _labels(
+    folder: Path, split: str, record: _SplitRecord, arrays: dict[str, NDArray[Any]], index: _Index
+) -> SplitLabels:
+    classes = len(index["classes"])
+    if not index["multilabel"]:
+        labels = arrays[f"{split}.{LABELS}"]
+        if labels.ndim != 1 or (len(labels) and not -1 <= labels.min() <= labels.max() < classes):
+            raise ValueError("labels outside the list of classes")
+        return labels
+    if index["version"] == VERSION:
+        return _read_table(folder / INDEX_ARRAYS, f"{split}.{LABELS}.npy", (record["count"], classes))
+    return SparseLabels(arrays[f"{split}.{LABEL_OFFSETS}"], arrays[f"{split}.{LABEL_NUMBERS}"], classes)
+
+
+def _read_table(file: Path, member: str, shape: tuple[int, int]) -> SparseLabels:
+    """Read a dense table of booleans, as earlier versions wrote it, in blocks: it may be larger than the memory."""
+    with zipfile.ZipFile(file) as archive:
+        with archive.open(member) as stream:
+            header = read_npy_header(stream)
+        if header.shape != shape or header.dtype != np.bool_ or header.fortran:
+            raise ValueError(f"labels of shape {header.shape}")
+        count, classes = shape
+        rows = max(DENSE_BLOCK // max(classes, 1), 1)
+        with archive.open(member) as stream:
+            stream.read(header.length)
+
+            def blocks() -> Iterator[NDArray[Any]]:
+                for first in range(0, count, rows):
+                    number = min(rows, count - first)
+                    yield np.frombuffer(stream.read(number * classes), np.bool_).reshape(number, classes)
+
+            return SparseLabels.from_blocks(blocks(), classes)
+
+
 def _split(
-    name: str, folder: Path, split: str, record: dict[str, Any], arrays: dict[str, NDArray[Any]], width: int | None
+    name: str, folder: Path, split: str, record: _SplitRecord, arrays: dict[str, NDArray[Any]], labels: SplitLabels
 ) -> Split:
-    shards = [str(shard["name"]) for shard in record["shards"]]
-    for shard in record["shards"]:
-        if Path(shard["name"]).name != shard["name"]:
-            raise DataError(f"{name}: the index points outside its folder, to {shard['name']!r}.")
-        path = folder / shard["name"]
+    shards = [shard["name"] for shard in record["shards"]]
+    for entry in record["shards"]:
+        if Path(entry["name"]).name != entry["name"]:
+            raise DataError(f"{name}: the index points outside its folder, to {entry['name']!r}.")
+        path = folder / entry["name"]
         actual = path.stat().st_size if path.is_file() else None
-        if actual != shard["bytes"]:
+        if actual != entry["bytes"]:
             raise DataError(
-                f"{name}: {shard['name']} is " + ("missing." if actual is None else "incomplete."),
-                expected=f"{shard['bytes']:,} bytes",
+                f"{name}: {entry['name']} is " + ("missing." if actual is None else "incomplete."),
+                expected=f"{entry['bytes']:,} bytes",
                 found="no file" if actual is None else f"{actual:,} bytes",
                 try_="copy it again, or write the shards again with vitkit shard",
             )
-    shard, offset, size, pixels, labels, text, stops = (arrays[f"{split}.{member}"] for member in ARRAYS)
-    count = int(record["count"])
+    shard, offset, size, pixels, text, stops = (arrays[f"{split}.{member}"] for member in ARRAYS)
+    count = record["count"]
     if any(len(array) != count for array in (shard, offset, size, pixels, labels, stops)):
         raise ValueError("arrays of different lengths")
-    if labels.shape != ((count,) if width is None else (count, width)):
-        raise ValueError(f"labels of shape {labels.shape}")
     ends = np.array([entry["bytes"] for entry in record["shards"]], dtype=np.int64)
     if count and not (
         shard.min() >= 0 and offset.min() >= 0 and size.min() >= 0 and (offset + size <= ends[shard]).all()

@@ -7,19 +7,20 @@ import json
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.sources.class_labels import RawSplit, build_data
+from vitkit.data.sources.class_labels import NamedLabelRows, NamedLabels, RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, nfc
 from vitkit.data.sources.folder_layout import infer_layout
 from vitkit.data.sources.image_files import count_by_extension, extension, is_image, is_system_file
 from vitkit.data.sources.member_paths import check_member_path
 from vitkit.data.sources.shards import TarImages
 from vitkit.data.sources.splits import ALL, split_in_file_name
+from vitkit.regular_file import open_regular
 from vitkit.text import counted, few, printable
 
 _LONGEST_LABEL = 1 << 20
@@ -65,7 +66,11 @@ def open_tars(name: str, files: Sequence[Path]) -> Data:
     raw_splits = {}
     for split in filter(None, dict.fromkeys(splits)):
         rows = [row for row, own in enumerate(splits) if own == split]
-        chosen = [labels[row] if labels else None for row in rows]
+        chosen: Sequence[str | None] | NamedLabels
+        if isinstance(labels, NamedLabels):
+            chosen = replace(labels, labels=labels.labels[np.array(rows)])
+        else:
+            chosen = [labels[row] if labels else None for row in rows]
         raw_splits[split] = _raw_split(files, [members[row] for row in rows], chosen)
     return build_data(name, "shards", raw_splits, notes=[*scan.notes, *notes])
 
@@ -80,7 +85,9 @@ def _as_folders(name: str, files: Sequence[Path], scan: TarScan) -> Data:
     return build_data(name, "shards", raw_splits, notes=[*scan.notes, *layout.notes])
 
 
-def _raw_split(files: Sequence[Path], members: Sequence[TarMember], labels: Sequence[str | None]) -> RawSplit:
+def _raw_split(
+    files: Sequence[Path], members: Sequence[TarMember], labels: Sequence[str | None] | NamedLabels
+) -> RawSplit:
     shard, offset, size = (
         np.array([getattr(member, field) for member in members], dtype=np.int64)
         for field in ("shard", "offset", "size")
@@ -93,7 +100,7 @@ def _raw_split(files: Sequence[Path], members: Sequence[TarMember], labels: Sequ
 def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
     shown = name if os.path.basename(name) == file.name else f"{name}: {file.name}"
     try:
-        with tarfile.open(file, "r:") as tar:
+        with open_regular(file) as archive, tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
                 path = member.name.removeprefix("./")
                 if member.isdir():
@@ -127,15 +134,16 @@ def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
 
 def _compressed(file: Path) -> bool:
     try:
-        with file.open("rb") as stream:
-            return stream.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))
+        with open_regular(file) as stream:
+            start: bytes = stream.read(6)
+            return start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))
     except OSError:
         return False
 
 
 def _check_end(shown: str, file: Path, stop: int, scan: TarScan) -> None:
     """Check for the blocks of zeros at a tar file's end: tarfile silently stops at a damaged header."""
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         stream.seek(stop)
         block = stream.read(tarfile.BLOCKSIZE)
     if any(block):
@@ -150,8 +158,8 @@ def _key(path: str) -> str:
     return folder + slash + last.split(".")[0]
 
 
-def _labels(name: str, scan: TarScan) -> tuple[list[str | None] | None, list[str]]:
-    """Return a label per image from its sidecar files, or None without any; and notes."""
+def _labels(name: str, scan: TarScan) -> tuple[list[str | None] | NamedLabels | None, list[str]]:
+    """Return a label per image from its sidecar files, lists of them, or None without any; and notes."""
     keys = [(member.shard, _key(member.path)) for member in scan.images]
     if scan.sidecars and len(set(keys)) < len(keys):
         twice = sorted({path for (_, path), count in Counter(keys).items() if count > 1})
@@ -159,7 +167,13 @@ def _labels(name: str, scan: TarScan) -> tuple[list[str | None] | None, list[str
             f"{name} has keys with more than one image, so their labels are ambiguous.",
             such_as=few(twice),
         )
-    labels = [_label(name, path, scan.sidecars.get((shard, path), {})) for shard, path in keys]
+    found = [_label(name, path, scan.sidecars.get((shard, path), {})) for shard, path in keys]
+    if any(isinstance(label, list) for label in found):
+        rows = NamedLabelRows()
+        for label in found:
+            rows.add(label if isinstance(label, list) else [] if label is None else [label])
+        return rows.build(), []
+    labels = [label for label in found if not isinstance(label, list)]
     if any(label is not None for label in labels):
         return labels, []
     texts = [scan.sidecars.get(key, {}).get(".txt", "").strip() or None for key in keys]
@@ -169,7 +183,8 @@ def _labels(name: str, scan: TarScan) -> tuple[list[str | None] | None, list[str
     return None, [f"{counted(len(present), '.txt file')}, mostly different: captions, not classes"] if present else []
 
 
-def _label(name: str, key: str, sidecars: dict[str, str]) -> str | None:
+def _label(name: str, key: str, sidecars: dict[str, str]) -> str | list[str] | None:
+    """Return the label of an image, or the list of its labels where its record has one."""
     if text := sidecars.get(".cls", "").strip():
         return text
     if ".json" not in sidecars:
@@ -178,8 +193,12 @@ def _label(name: str, key: str, sidecars: dict[str, str]) -> str | None:
         record = json.loads(sidecars[".json"])
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name}: {key}.json is not JSON: {error}.") from error
-    values: Iterable[object] = (record.get(field) for field in ("label", "cls")) if isinstance(record, dict) else ()
-    value = next((value for value in values if value is not None), None)
+    if not isinstance(record, dict):
+        return None
+    value = next((record[field] for field in ("label", "cls") if record.get(field) is not None), None)
+    several = record.get("labels")  # as `vitkit shard` writes them
+    if value is None and isinstance(several, list) and all(isinstance(one, str | int) for one in several):
+        return [text for one in several if (text := str(one).strip())]
     if value is None or isinstance(value, str | int):
         return None if value is None else str(value).strip() or None
     raise DataError(f"{name}: the label in {key}.json is neither text nor an integer: {value!r}.")

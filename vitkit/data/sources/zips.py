@@ -16,6 +16,7 @@ from vitkit.data.sources.dataset import Data, DataError, StoredImage
 from vitkit.data.sources.folder_layout import infer_layout
 from vitkit.data.sources.image_files import count_by_extension, file_version, is_image, is_system_file
 from vitkit.data.sources.member_paths import check_member_path
+from vitkit.regular_file import open_regular
 
 _ENCRYPTED, _UNICODE = 0x1, 0x800  # bits of a member's flags
 _START, _HEADER = b"PK\3\4", struct.Struct("<26xHH")  # a member's local header: the lengths of its name and extra field
@@ -35,7 +36,7 @@ class ZipImages:
     def read(self, row: int) -> StoredImage:
         size, stored = int(self.size[row]), self.method[row] == zipfile.ZIP_STORED
         check_image_bytes(max(size, int(self.packed[row])))
-        with open(self.file, "rb", buffering=0) as file:
+        with open_regular(self.file, buffering=0) as file:
             file.seek(int(self.start[row]))
             header = file.read(_HEADER.size)
             if not header.startswith(_START) or len(header) < _HEADER.size:
@@ -62,7 +63,7 @@ class ZipImages:
 
 def open_zip(name: str, file: Path) -> Data:
     try:
-        with zipfile.ZipFile(file) as archive:
+        with open_regular(file) as stream, zipfile.ZipFile(stream) as archive:
             members = [(path, info) for info in archive.infolist() if (path := _path(info)).rpartition("/")[2]]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise DataError(

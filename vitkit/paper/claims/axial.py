@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -19,7 +20,7 @@ DEPTHS: dict[Scale, int] = {"smoke": 2, "small": 12, "paper": 12}
 
 
 def setup(scale: Scale, datasets: Datasets) -> Setup:
-    options = {PLAIN: {}, AXIAL: {"axial": True}, DEEP: {"depth": 2 * DEPTHS[scale]}}
+    options: dict[str, dict[str, Any]] = {PLAIN: {}, AXIAL: {"axial": True}, DEEP: {"depth": 2 * DEPTHS[scale]}}
     pool = {"pool": "gap", "class_token": False}  # a class token is in no row and no column
     arms = tuple(
         Arm(name=name, settings=from_scratch(scale, datasets, options={**pool, **one})) for name, one in options.items()

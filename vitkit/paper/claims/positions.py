@@ -30,7 +30,12 @@ KINDS = [name for name in CELLS if name != "none"]
 
 def setup(scale: Scale, datasets: Datasets) -> Setup:
     if scale == "paper":
-        base = {"recipe": "imagenet21k_pretrain", "model": "B/16", "data": datasets.find("imagenet21k")}
+        base = {
+            "recipe": "imagenet21k_pretrain_90ep",
+            "weights": "none",
+            "model": "B/16",
+            "data": datasets.find("imagenet21k"),
+        }
         settings = {name: {**base, "options": options} for name, (options, _) in CELLS.items()}
         differs = (
             "the score is that of the run itself; Table 8 has 5-shot accuracy on ImageNet after pre-training on JFT"

@@ -44,7 +44,7 @@ def setup(scale: Scale, datasets: Datasets) -> Setup:
             side = [IMAGE[scale]] * 2
             settings: dict[str, Any] = (
                 {
-                    "recipe": "jft_pretrain",
+                    "recipe": "jft_pretrain_14ep",
                     "weights": "none",
                     "data": datasets.find("jft"),
                     "model": model,

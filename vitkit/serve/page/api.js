@@ -46,7 +46,7 @@ const isReadable = image => image.slice(0, 1).arrayBuffer().then(() => true, () 
 
 function errorOf(response, body, image) {
   const { status } = response;
-  if (status === 401) {
+  if (status === 401 || status === 429) {
     return new PageError(key ? "The server did not accept this key." : "", { useKey: value => { key = value; } });
   }
   const decodeError = body.predictions?.[0]?.error;

@@ -3,14 +3,12 @@
 Shapes: B images, C channels, K classes, n images of a split. Pixels are 0 … 1, augmented and mixed already.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
+from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.model.build import Model
 from vitkit.model.heads import Head
 from vitkit.train.objectives.base import LossAndMetrics, Objective
@@ -64,16 +62,18 @@ def restore_priors(head: Head, weights: Tensor) -> None:
         bias.sub_(weights.log().to(bias))
 
 
-def class_weights(labels: NDArray[Any], classes: int, balance: float) -> Tensor | None:
+def class_weights(labels: SplitLabels, classes: int, balance: float) -> Tensor | None:
     """Return the weight (K,) of each class, (mean count / count) ** balance, or None where balance is 0.
 
-    Labels are (n,) class indices, -1 where unlabelled, or (n, K) of 0 and 1. Weights are scaled so that their average
+    Labels are (n,) class indices, -1 where unlabelled, or SparseLabels. Weights are scaled so that their average
     over the labels is 1 and the learning rate means the same. A class without images gets weight 1; only label
     smoothing gives it a target.
     """
     if balance == 0:
         return None
-    counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels[labels >= 0], minlength=classes)
+    counts = (
+        labels.counts() if isinstance(labels, SparseLabels) else np.bincount(labels[labels >= 0], minlength=classes)
+    )
     present = counts > 0
     weights = np.ones(classes)
     if present.any():

@@ -1,10 +1,17 @@
 """Masked patch prediction (appendix B.1.2): corrupt half of the patch embeddings, predict their colours. No labels.
 
+The paper's three targets for a corrupted patch:
+
+colour   its mean colour in 3 bits per channel: one prediction of 512 colours (the paper's choice)
+4x4      the patch downsized to 4 x 4 pixels of 3 bits per channel: 16 predictions of 512 colours
+pixels   all of its RGB values, with a squared loss (L2)
+
 Shapes: B images, C channels, P side of a patch in image pixels, h x w grid, N = h·w patches, M corrupted ones,
-D width, K = 8^C colours.
+D width, S = 1 or 16 predictions for a patch, K = 8^C colours.
 """
 
 from functools import reduce
+from math import isqrt
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +28,7 @@ from vitkit.train.objectives.base import LossAndMetrics, Objective
 LEVELS = 8  # 3 bits of each channel
 MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the rest stay unchanged
 MOST_CHANNELS = 4  # 8^4 = 4,096 colours; more would be a larger layer than the model
+PREDICTIONS = {"colour": 1, "4x4": 16}  # of a colour, for each patch
 
 
 class MaskedPatch(Objective):
@@ -35,15 +43,21 @@ class MaskedPatch(Objective):
                 try_="a Vision Transformer such as B/16, or a hybrid such as R50+B/16",
             )
         channels, patch, width = model.config.channels, model.config.stride, model.config.width
-        if settings.target == "colour" and channels > MOST_CHANNELS:
+        predictions = PREDICTIONS.get(settings.target, 0)  # S, 0 for pixels
+        if predictions and channels > MOST_CHANNELS:
             raise ConfigError(
-                f"the mean colour of {channels} channels would be one of {LEVELS**channels:,} classes",
+                f"a colour of {channels} channels would be one of {LEVELS**channels:,} classes",
                 try_="masked.target = pixels, which has no classes",
             )
+        if patch < isqrt(predictions):
+            raise ConfigError(
+                f"masked.target = {settings.target}: a patch of {patch} x {patch} pixels has fewer pixels than that",
+                try_="masked.target = colour, or a model with larger patches",
+            )
         super().__init__(model, class_token_only=False)
-        self.settings = settings
+        self.settings, self.predictions = settings, predictions
         self.mask_token = nn.Parameter(nn.init.normal_(torch.empty(1, width), std=0.02))
-        self.guess = zero_linear(width, LEVELS**channels if settings.target == "colour" else channels * patch**2)
+        self.guess = zero_linear(width, predictions * LEVELS**channels or channels * patch**2)
         for unused in (model.pool, model.head):  # DDP waits for the gradient of whatever could have one
             unused.requires_grad_(False)
 
@@ -52,12 +66,14 @@ class MaskedPatch(Objective):
         config = self.model.config
         corrupted, chosen = corrupt(self.model.embed(self.normalise(pixels)), self.mask_token, self.settings.rate)
         tokens = self.model.encode(corrupted)[:, int(config.class_token) :]  # (B, N, D)
-        guesses = self.guess(pick(tokens, chosen)).float()  # (B, M, K)
-        if self.settings.target == "pixels":
+        guesses = self.guess(pick(tokens, chosen)).float()  # (B, M, S·K), or (B, M, C·P·P)
+        if not self.predictions:
             return F.mse_loss(guesses, pick(cut(pixels, config.stride), chosen)), {}
-        colours = colour_classes(mean_colours(pixels, config.grid)).gather(1, chosen)  # (B, M)
+        colours = colour_classes(mean_colours(pixels, config.grid, isqrt(self.predictions)))  # (B, N, S)
+        colours = pick(colours, chosen).flatten()  # (B·M·S,)
+        guesses = guesses.view(len(colours), -1)  # (B·M·S, K)
         right = (guesses.detach().argmax(dim=-1) == colours).float().mean()
-        return F.cross_entropy(guesses.flatten(0, 1), colours.flatten()), {"accuracy": right}
+        return F.cross_entropy(guesses, colours), {"accuracy": right}
 
 
 def corrupt(patches: Tensor, mask_token: Tensor, rate: float) -> tuple[Tensor, Tensor]:
@@ -82,12 +98,17 @@ def pick(vectors: Tensor, indices: Tensor) -> Tensor:
     return vectors.gather(1, indices[..., None].expand(-1, -1, vectors.shape[-1]))
 
 
-def mean_colours(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Return the mean colour of each patch: (B, C, h·P, w·P) → (B, N, C)."""
-    return F.adaptive_avg_pool2d(pixels, grid).flatten(2).transpose(1, 2)
+def mean_colours(pixels: Tensor, grid: tuple[int, int], cells: int = 1) -> Tensor:
+    """Return the mean colour of each cell of each patch: (B, C, h·P, w·P) → (B, N, S, C) with S = cells², rows first.
+
+    Where P is no multiple of `cells`, cells overlap by the pixels that they would have to divide.
+    """
+    b, c, _, _ = pixels.shape
+    means = F.adaptive_avg_pool2d(pixels, (grid[0] * cells, grid[1] * cells))  # (B, C, h·cells, w·cells)
+    return cut(means, cells).view(b, -1, c, cells**2).transpose(2, 3)
 
 
 def colour_classes(means: Tensor) -> Tensor:
-    """Return the class of each mean colour (B, N, C) in 0 … 1: three bits a channel, 64 r + 8 g + b: (B, N)."""
+    """Return the class of each mean colour (…, C) in 0 … 1: three bits a channel, 64 r + 8 g + b."""
     levels = (means * LEVELS).long().clamp(0, LEVELS - 1)
     return reduce(lambda code, level: code * LEVELS + level, levels.unbind(-1))

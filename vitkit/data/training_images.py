@@ -1,0 +1,75 @@
+"""Which of the images a run trains on: those of train and val together, and a random draw of some of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, StoredImage
+from vitkit.data.sources.splits import training_split, validation_split
+from vitkit.data.stateless_rng import generator
+
+DRAWING = 0x7AB1  # makes these draws differ from others of the same seed
+
+
+def draw_images(split: Split, count: int, seed: int = 0) -> Split:
+    """Draw so many images at random, regardless of class as VTAB does: a rare class may be missing.
+
+    A smaller draw of the same seed is the beginning of a larger one.
+    """
+    return split.select(generator(seed, DRAWING).permutation(len(split))[:count])
+
+
+def join_validation(data: Data) -> Data:
+    """Return the data with the images of val among those to train on; only a test split is left to score."""
+    name = validation_split(data)
+    if name is None:
+        return data
+    if "test" not in data.splits or not data.splits["test"].labelled:
+        raise DataError(
+            f"{data.name} has no test split with labels, so val is scored and cannot be trained on.",
+            try_="train_on_val = false, or a test split",
+        )
+    if data.multilabel:
+        raise DataError(
+            f"images of {data.name} have several labels; train_on_val is for one label per image.",
+            try_="train_on_val = false, or train and val in one split called trainval",
+        )
+    training = training_split(data)
+    splits = {other: split for other, split in data.splits.items() if other not in (training, name)}
+    return replace(data, splits={training: _join(data.splits[training], data.splits[name]), **splits})
+
+
+def _join(one: Split, other: Split) -> Split:
+    """Return a split of the images of both, those of the first before those of the second."""
+    groups = None
+    if one.groups is not None and other.groups is not None:  # they are numbered over all splits
+        groups = np.concatenate([one.groups, other.groups])
+    keys = PackedStrings([*one.keys, *other.keys])
+    labels = np.concatenate([one.labels, other.labels])
+    store = JoinedStore(one.store, one.rows, other.store, other.rows)
+    return Split(keys, labels, store, np.arange(len(one) + len(other)), groups)
+
+
+class JoinedStore:
+    """The images of two stores as one: those of the first, then those of the second."""
+
+    def __init__(
+        self, first: ImageStore, first_rows: NDArray[np.int64], second: ImageStore, second_rows: NDArray[np.int64]
+    ):
+        self.stores = (first, second)
+        self.rows = np.concatenate([first_rows, second_rows])
+        self.in_first = len(first_rows)
+
+    def read(self, row: int) -> StoredImage:
+        return self._store(row).read(int(self.rows[row]))
+
+    def __getattr__(self, name: str) -> Any:
+        """Offer `identity` and `sample` where both stores have them."""
+        if name not in ("identity", "sample") or not all(hasattr(store, name) for store in self.stores):
+            raise AttributeError(name)
+        return lambda row: getattr(self._store(row), name)(int(self.rows[row]))
+
+    def _store(self, row: int) -> ImageStore:
+        return self.stores[row >= self.in_first]
