@@ -55,7 +55,11 @@ PAPER = {
 OTHERS = {"76.5"}  # big_vision's S/16
 QUOTED = {figure for row in PAPER.values() for figure in row.values()}
 SETS = ("ImageNet-21k", "JFT", "ImageNet")
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+PAGES = [
+    "README.md",
+    "README.ko.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+]
 
 
 def figures() -> list[tuple[str, Figure]]:
