@@ -128,7 +128,7 @@ def bench(
 
 def _measure(model: Model, row: Row, device: torch.device, ceiling: float | None, *, quiet: bool) -> dict[str, Any]:
     """Measure a row, print it and return its record; without a ceiling, the largest batch is what is measured."""
-    from vitkit.bench.largest_batch import largest_batch
+    from vitkit.bench.largest_batch import MOST, largest_batch
     from vitkit.bench.measure import measure
 
     if ceiling is None:
@@ -136,7 +136,8 @@ def _measure(model: Model, row: Row, device: torch.device, ceiling: float | None
         if not quiet:
             tried = "not tried" if found.largest_batch is None else f"{found.largest_batch:,}"
             memory = f"{found.memory_bytes / 2**30:.1f} GiB"
-            print(BATCH_COLUMNS.format(row.what, row.description, tried, f"{found.estimate:,}", memory), flush=True)
+            estimate = f"{found.estimate:,}" + " or more" * (found.estimate >= MOST)
+            print(BATCH_COLUMNS.format(row.what, row.description, tried, estimate, memory), flush=True)
         return found.record()
     record = measure(model, row, device).record(ceiling)
     setup = {"what": row.what, "precision": row.precision, "compiled": row.compiled, "graph": row.graph}

@@ -173,7 +173,8 @@ def _decided_by_data(name: str) -> frozenset[str]:
 
 
 def _cost(config: Fit, data: str | None) -> RecipeCost:
-    size: Mapping[str, Any] = {"image": config.image} if config.image else {}
+    chosen = {"image": config.image, "channels": config.channels}
+    size: Mapping[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     per_image = FLOPS_PER_TRAINED_MAC * cost(configure(config.model, **size, **config.options)).macs
     if config.steps:
         scale = f"{config.steps:,} steps of {config.batch:,} images"

@@ -167,6 +167,7 @@ def demo_fit(model: str = "mu/7") -> Fit:
     """
     return Fit(
         model=model,
+        options=DEMO,  # that of the weights, for what a run costs
         image=(28, 28),
         channels=1,
         batch=64,
