@@ -199,6 +199,56 @@ def test_a_run_that_was_killed_before_its_first_step_begins_again(
     assert [score["top1"] for score in result(out)["tasks"]] == [score["top1"] for score in result(finished)["tasks"]]
 
 
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", ["fine-tune", "linear"])
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("tasks", "is"),
+        ("tasks/natural/colours", "lies in"),
+        ("tasks/results", "lies in"),
+        (".", "contains"),
+        ("link", "is"),
+        ("far", "is"),
+    ],
+)
+def test_results_are_never_among_the_data(
+    out: str, message: str, method: str, tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copytree(tasks / "natural/colours", tmp_path / "tasks/dtd")  # directly in it: a run would be tasks/dtd, too
+    shutil.copytree(tasks / "natural/colours", tmp_path / "tasks/natural/colours")
+    shutil.copytree(tasks / "natural/colours", tmp_path / "far")
+    (tmp_path / "tasks/vtab.toml").write_text('[far]\ngroup = "natural"\ndata = "../far"\n')
+    (tmp_path / "link").symlink_to(tmp_path / "tasks")
+    before = files(tmp_path)
+    line = words(tmp_path / "tasks", weights, tmp_path / out)
+    if method == "linear":
+        line = [*line[: line.index("--image")], "--method", "linear"]
+    with pytest.raises(SystemExit, match="2"):
+        main(line)
+    assert files(tmp_path) == before
+    assert f"{tmp_path / out}, {message} {tmp_path}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "checkpoints/photo.jpg", "config.toml/photo.jpg"])
+def test_files_of_the_user_in_place_of_a_run_are_kept_and_found_before_any_training(
+    name: str, tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    photo = tmp_path / "out/location" / name  # the last task
+    photo.parent.mkdir(parents=True)
+    photo.write_bytes(b"a photo")
+    if name == "photo.jpg":
+        (photo.parent / "config.toml").write_text("mine")
+    with pytest.raises(SystemExit, match="2"):
+        main(words(tasks, weights, tmp_path / "out"))
+    assert photo.read_bytes() == b"a photo"
+    assert "is not empty; a run needs a folder of its own" in capsys.readouterr().err
+    assert not (tmp_path / "out/colours").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -1,6 +1,5 @@
 """The two ways to score a task of VTAB: the paper's fine-tuning, an ordinary run, and a linear probe."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from vitkit.paper.vtab_scores import TaskScore
 from vitkit.paper.vtab_tasks import Task
 from vitkit.progress import show_progress
 from vitkit.run import resume, start_run
-from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, RECORD, REPORT, RunFolder
+from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, RECORD, REPORT, RunFolder, require_empty
 from vitkit.text import few
 from vitkit.weights.load import load
 
@@ -62,6 +61,7 @@ class FineTuning:
         self.model = _model_config(weights, settings)
         for task in tasks:  # a mistake in the last one should not be found after hours
             if not _is_finished(out / task.name):
+                _check_own(out / task.name)
                 config, data, _ = resolve(self.settings_of(task), settings)
                 check_data(task, data)
                 partition(data, **config.partition)
@@ -70,10 +70,10 @@ class FineTuning:
         path = self.out / task.name
         if _is_finished(path):
             say("done", f"{path} is finished", file=self.output)
-        elif (path / CONFIG).is_file() and (path / RECORD).is_file():
+        elif _is_begun(path):
             resume(path, self.output, device=self.settings.get("device"), workers=self.settings.get("workers"))
         else:
-            shutil.rmtree(path, ignore_errors=True)  # what is left of a run that was killed while it began
+            _remove_killed_start(path)
             start_run(self.settings_of(task), self.settings, self.output, self.command)
         folder, evaluation = RunFolder(path), Evaluation.read(path / EVALUATION)
         augment = folder.config().augment
@@ -198,6 +198,29 @@ def _is_finished(path: Path) -> bool:
     """Return whether a run is trained, scored and reported."""
     complete = all((path / name).is_file() for name in (MODEL, EVALUATION, REPORT, CARD))
     return complete and "finished" in RunFolder(path).record()
+
+
+def _is_begun(path: Path) -> bool:
+    return (path / CONFIG).is_file() and (path / RECORD).is_file()
+
+
+def _check_own(path: Path) -> None:
+    """Raise an error where the folder for a run has files that are not a run's; they are never removed."""
+    if path.is_dir() and not _is_begun(path) and not _is_killed_start(path):
+        require_empty(path)
+
+
+def _is_killed_start(path: Path) -> bool:
+    """Return whether a folder holds no more than what a run leaves that is killed while it begins, or is given up."""
+    visible = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.is_dir() else []
+    return len(visible) == 1 and visible[0].name in (CONFIG, RECORD) and visible[0].is_file()
+
+
+def _remove_killed_start(path: Path) -> None:
+    """Remove what a killed start left, and no other file: whatever else is there, the new run refuses the folder."""
+    if _is_killed_start(path):
+        for name in (CONFIG, RECORD):
+            (path / name).unlink(missing_ok=True)
 
 
 def _fewer(done: Sequence[TaskScore]) -> list[str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitkit.atomic import lock, write_text
+from vitkit.data.sources.hub import PREFIX
+from vitkit.errors import ConfigError
 from vitkit.paper.vtab_scores import TaskScore, VtabScores
 from vitkit.paper.vtab_tasks import Task
 from vitkit.run_folder import LOCK, RunError
@@ -26,6 +28,19 @@ class VtabRecord(TypedDict):
     settings: dict[str, Any]
     described: dict[str, dict[str, Any]]
     tasks: list[TaskScore]
+
+
+def check_apart(out: Path, folder: Path, tasks: Sequence[Task]) -> None:
+    """Raise an error if results would be among the tasks or their images, or those among the results."""
+    results = out.resolve()
+    for data in (str(folder), *(task.data for task in tasks if not task.data.startswith(PREFIX))):
+        images = Path(data).resolve()
+        if results.is_relative_to(images) or images.is_relative_to(results):
+            where = "is" if images == results else "lies in" if results.is_relative_to(images) else "contains"
+            raise ConfigError(
+                f"the folder of the results, {out}, {where} {data}, which holds data; nothing was changed.",
+                try_="--out a folder apart from the tasks",
+            )
 
 
 @contextlib.contextmanager
