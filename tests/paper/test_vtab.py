@@ -294,6 +294,32 @@ def test_a_folder_in_use_is_an_error(finished: Path, tasks: Path, weights: Path,
     assert "is in use by another process" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("method", ["fine-tune", "linear"])
+def test_without_a_labelled_test_split_val_is_scored_or_images_are_held_out(
+    method: str, tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    source = tasks / "natural/colours"
+    for split in ("train", "val"):
+        shutil.copytree(source / split, tmp_path / "tasks/natural/birds" / split)
+    shutil.copytree(tmp_path / "tasks/natural/birds", tmp_path / "tasks/natural/bugs")
+    (tmp_path / "tasks/natural/bugs/test").mkdir()
+    for number, path in enumerate(sorted((source / "test").rglob("*.png"))):  # without class folders: no labels
+        shutil.copy(path, tmp_path / f"tasks/natural/bugs/test/{number}.png")
+    shutil.copytree(source / "train", tmp_path / "tasks/natural/cells")
+    line = words(tmp_path / "tasks", weights, tmp_path / "out", "--json")
+    if method == "linear":
+        line = [*line[: line.index("--image")], "--method", "linear", "--workers", "0", "--set", "subset_images=40"]
+        line.append("--json")
+    main(line)
+    printed = json.loads(capsys.readouterr().out)
+    counts = {score["task"]: (score["trained"], score["scored"]) for score in printed["tasks"]}
+    assert counts["birds"] == counts["bugs"] == (40, 10)
+    assert sum(counts["cells"]) == 40
+    assert "no test split with labels, so val was scored and not trained on: birds, bugs" in printed["differs"]
+    assert "no test split, so some of the images were held out to be scored: cells" in printed["differs"]
+    assert not any(line.startswith("train_on_val") for line in printed["differs"])
+
+
 # The linear probe
 
 

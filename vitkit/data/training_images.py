@@ -21,12 +21,17 @@ def draw_images(split: Split, count: int, seed: int = 0) -> Split:
     return split.select(generator(seed, DRAWING).permutation(len(split))[:count])
 
 
+def has_labelled_test(data: Data) -> bool:
+    """Return whether images other than those of val can be scored, so that val may be trained on."""
+    return "test" in data.splits and data.splits["test"].labelled
+
+
 def join_validation(data: Data) -> Data:
     """Return the data with the images of val among those to train on; only a test split is left to score."""
     name = validation_split(data)
     if name is None:
         return data
-    if "test" not in data.splits or not data.splits["test"].labelled:
+    if not has_labelled_test(data):
         raise DataError(
             f"{data.name} has no test split with labels, so val is scored and cannot be trained on.",
             try_="train_on_val = false, or a test split",
