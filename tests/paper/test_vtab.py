@@ -175,6 +175,22 @@ def test_the_same_command_again_changes_nothing_and_prints_the_table(
     assert any(line.startswith("all") and "mean of 3 tasks" in line for line in table)
 
 
+@pytest.mark.parametrize("recorded", ["absolute", "relative"])  # earlier versions wrote paths as they were spelled
+def test_the_folder_may_be_spelled_differently_when_the_command_goes_on(
+    recorded: str, finished: Path, tasks: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tasks.parent)
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    content = result(out)
+    if recorded == "relative":
+        for described in content["described"].values():
+            described["data"] = str(Path(described["data"]).relative_to(tasks.parent))
+        (out / "vtab.json").write_text(json.dumps(content))
+    main(words(Path("tasks/../tasks"), weights, out))
+    assert result(out)["tasks"][0]["top1"] == content["tasks"][0]["top1"]
+    assert result(out)["described"] == result(finished)["described"]
+
+
 def test_json_has_the_scores_and_nothing_else_is_on_stdout(
     finished: Path, tasks: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ):

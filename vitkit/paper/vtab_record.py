@@ -10,7 +10,7 @@ from vitkit.atomic import lock, write_text
 from vitkit.data.sources.hub import PREFIX
 from vitkit.errors import ConfigError
 from vitkit.paper.vtab_scores import TaskScore, VtabScores
-from vitkit.paper.vtab_tasks import Task
+from vitkit.paper.vtab_tasks import Task, absolute_data
 from vitkit.run_folder import LOCK, RunError
 from vitkit.stored_json import read_json
 from vitkit.text import few
@@ -100,7 +100,9 @@ def check_same(
         pairs.append((name, before["settings"].get(name, "the paper's"), now.get(name, "the paper's")))
     for task in tasks:
         described = _describe(task)
-        old = before["described"].get(task.name, described)
+        old = {**before["described"].get(task.name, described)}
+        if isinstance(old.get("data"), str):  # earlier versions wrote paths as they were spelled
+            old["data"] = absolute_data(old["data"])
         pairs += [(f"{key} of {task.name}", old.get(key), described[key]) for key in described]
     if changed := [f"{name}: {old} → {new}" for name, old, new in pairs if old != new]:
         raise RunError(f"{out} was begun with other settings.", changed=changed, try_="--out another folder")
