@@ -87,6 +87,22 @@ def test_a_draw_changes_what_is_trained_on_and_nothing_else():
     assert {*partition(FASHION, subset_images=10**6).train.keys} == {*whole.train.keys}
 
 
+def test_classes_that_a_draw_leaves_without_images_are_named():
+    labels = FASHION.splits["train"].labels
+    missing = set()
+    for seed in range(20):
+        drawn = partition(FASHION, subset_images=10, split_seed=seed)
+        absent = {*range(10)} - {*drawn.train.labels.tolist()}
+        missing.add(len(absent))
+        (note,) = drawn.notes if absent else ("",)
+        for number, name in enumerate(FASHION.classes[:4]):  # in their order: those named first
+            assert (f"{name} (0 of {int((labels == number).sum()):,})" in note) == (number in absent)
+        assert (f"no image among the {10} drawn" in note) == bool(absent)
+    assert len(missing) > 1
+    assert partition(FASHION, subset_images=1_000).notes == ()
+    assert partition(FASHION, subset_images=10, objective="masked-patch").notes == ()
+
+
 def test_a_run_on_train_and_val_records_and_scores_it(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     fit(photos, *TINY, "--out", tmp_path / "run", "--set", "train_on_val=true", "subset_images=20")
     assert "27 train, 12 test, 20 of 27 used for training" in capsys.readouterr().out
