@@ -17,7 +17,8 @@ from vitkit.data.fingerprint import identity_of
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
-from vitkit.data.training_images import draw_images, join_validation
+from vitkit.data.subset import draw_images
+from vitkit.data.training_images import join_validation
 from vitkit.python_api import Run
 from vitkit.run_folder import RunFolder
 

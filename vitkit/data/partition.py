@@ -16,9 +16,8 @@ from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stratified import stratified as stratified
-from vitkit.data.subset import SubsetRecord, describe_subset, subset_by_share
+from vitkit.data.subset import SubsetRecord, describe_subset, draw_images, subset_by_share
 from vitkit.data.subset import subset_per_class as draw_per_class
-from vitkit.data.training_images import draw_images
 from vitkit.text import counted, few
 
 SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TextIO
 
 from vitkit.compute.features import FeatureExtractor
 from vitkit.config import toml
+from vitkit.config.image_size import fitting_side
 from vitkit.config.recipes import recipe
 from vitkit.config.resolve import DEFAULT_MODEL, resolve
 from vitkit.config.schema import Fit
@@ -19,7 +20,7 @@ from vitkit.devices import pick_device, pick_workers
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.vtab import EXAMPLES, probe_task
 from vitkit.messages import say
-from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.config import ModelConfig
 from vitkit.model.variants import configure
 from vitkit.paper.vtab_record import OF_THE_MACHINE
 from vitkit.paper.vtab_scores import TaskScore
@@ -203,7 +204,7 @@ def _without_test(on_val: Sequence[str], held_out: Sequence[str]) -> list[str]:
 
 def _paper_settings(model: ModelConfig) -> Fit:
     """Return the settings of Table 4 with BiT's images; 384 px, or a little less for patches that do not divide it."""
-    side = SIDE // model.stride * model.stride if isinstance(model, ViTConfig) else SIDE
+    side = fitting_side(model, SIDE)
     settings = replace(recipe(RECIPE), image=(side, side), resize="squash", train_on_val=True, subset_images=EXAMPLES)
     return replace(settings, augment=replace(settings.augment, crop=None, precrop=_precrop((side, side))))
 

@@ -11,6 +11,7 @@ from vitkit.data.sources.hub import PREFIX
 from vitkit.errors import ConfigError
 from vitkit.paper.vtab_scores import TaskScore, VtabScores
 from vitkit.paper.vtab_tasks import Task, absolute_data
+from vitkit.regular_file import open_regular
 from vitkit.run_folder import LOCK, RunError
 from vitkit.stored_json import read_json
 from vitkit.text import few
@@ -49,7 +50,7 @@ def locked(out: Path) -> Iterator[None]:
     with contextlib.ExitStack() as opened:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            file = opened.enter_context((out / LOCK).open("a"))
+            file = opened.enter_context(open_regular(out / LOCK, "a"))
         except OSError as error:
             raise RunError(
                 f"{out} cannot be written: {error.strerror}.", try_="--out a folder you can write"
