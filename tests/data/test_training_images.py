@@ -17,7 +17,8 @@ from vitkit.data.fingerprint import identity_of
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
-from vitkit.data.training_images import draw_images, join_validation
+from vitkit.data.subset import draw_images
+from vitkit.data.training_images import join_validation
 from vitkit.python_api import Run
 from vitkit.run_folder import RunFolder
 
@@ -85,6 +86,22 @@ def test_a_draw_changes_what_is_trained_on_and_nothing_else():
     assert [*drawn.test.keys] == [*whole.test.keys]
     assert "100 of 6,000 used for training (subset_images = 100)" in drawn.description
     assert {*partition(FASHION, subset_images=10**6).train.keys} == {*whole.train.keys}
+
+
+def test_classes_that_a_draw_leaves_without_images_are_named():
+    labels = FASHION.splits["train"].labels
+    missing = set()
+    for seed in range(20):
+        drawn = partition(FASHION, subset_images=10, split_seed=seed)
+        absent = {*range(10)} - {*drawn.train.labels.tolist()}
+        missing.add(len(absent))
+        (note,) = drawn.notes if absent else ("",)
+        for number, name in enumerate(FASHION.classes[:4]):  # in their order: those named first
+            assert (f"{name} (0 of {int((labels == number).sum()):,})" in note) == (number in absent)
+        assert (f"no image among the {10} drawn" in note) == bool(absent)
+    assert len(missing) > 1
+    assert partition(FASHION, subset_images=1_000).notes == ()
+    assert partition(FASHION, subset_images=10, objective="masked-patch").notes == ()
 
 
 def test_a_run_on_train_and_val_records_and_scores_it(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

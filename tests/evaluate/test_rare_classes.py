@@ -52,6 +52,18 @@ def test_a_frequent_class_at_zero_recall_is_not_blamed_on_its_rarity():
     assert "balance" not in warning
 
 
+def test_a_class_without_training_images_needs_images_and_no_other_weight():
+    warning = recall_warning(evaluation(bird=0.9, cat=0.8, dog=0.0), {**COUNTS, "dog": 0}, 0.0)
+    assert "dog (0 of 9; 0 in training). A class with 0 in training was not learned at all: add images" in warning
+    assert "balance" not in warning
+    both = recall_warning(evaluation(bird=0.9, cat=0.0, dog=0.0), {**COUNTS, "cat": 9, "dog": 0}, 0.0)
+    assert "--set balance=0.5" in both
+    assert "A class with 0 in training" in both
+    frequent = recall_warning(evaluation(bird=0.0, cat=0.9, dog=0.0), {**COUNTS, "dog": 0}, 0.0)
+    assert "They are not rare" not in frequent
+    assert "balance" not in frequent
+
+
 def test_classes_without_images_or_with_some_recall_are_no_warning():
     assert recall_warning(evaluation(bird=0.9, cat=None, dog=0.1), COUNTS, 0.0) == ""
 

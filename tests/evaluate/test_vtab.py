@@ -15,7 +15,7 @@ from tests.evaluate.small_model import small_model
 from vitkit.compute.features import FeatureExtractor, Features
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.open import open_data
-from vitkit.data.training_images import draw_images
+from vitkit.data.subset import draw_images
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
 from vitkit.evaluate.vtab import vtab

@@ -175,6 +175,22 @@ def test_the_same_command_again_changes_nothing_and_prints_the_table(
     assert any(line.startswith("all") and "mean of 3 tasks" in line for line in table)
 
 
+@pytest.mark.parametrize("recorded", ["absolute", "relative"])  # earlier versions wrote paths as they were spelled
+def test_the_folder_may_be_spelled_differently_when_the_command_goes_on(
+    recorded: str, finished: Path, tasks: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tasks.parent)
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    content = result(out)
+    if recorded == "relative":
+        for described in content["described"].values():
+            described["data"] = str(Path(described["data"]).relative_to(tasks.parent))
+        (out / "vtab.json").write_text(json.dumps(content))
+    main(words(Path("tasks/../tasks"), weights, out))
+    assert result(out)["tasks"][0]["top1"] == content["tasks"][0]["top1"]
+    assert result(out)["described"] == result(finished)["described"]
+
+
 def test_json_has_the_scores_and_nothing_else_is_on_stdout(
     finished: Path, tasks: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -197,6 +213,56 @@ def test_a_run_that_was_killed_before_its_first_step_begins_again(
     shutil.copy(finished / "textures/config.toml", out / "textures")  # run.json was not yet written
     main(words(tasks, weights, out))
     assert [score["top1"] for score in result(out)["tasks"]] == [score["top1"] for score in result(finished)["tasks"]]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", ["fine-tune", "linear"])
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("tasks", "is"),
+        ("tasks/natural/colours", "lies in"),
+        ("tasks/results", "lies in"),
+        (".", "contains"),
+        ("link", "is"),
+        ("far", "is"),
+    ],
+)
+def test_results_are_never_among_the_data(
+    out: str, message: str, method: str, tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copytree(tasks / "natural/colours", tmp_path / "tasks/dtd")  # directly in it: a run would be tasks/dtd, too
+    shutil.copytree(tasks / "natural/colours", tmp_path / "tasks/natural/colours")
+    shutil.copytree(tasks / "natural/colours", tmp_path / "far")
+    (tmp_path / "tasks/vtab.toml").write_text('[far]\ngroup = "natural"\ndata = "../far"\n')
+    (tmp_path / "link").symlink_to(tmp_path / "tasks")
+    before = files(tmp_path)
+    line = words(tmp_path / "tasks", weights, tmp_path / out)
+    if method == "linear":
+        line = [*line[: line.index("--image")], "--method", "linear"]
+    with pytest.raises(SystemExit, match="2"):
+        main(line)
+    assert files(tmp_path) == before
+    assert f"{tmp_path / out}, {message} {tmp_path}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "checkpoints/photo.jpg", "config.toml/photo.jpg"])
+def test_files_of_the_user_in_place_of_a_run_are_kept_and_found_before_any_training(
+    name: str, tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    photo = tmp_path / "out/location" / name  # the last task
+    photo.parent.mkdir(parents=True)
+    photo.write_bytes(b"a photo")
+    if name == "photo.jpg":
+        (photo.parent / "config.toml").write_text("mine")
+    with pytest.raises(SystemExit, match="2"):
+        main(words(tasks, weights, tmp_path / "out"))
+    assert photo.read_bytes() == b"a photo"
+    assert "is not empty; a run needs a folder of its own" in capsys.readouterr().err
+    assert not (tmp_path / "out/colours").exists()
 
 
 @pytest.mark.parametrize(
@@ -242,6 +308,32 @@ def test_a_folder_in_use_is_an_error(finished: Path, tasks: Path, weights: Path,
     finally:
         folder.close()
     assert "is in use by another process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["fine-tune", "linear"])
+def test_without_a_labelled_test_split_val_is_scored_or_images_are_held_out(
+    method: str, tasks: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    source = tasks / "natural/colours"
+    for split in ("train", "val"):
+        shutil.copytree(source / split, tmp_path / "tasks/natural/birds" / split)
+    shutil.copytree(tmp_path / "tasks/natural/birds", tmp_path / "tasks/natural/bugs")
+    (tmp_path / "tasks/natural/bugs/test").mkdir()
+    for number, path in enumerate(sorted((source / "test").rglob("*.png"))):  # without class folders: no labels
+        shutil.copy(path, tmp_path / f"tasks/natural/bugs/test/{number}.png")
+    shutil.copytree(source / "train", tmp_path / "tasks/natural/cells")
+    line = words(tmp_path / "tasks", weights, tmp_path / "out", "--json")
+    if method == "linear":
+        line = [*line[: line.index("--image")], "--method", "linear", "--workers", "0", "--set", "subset_images=40"]
+        line.append("--json")
+    main(line)
+    printed = json.loads(capsys.readouterr().out)
+    counts = {score["task"]: (score["trained"], score["scored"]) for score in printed["tasks"]}
+    assert counts["birds"] == counts["bugs"] == (40, 10)
+    assert sum(counts["cells"]) == 40
+    assert "no test split with labels, so val was scored and not trained on: birds, bugs" in printed["differs"]
+    assert "no test split, so some of the images were held out to be scored: cells" in printed["differs"]
+    assert not any(line.startswith("train_on_val") for line in printed["differs"])
 
 
 # The linear probe

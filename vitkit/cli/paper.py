@@ -86,6 +86,9 @@ def paper(
     options.at_least(1, jobs=jobs)
     known = {one.name: one for one in EXPERIMENTS}
     if experiment not in known:
+        from vitkit.paper.catalogue import find_claims
+
+        find_claims(experiment)  # a name that is not known is the first mistake to speak of
         of_vtab = {"FOLDER": folder, "image": image, "steps": steps, "batch": batch, "lr": lr, "seed": seed}
         for name, value in {**of_vtab, "set": set_ or None, "workers": workers}.items():
             if value is not None:

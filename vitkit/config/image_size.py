@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vitkit.data.image_sizes import DataSize
-from vitkit.model.config import ViTConfig
+from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure
 
 LARGEST = 224
@@ -23,9 +23,9 @@ PATCHES = (16, 8, 4, 2)
 RESNET_STRIDE, LEAST_RESNET = 32, 128  # pixels; BiT-HyperRule enlarges small images to 128
 
 
-def fitting_side(model: str, side: int) -> int:
+def fitting_side(model: str | ModelConfig, side: int) -> int:
     """Return the largest side, up to this one, that the patches of a model divide: 378 px of 384 for H/14."""
-    built = configure(model)
+    built = configure(model) if isinstance(model, str) else model
     return side // built.stride * built.stride if isinstance(built, ViTConfig) else side
 
 

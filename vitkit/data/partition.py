@@ -16,9 +16,8 @@ from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import ALL, scoring_split, training_split, validation_split
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stratified import stratified as stratified
-from vitkit.data.subset import SubsetRecord, describe_subset, subset_by_share
+from vitkit.data.subset import SubsetRecord, describe_subset, draw_images, subset_by_share
 from vitkit.data.subset import subset_per_class as draw_per_class
-from vitkit.data.training_images import draw_images
 from vitkit.text import counted, few
 
 SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
@@ -96,6 +95,8 @@ def partition(
     notes = divided.notes
     if subset_per_class is not None:
         notes += _too_few_notes(data, divided.train, subset_per_class)
+    if subset_images is not None and objective != "masked-patch":
+        notes += _not_drawn_notes(data, divided.train, train)
     description = (*divided.description, describe_subset(record))
     return replace(divided, train=train, description=description, notes=notes, subset=record)
 
@@ -107,6 +108,21 @@ def _too_few_notes(data: Data, train: Split, number: int) -> tuple[str, ...]:
         return ()
     classes = counted(len(fewer), "class has", "classes have")
     return (f"{classes} fewer than {number:,} training images, of which all are used: {few(fewer)}",)
+
+
+def _not_drawn_notes(data: Data, every: Split, drawn: Split) -> tuple[str, ...]:
+    """Return a note on classes that a draw regardless of class has left without an image."""
+    before, after = (split.per_class(len(data.classes)) for split in (every, drawn))
+    absent = [
+        f"{data.classes[index]} (0 of {before[index]:,})" for index in np.flatnonzero((before > 0) & (after == 0))
+    ]
+    if not absent:
+        return ()
+    classes, them = counted(len(absent), "class has", "classes have"), "it" if len(absent) == 1 else "them"
+    return (
+        f"{classes} no image among the {len(drawn):,} drawn, so that nothing can be learned about {them}: "
+        f"{few(absent)}; a larger subset_images may have {them}, subset and subset_per_class have every class",
+    )
 
 
 def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int, patience: int) -> Partition:

@@ -7,6 +7,8 @@ as in the field's low-data sets: a class without any cannot be learned, and coul
 With several labels, an image is spread with the rarest one it has, and a number per class is a least number: images are
 added, for rare classes first, until each class has one, then two, and so on, so the 5 are part of the 20.
 
+A number of images is drawn regardless of class, as in VTAB: nested as well, but not stratified.
+
 Shapes: n images, K classes.
 """
 
@@ -15,11 +17,13 @@ from typing import Required, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.sources.dataset import Split
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.data.stateless_rng import generator
 from vitkit.data.stratified import members_of_classes, strata
 
 SUBSET = 0x5EB5  # sets these draws apart from those of held-out images, which have the same seed
+DRAWING = 0x7AB1  # sets draws regardless of class apart from both
 
 Ints = NDArray[np.int64]
 
@@ -49,6 +53,14 @@ def subset_per_class(labels: SplitLabels, number: int, seed: int = 0) -> Ints:
     Where images have several labels, classes may have more; images without a label are not taken.
     """
     return np.flatnonzero(_per_class(labels, _positions(strata(labels), seed), number))
+
+
+def draw_images(split: Split, count: int, seed: int = 0) -> Split:
+    """Draw so many images at random, regardless of class as VTAB does: a rare class may be missing.
+
+    A smaller draw of the same seed is the beginning of a larger one.
+    """
+    return split.select(generator(seed, DRAWING).permutation(len(split))[:count])
 
 
 def subset_size(

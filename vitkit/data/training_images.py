@@ -1,4 +1,4 @@
-"""Which of the images a run trains on: those of train and val together, and a random draw of some of them."""
+"""The images of train and val together, for a run that trains on both."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,17 +8,11 @@ from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, StoredImage
 from vitkit.data.sources.splits import training_split, validation_split
-from vitkit.data.stateless_rng import generator
-
-DRAWING = 0x7AB1  # makes these draws differ from others of the same seed
 
 
-def draw_images(split: Split, count: int, seed: int = 0) -> Split:
-    """Draw so many images at random, regardless of class as VTAB does: a rare class may be missing.
-
-    A smaller draw of the same seed is the beginning of a larger one.
-    """
-    return split.select(generator(seed, DRAWING).permutation(len(split))[:count])
+def has_labelled_test(data: Data) -> bool:
+    """Return whether images other than those of val can be scored, so that val may be trained on."""
+    return "test" in data.splits and data.splits["test"].labelled
 
 
 def join_validation(data: Data) -> Data:
@@ -26,7 +20,7 @@ def join_validation(data: Data) -> Data:
     name = validation_split(data)
     if name is None:
         return data
-    if "test" not in data.splits or not data.splits["test"].labelled:
+    if not has_labelled_test(data):
         raise DataError(
             f"{data.name} has no test split with labels, so val is scored and cannot be trained on.",
             try_="train_on_val = false, or a test split",

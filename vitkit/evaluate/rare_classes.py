@@ -6,6 +6,7 @@ from vitkit.evaluate.evaluation import ClassScore, Evaluation
 from vitkit.text import counted, few
 
 SHOWN = 5  # classes by name
+NO_IMAGES = "A class with 0 in training was not learned at all: add images of it, or train on a subset that has some."
 
 
 def never_recognised(evaluation: Evaluation) -> list[ClassScore]:
@@ -30,14 +31,19 @@ def recall_warning(evaluation: Evaluation, counts: Mapping[str, int], balance: f
     head = f"{counted(len(missed), 'class')} of {len(evaluation.classes):,} had a recall of 0 %"
     if not names:
         return f"{head}."
+    known = [score.name for score in missed if score.name in counts]
+    absent = any(counts[name] == 0 for name in known)
     average = sum(counts.values()) / max(len(counts), 1)
-    rare = not counts or any(counts.get(score.name, 0) < average for score in missed)
-    return f"{head}: {few(names, SHOWN)}. {_advice(rare, balance)}"
+    rare = not counts or any(0 < counts[name] < average for name in known)
+    advice = [NO_IMAGES] if absent else []
+    if not counts or any(counts[name] for name in known):
+        advice.append(_advice(rare, balance, "The others" if absent else "They"))
+    return f"{head}: {few(names, SHOWN)}. {' '.join(advice)}"
 
 
-def _advice(rare: bool, balance: float | None) -> str:
+def _advice(rare: bool, balance: float | None, they: str) -> str:
     if not rare:
-        return "They are not rare in training: try a longer run or --lr auto, and check their labels."
+        return f"{they} are not rare in training: try a longer run or --lr auto, and check their labels."
     if balance is None:
         return "If they were rare in training, fit again with --set balance=0.5, or 1, or with more images of them."
     if balance == 0:

@@ -14,7 +14,7 @@ from vitkit.compute.features import Features
 from vitkit.data.groups import keep_together
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError, Split
-from vitkit.data.training_images import draw_images
+from vitkit.data.subset import draw_images
 from vitkit.errors import ConfigError
 from vitkit.evaluate import linear
 from vitkit.evaluate.evaluation import Estimate

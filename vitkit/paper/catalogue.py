@@ -6,6 +6,7 @@ from importlib import import_module
 
 from vitkit.errors import ConfigError, did_you_mean
 from vitkit.paper.claim import Claim
+from vitkit.paper.experiments import EXPERIMENTS
 
 MODULES = ("positions", "shape", "class_token", "axial", "figure7", "pre_norm", "size_or_patch")
 
@@ -22,6 +23,6 @@ def find_claims(name: str) -> list[Claim]:
         return claims
     chosen = [claim for claim in claims if name in (claim.name, str(claim.number))]
     if not chosen:
-        names = [claim.name for claim in claims]
-        raise ConfigError(f"there is no claim {name!r}{did_you_mean(name, names)}", try_="vitkit paper", or_="all")
+        names = [*(claim.name for claim in claims), *(experiment.name for experiment in EXPERIMENTS)]
+        raise ConfigError(f"there is no experiment {name!r}{did_you_mean(name, names)}", try_="vitkit paper", or_="all")
     return chosen

@@ -14,7 +14,7 @@ from vitkit.config import toml
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.messages import print_line, say
 from vitkit.paper.vtab_methods import OF_THE_TASK, FineTuning, LinearProbe, Scorer
-from vitkit.paper.vtab_record import RESULT, check_same, locked, read_record, write_record
+from vitkit.paper.vtab_record import RESULT, check_apart, check_same, locked, read_record, write_record
 from vitkit.paper.vtab_scores import TaskScore, VtabScores
 from vitkit.paper.vtab_tasks import KNOWN, Task, find_tasks
 from vitkit.text import counted
@@ -43,6 +43,7 @@ def run_vtab(
     tasks = find_tasks(folder)
     weights = _absolute(weights)
     out = result_path(weights, method, out).parent
+    check_apart(out, folder, tasks)
     with locked(out):
         before = read_record(out)
         check_same(before, out, weights, method, settings, tasks)

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitkit.atomic import lock, write_text
+from vitkit.data.sources.hub import PREFIX
+from vitkit.errors import ConfigError
 from vitkit.paper.vtab_scores import TaskScore, VtabScores
-from vitkit.paper.vtab_tasks import Task
+from vitkit.paper.vtab_tasks import Task, absolute_data
+from vitkit.regular_file import open_regular
 from vitkit.run_folder import LOCK, RunError
 from vitkit.stored_json import read_json
 from vitkit.text import few
@@ -28,13 +31,26 @@ class VtabRecord(TypedDict):
     tasks: list[TaskScore]
 
 
+def check_apart(out: Path, folder: Path, tasks: Sequence[Task]) -> None:
+    """Raise an error if results would be among the tasks or their images, or those among the results."""
+    results = out.resolve()
+    for data in (str(folder), *(task.data for task in tasks if not task.data.startswith(PREFIX))):
+        images = Path(data).resolve()
+        if results.is_relative_to(images) or images.is_relative_to(results):
+            where = "is" if images == results else "lies in" if results.is_relative_to(images) else "contains"
+            raise ConfigError(
+                f"the folder of the results, {out}, {where} {data}, which holds data; nothing was changed.",
+                try_="--out a folder apart from the tasks",
+            )
+
+
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Make the folder and keep other processes out of it."""
     with contextlib.ExitStack() as opened:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            file = opened.enter_context((out / LOCK).open("a"))
+            file = opened.enter_context(open_regular(out / LOCK, "a"))
         except OSError as error:
             raise RunError(
                 f"{out} cannot be written: {error.strerror}.", try_="--out a folder you can write"
@@ -85,7 +101,9 @@ def check_same(
         pairs.append((name, before["settings"].get(name, "the paper's"), now.get(name, "the paper's")))
     for task in tasks:
         described = _describe(task)
-        old = before["described"].get(task.name, described)
+        old = {**before["described"].get(task.name, described)}
+        if isinstance(old.get("data"), str):  # earlier versions wrote paths as they were spelled
+            old["data"] = absolute_data(old["data"])
         pairs += [(f"{key} of {task.name}", old.get(key), described[key]) for key in described]
     if changed := [f"{name}: {old} → {new}" for name, old, new in pairs if old != new]:
         raise RunError(f"{out} was begun with other settings.", changed=changed, try_="--out another folder")

@@ -74,7 +74,7 @@ KNOWN = {
 @dataclass(frozen=True, kw_only=True)
 class Task:
     name: str
-    data: str  # as `open_data` takes it
+    data: str  # as `open_data` takes it; a path is absolute
     group: Group
     crop: bool  # whether a random crop keeps the label
     flip: bool  # whether a mirrored image keeps the label
@@ -89,6 +89,15 @@ def known_name(name: str) -> str | None:
         (known for known, task in KNOWN.items() if plain == known.replace("_", "") or plain in task.aliases.split()),
         None,
     )
+
+
+def absolute_data(data: str) -> str:
+    """Return data as they are called from any directory: one spelling for each path.
+
+    The last name stays, also that of a link: its ending says what kind of file it is.
+    """
+    path = Path(data)
+    return data if data.startswith(PREFIX) else str(path.parent.resolve() / path.name)
 
 
 def find_tasks(folder: Path) -> tuple[Task, ...]:
@@ -167,7 +176,7 @@ def _task(
         data = str(folder / Path(data).expanduser())
     return name, Task(
         name=name,
-        data=data,
+        data=absolute_data(data),
         group=group,
         crop=keys.get("crop", usual.crop if usual else True),
         flip=keys.get("flip", usual.flip if usual else True),
