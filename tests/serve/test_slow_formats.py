@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 
 import httpx
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.serve.asgi_client import run_requests
-from tests.serve.servers import PATIENT, image_form, make_image, make_pool
+from tests.serve.servers import PATIENT, TIMEOUT, image_form, make_image, make_pool
 from vitkit.errors import DecodeError
 from vitkit.serve.image_formats import MAX_JPEG_FILL, MAX_JPEG_SEGMENTS, MAX_SEGMENTS, check_format, decode_upload
 
@@ -45,6 +47,7 @@ ATTACKS = {
     "RLE4": run_length_bmp(b"\0\2\0\0" * 100_000, compression=2),
     "PPM": b"P6 400 400 254\n" + bytes(480_000),
     "WebP": one_colour_webp(1000),
+    "gap": b"P5" + b" " * 40 + b"x",  # a pattern that can divide the gap in many ways would try all of them
 }
 
 
@@ -86,7 +89,14 @@ def test_each_attack_has_an_answer_or_an_error_of_its_own():
     response = run_requests(make_pool(), requests)
     errors = [row["error"] for row in response.json()["predictions"]]
     assert response.status_code == 200
-    assert [error is None for error in errors] == [False, False, False, True, True, True]
+    assert [error is None for error in errors] == [False, False, False, True, True, False, True]
+
+
+def test_the_size_of_a_ppm_is_read_without_trying_every_way_to_divide_its_gaps():
+    """In a process of its own: the pattern would keep the interpreter's lock, and the tests could not stop it."""
+    code = f"from vitkit.serve.pixel_count import stated_pixels; print(stated_pixels({ATTACKS['gap']!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_sixty_four_images_of_one_colour_are_refused_by_their_headers():
