@@ -28,6 +28,7 @@ from vitkit.serve.decode_pool import DecodePool
 from vitkit.serve.decode_process import DecodeProcess, TimeLimit
 from vitkit.serve.decode_task import DecodedImage, DecodeTask
 from vitkit.serve.limits import Limits
+from vitkit.serve.upload import Upload
 
 LIMITS = replace(PATIENT, decode_seconds=1)
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux counts and bounds memory in /proc")
@@ -93,7 +94,7 @@ def run(pool: DecodePool, scenario: Callable[[Callable[..., Awaitable[Any]]], Aw
 
     async def decode(content: bytes, client: str = "a", request: object = 0) -> DecodedImage | str:
         try:
-            return await pool.decode(task, content, client=client, request=request)
+            return await pool.decode(task, Upload(content), client=client, request=request)
         except DecodeError as error:
             return str(error)
 
@@ -164,11 +165,11 @@ def test_a_job_that_proves_long_is_stopped_and_waits_again_as_a_long_one(monkeyp
 def test_a_short_job_never_waits_for_long_ones(tmp_path: Path):
     gate = tmp_path / "gate"
     long = b"P6 7000 7000 255\n"  # 49 megapixels
-    assert decode_pool.estimate_seconds(long) > decode_pool.SHORT_SECONDS
+    assert decode_pool.estimate_seconds(Upload(long)) > decode_pool.SHORT_SECONDS
 
     async def scenario(decode: Callable[..., Awaitable[Any]]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decode_pool, "estimate_seconds", lambda content: 9.0)
+            patch.setattr(decode_pool, "estimate_seconds", lambda upload: 9.0)
             waiting = [asyncio.create_task(decode(b"wait %s" % bytes(gate), client=str(number))) for number in range(4)]
             await asyncio.sleep(0)
         decoded = [await decode(b"good", client="new") for _ in range(3)]

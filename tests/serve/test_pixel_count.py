@@ -50,6 +50,13 @@ def test_the_stated_size_of_arrays_and_old_bitmaps():
     assert stated_pixels(b"BM" + bytes(12) + b"\x0c\0\0\0" + b"\x10\0\x20\0" + bytes(8)) == 16 * 32
 
 
+def test_the_size_of_a_jpeg_is_not_searched_for_beyond_its_first_scan():
+    size = b"\xff\xc0\0\x0b\x08\0\x10\0\x20\1\1\x11\0"
+    scan = b"\xff\xda\0\x02" + bytes(1000)
+    assert stated_pixels(b"\xff\xd8" + size + scan) == 16 * 32
+    assert stated_pixels(b"\xff\xd8" + scan + size) == 0
+
+
 @given(st.binary(max_size=200), st.sampled_from([kind for kind, _ in OPTIONS]), st.integers(0, 60))
 @settings(deadline=None)
 def test_damaged_headers_state_some_number(junk: bytes, kind: str, kept: int):

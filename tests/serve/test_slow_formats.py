@@ -6,6 +6,7 @@ import io
 import struct
 import subprocess
 import sys
+import threading
 
 import httpx
 import numpy as np
@@ -15,7 +16,15 @@ from PIL import Image
 from tests.serve.asgi_client import run_requests
 from tests.serve.servers import PATIENT, TIMEOUT, image_form, make_image, make_pool
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import MAX_JPEG_FILL, MAX_JPEG_SEGMENTS, MAX_SEGMENTS, check_format, decode_upload
+from vitkit.serve import body, decode_pool, pixel_count, upload
+from vitkit.serve.image_formats import (
+    MAX_JPEG_FILL,
+    MAX_JPEG_SEGMENTS,
+    MAX_SEGMENTS,
+    MAX_TIFF_TAGS,
+    check_format,
+    decode_upload,
+)
 
 GOOD = make_image(1)
 JPEG, GIF = make_image(1, kind="JPEG"), make_image(1, kind="GIF")
@@ -62,8 +71,9 @@ ATTACKS = {
         (GIF[:13] + GIF[13 : 13 + (3 << (GIF[10] & 7) + 1)] + b"!\xfe" + b"\1a" * (MAX_SEGMENTS + 1), "blocks"),
         (GIF[:13] + GIF[13 : 13 + (3 << (GIF[10] & 7) + 1)] + b"x" * (MAX_SEGMENTS + 1), "blocks"),
         (tiff_with_shared_bytes(50), "more bytes than the file"),
+        (tiff_with_shared_bytes(MAX_TIFF_TAGS), "1,000 tags"),
     ],
-    ids=["FF", "RLE8", "RLE4", "stuffing", "Exif", "comments", "junk", "tags"],
+    ids=["FF", "RLE8", "RLE4", "stuffing", "Exif", "comments", "junk", "tags", "many tags"],
 )
 def test_what_a_decoder_would_go_through_in_python_is_refused_before(content: bytes, reason: str):
     with pytest.raises(DecodeError, match=reason):
@@ -97,6 +107,25 @@ def test_the_size_of_a_ppm_is_read_without_trying_every_way_to_divide_its_gaps()
     code = f"from vitkit.serve.pixel_count import stated_pixels; print(stated_pixels({ATTACKS['gap']!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True)
     assert done.stdout == "0\n"
+
+
+def test_the_header_of_an_image_is_read_once_and_not_in_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+    threads: list[int] = []
+
+    def count(content: bytes) -> int:
+        threads.append(threading.get_ident())
+        return pixel_count.stated_pixels(content)
+
+    for module in (upload, body, decode_pool):  # wherever it may be called from
+        monkeypatch.setattr(module, "stated_pixels", count, raising=False)
+
+    async def requests(http: httpx.AsyncClient) -> tuple[int, int]:
+        response = await http.post("/v1/predict", files=image_form(GOOD, JPEG, GIF))
+        return response.status_code, threading.get_ident()
+
+    status, event_loop = run_requests(make_pool(), requests)
+    assert (status, len(threads)) == (200, 3)
+    assert event_loop not in threads
 
 
 def test_sixty_four_images_of_one_colour_are_refused_by_their_headers():

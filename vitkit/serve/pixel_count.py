@@ -10,7 +10,7 @@ from itertools import islice
 
 from vitkit.data.pnm import BINARY_PNM, read_pnm_header
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import MAX_JPEG_SEGMENTS, jpeg_segments, tiff_tags
+from vitkit.serve.image_formats import JPEG_SCAN, MAX_JPEG_SEGMENTS, jpeg_segments, tiff_tags
 
 _SIZE_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # SOF0 to SOF15 of a JPEG
 _NPY_SHAPE = re.compile(rb"'shape': \((\d{1,9}), (\d{1,9})")
@@ -57,6 +57,8 @@ def _jpeg_size(content: bytes) -> tuple[int, int]:
         if marker in _SIZE_MARKERS:
             height, width = struct.unpack_from(">HH", content, offset + 3)
             return width, height
+        if marker == JPEG_SCAN:  # the size comes before it; the search for what follows would go through all its bytes
+            break
     return 0, 0
 
 
