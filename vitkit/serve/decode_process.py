@@ -92,7 +92,7 @@ class DecodeProcess:
     def decode(self, task: DecodeTask, content: bytes, limit: TimeLimit) -> tuple[DecodedImage | DecodeError, float]:
         """Return what the task makes of the content, and the processor time that it took; DecodeStopped at the limit.
 
-        A process that has crashed, been stopped, or whose answer was nonsense or not read, is replaced for the next image.
+        A process that crashed, was stopped, or whose answer was nonsense or not read, is replaced for the next image.
         """
         self.start()
         assert self._connection is not None
