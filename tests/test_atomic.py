@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from vitkit.atomic import lock, replacing, write_text
-from vitkit.errors import ConfigError
+from vitkit.errors import ConfigError, VitkitError
 
 HOLD = "import sys; from vitkit.atomic import lock; file = open(sys.argv[1], 'ab'); print(lock(file)); input()"
 
@@ -130,3 +130,12 @@ def test_a_file_system_without_locks_is_no_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("vitkit.atomic.fcntl.flock", flock)
     with (tmp_path / "file").open("ab") as file:
         assert lock(file)
+
+
+def test_a_pipe_or_device_is_never_replaced_by_a_file(tmp_path: Path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    with pytest.raises(VitkitError, match="is not a regular file, and cannot be written"):
+        write_text(pipe, "text")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert os.listdir(tmp_path) == [pipe.name]

@@ -127,3 +127,44 @@ def test_nothing_is_left_where_no_process_is_killed(tmp_path: Path):
     with pytest.raises(ZeroDivisionError), replacing(tmp_path / "a") as file:
         file.write_text(f"{1 / 0}")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [PermissionError(1, "hidden"), FileNotFoundError(2, "hidden")])
+def test_processes_that_the_system_hides_are_alive(error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Mounted with hidepid, /proc does not show the processes of other users."""
+    own = temporary_path(tmp_path)
+    own.touch()
+
+    def hidden(path: object, *arguments: object) -> object:
+        raise error
+
+    monkeypatch.setattr("vitkit.temporary_names.open", hidden, raising=False)
+    remove_abandoned(tmp_path)
+    assert os.listdir(tmp_path) == [own.name]
+
+
+LOCK = """
+import sys, time
+from pathlib import Path
+from vitkit.run_folder import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+folder.lock()
+(folder.path / "checkpoints" / ".saving").mkdir(parents=True)
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_inside_the_folder_that_another_process_is_at_is_left_alone(tmp_path: Path):
+    (tmp_path / "inner").mkdir()
+    holder = subprocess.Popen([sys.executable, "-c", LOCK, tmp_path / "inner"], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"locked\n"
+    half = tmp_path / "inner" / "checkpoints" / ".saving"
+    for alive in (True, False):
+        folder = RunFolder(tmp_path)
+        folder.lock()
+        folder.close()
+        assert half.exists() == alive
+        holder.kill()
+        holder.wait()

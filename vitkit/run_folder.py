@@ -113,6 +113,7 @@ class RunFolder:
         """Remove what killed processes left half-written; with the lock held, no process of this run is writing."""
         for name, folders, files in os.walk(self.path):
             folder = Path(name)
+            folders[:] = [inner for inner in folders if not _in_use(folder / inner)]
             remove_abandoned(folder)
             if folder.name == CHECKPOINTS:
                 for half in {SAVING, DELETING}.intersection(folders):
@@ -223,6 +224,14 @@ class RunFolder:
             self._metrics = None
         text = "".join(json.dumps(line) + "\n" for line in kept)
         write_text(self.path / METRICS, text, RunError)
+
+
+def _in_use(folder: Path) -> bool:
+    """Return whether a folder is a run that another process is at."""
+    if not (folder / LOCK).is_file():
+        return False
+    with open_regular(folder / LOCK, "a") as file:
+        return not lock(file)
 
 
 def require_empty(path: Path) -> None:

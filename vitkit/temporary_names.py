@@ -44,8 +44,8 @@ def is_abandoned(entry: os.DirEntry[str]) -> bool:
     if (name := _NAME.fullmatch(entry.name)) is None:
         return False
     machine, process, started = name[1], int(name[2]), int(name[3])
-    if machine == _machine() and os.name != "nt":
-        return _started(process) != started
+    if machine == _machine() and os.name != "nt" and (now := _started(process)) != 0:
+        return now is None or (started != 0 and now != started)
     try:
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > ABANDONED
     except OSError:
@@ -78,12 +78,9 @@ def _started(process: int) -> int | None:
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()  # the name before it may hold anything
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
-    except FileNotFoundError:
-        if os.path.isdir("/proc/self"):
-            return None
-    except (OSError, ValueError, IndexError):
-        return 0
-    try:  # not Linux
+    except (OSError, ValueError, IndexError):  # not Linux, or it hides the processes of others
+        pass
+    try:
         os.kill(process, 0)
     except ProcessLookupError:
         return None

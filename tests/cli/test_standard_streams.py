@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -72,3 +73,23 @@ def test_the_error_of_a_run_without_output_is_its_own(tmp_path: Path):
     assert done.returncode == 2
     assert "does not exist" in done.stderr
     assert "complete" not in done.stderr
+
+
+def test_output_that_does_not_wait_and_is_full_for_now_is_written_later():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    full = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            full += os.write(writer, bytes(4096))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vitkit", "list", "settings"], stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    with open(reader, "rb") as file:
+        text = file.read()[full:].decode()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+    assert "augment.mixup" in text
+    assert text.endswith("\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from tests.config.test_toml import TYPED
 from vitkit.cli.main import main
 from vitkit.config.listing import list_settings
 from vitkit.config.recipes import RECIPES
+from vitkit.config.schema import Fit
 from vitkit.config.toml import assignments, from_tables, merge, to_tables
 from vitkit.errors import ConfigError
+from vitkit.model.config import ViTConfig
+from vitkit.model.variants import configure
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +30,8 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_every_setting_is_listed_with_a_meaning():
     settings = list_settings()
-    assert {setting.name for setting in settings} == TYPED.keys()  # what the command line can set
-    assert len(settings) == len(TYPED)
+    plain = [setting.name for setting in settings if not setting.name.startswith("options.")]
+    assert sorted(plain) == sorted(TYPED)  # what the command line can set
     assert all(len(setting.meaning) > 8 and setting.default for setting in settings)
 
 
@@ -101,3 +105,15 @@ def test_the_page_of_settings_is_what_its_script_prints():
     ).stdout
     page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     assert page == printed, "python docs/settings.py --write updates docs/settings.md"
+
+
+def test_options_of_the_architecture_are_listed_as_create_takes_them():
+    listed = {setting.name.removeprefix("options."): setting for setting in list_settings("options.")}
+    assert listed.keys() == {item.name for item in fields(ViTConfig)} - {item.name for item in fields(Fit)} - {
+        "stem",  # of the model's name
+        "classes",  # of the data
+        "eps",
+    }
+    for name in ("positions", "gelu", "norm"):
+        for choice in listed[name].range.split(" | "):
+            assert getattr(configure("Ti/16", **{name: choice}), name) == choice

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_run import TINY, fit, write_photos
+from vitkit.config.resolve import resolve
 from vitkit.data.fingerprint import identity_of
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.training_images import draw_images, join_validation
+from vitkit.python_api import Run
 from vitkit.run_folder import RunFolder
 
 FASHION = open_data("fashion")
@@ -81,13 +83,13 @@ def test_a_draw_changes_what_is_trained_on_and_nothing_else():
     assert len(drawn.train) == 100
     assert {*drawn.train.keys} < {*whole.train.keys}
     assert [*drawn.test.keys] == [*whole.test.keys]
-    assert "100 train (drawn from 6,000)" in drawn.description
-    assert partition(FASHION, subset_images=10**6).description == whole.description
+    assert "100 of 6,000 used for training (subset_images = 100)" in drawn.description
+    assert {*partition(FASHION, subset_images=10**6).train.keys} == {*whole.train.keys}
 
 
 def test_a_run_on_train_and_val_records_and_scores_it(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     fit(photos, *TINY, "--out", tmp_path / "run", "--set", "train_on_val=true", "subset_images=20")
-    assert "20 train (drawn from 27), 12 test" in capsys.readouterr().out
+    assert "27 train, 12 test, 20 of 27 used for training" in capsys.readouterr().out
     folder = RunFolder(tmp_path / "run")
     assert (folder.config().train_on_val, folder.config().subset_images) == (True, 20)
     assert sum(folder.record()["trained_counts"].values()) == 20
@@ -106,3 +108,18 @@ def test_a_setting_without_effect_is_refused(
     with pytest.raises(SystemExit, match="2"):
         fit(write_photos(tmp_path / "photos", 6), *TINY, *words)
     assert message in capsys.readouterr().err
+
+
+def test_scores_on_images_of_train_and_val_say_that_they_were_trained_on(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    fit(photos, *TINY, "--out", tmp_path / "run", "--set", "train_on_val=true")
+    for split, warned in (("train", True), ("val", True), ("test", False)):
+        caplog.clear()
+        Run(tmp_path / "run", device="cpu").evaluate(photos, split=split, workers=0)
+        assert ("was trained on these images" in caplog.text) == warned
+
+
+def test_the_recipe_counts_the_images_of_val_that_are_trained_on(photos: Path):
+    _, _, reason = resolve({"data": str(photos), "weights": "none", "train_on_val": True})
+    assert "27 images" in reason

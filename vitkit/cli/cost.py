@@ -142,7 +142,7 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, several
         table.add_row(*(texts[name] for name in shown))
     print(title)
     Console(highlight=False, width=WIDEST).print(table)
-    print(f"GMACs: one image forward. activations: {memory}, no checkpointing.")
+    print(f"GMACs: one image forward, products with padding zeros included. activations: {memory}, no checkpointing.")
     notes = ["state: fp32 weights, gradients and Adam moments."]
     notes += ["batch: the largest training step that fits."] * ("largest_batch" in rows[0])
     notes += ["exaFLOPs: the training run."] * ("exaflops" in rows[0])

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +42,8 @@ class OutputStream(io.RawIOBase):
             try:
                 return os.write(self.descriptor, data)
             except BlockingIOError:  # a terminal or pipe that does not wait, and is full for now
-                raise
+                select.select([], [self.descriptor], [])
+                return self.write(data)
             except OSError as error:
                 self.error = error
                 if not self.lasting:

@@ -9,7 +9,23 @@ from vitkit.config.schema import SGD, Adam, Fit
 from vitkit.config.setting import About
 from vitkit.config.toml import OPTIMIZERS, optimizer_kind
 from vitkit.errors import ConfigError, did_you_mean
+from vitkit.model.config import ViTConfig
 
+ARCHITECTURE = {  # the options of a ViT that are not settings of their own
+    "positions": "position embeddings: learned 1-D, 2-D or relative, none (Table 8); sincos and sincos1d are fixed",
+    "inject": "where positions are added: at the stem, at every layer its own, or shared by all layers (Table 8)",
+    "pool": "what the head sees: the class token, or global average pooling (gap; gap-norm normalises after it)",
+    "class_token": "whether there is a class token",
+    "representation": "width of the tanh layer before the logits, the paper's head of pre-training; false: none",
+    "norm": "layer normalisation before each part of a block (pre, the paper's) or after it (post)",
+    "axial": "axial attention, along rows and then along columns (D.6)",
+    "gelu": "tanh approximation, as in Google's code, or exact, as in timm and Hugging Face",
+    "depth": "number of blocks",
+    "width": "width of the tokens",
+    "mlp": "width of the MLP",
+    "heads": "attention heads",
+    "patch": "side of a patch in pixels",
+}
 NOT_RECIPES = ("data", "out", "recipe")  # settings that no recipe decides
 
 
@@ -65,6 +81,20 @@ def _settings() -> Iterator[ListedSetting]:
                 yield _field(type(default), inner_field, table=item.name)
         else:
             yield _field(Fit, item)
+            if item.name == "options":
+                yield from _architecture_options()
+
+
+def _architecture_options() -> Iterator[ListedSetting]:
+    """Yield the options of a ViT, which stand in a table of their own: `--set options.positions=2d`."""
+    hints, items = get_type_hints(ViTConfig), {item.name: item for item in fields(ViTConfig)}
+    for name, meaning in ARCHITECTURE.items():
+        of_the_name = items[name].default is MISSING or name == "class_token"
+        default = {"class_token": "true with pool = token, else false"}.get(name, "that of the model's name")
+        words = default if of_the_name else as_text(items[name].default)
+        yield ListedSetting(
+            name=f"options.{name}", meaning=meaning, default=words, range=_choices(hints[name]), recipes={}
+        )
 
 
 def _field(kind: type, item: Field[Any], table: str = "") -> ListedSetting:

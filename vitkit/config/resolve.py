@@ -50,6 +50,11 @@ def resolve(
     if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
     data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"))
+    explicit = settings if explicit is None else explicit
+    if settings.get("train_on_val"):  # which no recipe sets; before all decisions by the number of images
+        if "train_on_val" in explicit and validation_split(data) is None:
+            raise _unused("train_on_val", "data with a val split")
+        data = join_validation(data)
     split = data.splits[training_split(data)]
     count = _training_images(settings, data)
 
@@ -77,11 +82,6 @@ def resolve(
     config = replace(toml.from_tables(toml.merge(tables, settings)), recipe=base.recipe)
     if pretraining:
         config = _with_pretraining_head(config)
-    explicit = settings if explicit is None else explicit
-    if config.train_on_val:
-        if "train_on_val" in explicit and validation_split(data) is None:
-            raise _unused("train_on_val", "data with a val split")
-        data = join_validation(data)
     # the config.toml of a run names every setting, `start` too; other files name what is asked for
     asked = explicit if "start" in settings else settings
     if config.start == "auto" and (config.choose_lr or asked.keys() - SETTINGS_OF_A_HEAD):

@@ -9,7 +9,7 @@ from vitkit.data.groups import restore
 from vitkit.data.partition import held_out_test, is_fingerprint, partition
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
-from vitkit.data.sources.splits import canonical_split, scoring_split
+from vitkit.data.sources.splits import canonical_split, scoring_split, training_split, validation_split
 from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.run_folder import CONFIG, RunFolder
@@ -118,7 +118,14 @@ def _warn_if_trained_on(run: str, data: Data, split: str | None) -> None:
     folder = RunFolder.from_weights(run)
     trained_on = folder.record().get("data", {}).get("fingerprint") if folder else None
     name = _split_name(data, split)
-    if trained_on and name in data.splits and is_fingerprint(trained_on, data, name):
+    if not folder or not trained_on or name not in data.splits:
+        return
+    joined = None
+    with contextlib.suppress(VitkitError):  # settings of another version, or data without a test split
+        if name in (training_split(data), validation_split(data)) and folder.config().train_on_val:
+            joined = join_validation(data)
+    trained_on_val = joined is not None and is_fingerprint(trained_on, joined, training_split(joined))
+    if trained_on_val or is_fingerprint(trained_on, data, name):
         log.warning("%s was trained on these images: the scores say nothing about new images", run)
 
 

@@ -97,7 +97,8 @@ def check_transfer(config: ViTConfig, target: Grid, positions: PositionTransfer)
     if config.positions not in LEARNED:
         actual = "has none" if config.positions == "none" else f"has {config.positions}, computed for any grid"
         raise ConfigError(
-            f"only learned positions can be {DONE[positions]}, and this model {actual}", try_="interpolate, the default"
+            f"only learned positions can be {DONE[positions]}, and this model {actual}",
+            try_="load_positions=interpolate, the default",
         )
     if positions == "keep" and config.grid != target:
         raise SizeError(

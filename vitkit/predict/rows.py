@@ -32,6 +32,8 @@ def check_output_path(path: Path) -> None:
         raise ConfigError(f"--out {path}: the name must end in {', '.join(WRITERS)}")
     if os.path.isdir(path):  # unlike pathlib's, not stopped by a name that is too long
         raise ConfigError(f"--out {path}: this is a folder")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError(f"--out {path}: this is a pipe or a device, not a regular file")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
     if path.suffix.lower() == ".parquet":

@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from vitkit.data.decode import decode, only_decode_errors
 from vitkit.errors import DecodeError
 
-FORMAT_NAMES = "JPEG, PNG, WebP, GIF, BMP, TIFF, HEIC, AVIF, PPM and .npy"
+FORMAT_NAMES = "JPEG, PNG, WebP, GIF, BMP, TIFF, HEIC, AVIF, binary PPM and .npy"
 _PNG, _JPEG, _WEBP = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", re.compile(rb"RIFF....WEBP", re.DOTALL)
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _FTYP = re.compile(rb"\0\0..ftyp(heic|heix|hevc|heim|heis|mif1|msf1|avif|avis)", re.DOTALL)
