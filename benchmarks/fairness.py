@@ -69,6 +69,16 @@ def run_length_bmp(megabytes: int = 31) -> bytes:
     return b"BM" + struct.pack("<IHHI", start + len(data), 0, 0, start) + header + palette + data
 
 
+def gap_pgm() -> bytes:
+    """Return a PGM of 43 bytes whose header is one long gap, for a pattern that tries every way to divide it."""
+    return b"P5" + b" " * 40 + b"x"
+
+
+def tagged_tiff(tags: int = 50_000) -> bytes:
+    """Return a TIFF that says its width so many times."""
+    return b"II*\0" + struct.pack("<IH", 8, tags) + struct.pack("<HHII", 256, 4, 1, 8) * tags
+
+
 def photo() -> bytes:
     """Return a JPEG of an ordinary size and detail: about 2 megapixels and 500 kB."""
     rng = np.random.default_rng(1)
@@ -80,7 +90,7 @@ def photo() -> bytes:
 
 
 def attacks() -> dict[str, bytes]:
-    """Return the five requests, complete with their heads."""
+    """Return the requests, complete with their heads."""
     webp = one_colour_webp()
     return {
         "64 WebP in a request": json_request([webp] * 64),
@@ -88,6 +98,8 @@ def attacks() -> dict[str, bytes]:
         "30-MB PPM": image_request(deep_ppm()),
         "31 MB of FF": image_request(fill_jpeg()),
         "run-length BMP": image_request(run_length_bmp()),
+        "43-byte PGM": image_request(gap_pgm()),
+        "38 TIFF of many tags": json_request([tagged_tiff()] * 38),
     }
 
 
@@ -290,7 +302,7 @@ def main() -> None:
     parser.add_argument("--model", default="Ti/16", help="name of the model with random weights")
     parser.add_argument("--seconds", type=float, default=6, help="for each row")
     parser.add_argument("--attackers", type=int, nargs="+", default=[1, 2, 8])
-    parser.add_argument("--attacks", nargs="+", help="the beginnings of their names; default: all five")
+    parser.add_argument("--attacks", nargs="+", help="the beginnings of their names; default: all")
     parser.add_argument("--against", type=Path, help="another checkout of vitkit, to compare with")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each row")
     options = parser.parse_args()

@@ -1,9 +1,11 @@
-"""Admission: one client can fill most of the server, but never so far that another's ordinary request is refused."""
+"""Admission: one client can fill most of the server, but never so far that another's small request is refused."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ from tests.serve.asgi_client import gated_pool, run_requests, send, wait_until
 from tests.serve.servers import PATIENT, image_form, make_image, make_pool
 from vitkit.errors import ConfigError
 from vitkit.serve.app import create_app
-from vitkit.serve.limits import Limits, Share
+from vitkit.serve.limits import AdmissionControl, Limits, Overloaded, Share
 
 CAPACITY = 1000
 
@@ -59,6 +61,25 @@ def test_bodies_that_grow_stop_before_a_small_one_of_the_same_client_is_refused(
 def test_a_server_that_holds_nothing_else_accepts_whatever_is_within_the_limits():
     assert Share(CAPACITY).fits("a", CAPACITY)
     assert not Share(CAPACITY).fits("a", CAPACITY + 1)
+
+
+def test_beside_a_client_that_takes_all_it_can_an_address_has_room_for_the_images_that_the_documents_name():
+    """SECURITY.md says what holds: another address has room for some images, and the same address for none."""
+    admission = AdmissionControl(Limits())
+    with ExitStack() as greedy:
+        with suppress(Overloaded):
+            while True:
+                greedy.enter_context(admission.admit(1, "proxy"))
+        with pytest.raises(Overloaded):
+            admission.check_capacity("proxy")
+        admission.check_capacity("other")
+        with admission.admit(1, "other"):
+            with pytest.raises(Overloaded):
+                admission.admit(43, "other", request=1)
+            with admission.admit(42, "other", request=1):
+                most = admission._images.held("other")
+    security = Path(__file__).parents[2].joinpath("SECURITY.md").read_text(encoding="utf-8")
+    assert f"beside one client that takes all it can, {most} images fit" in " ".join(security.split())
 
 
 def test_what_is_released_is_forgotten():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import io
+import logging
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +32,7 @@ from vitkit.serve.decode_pool import DecodePool
 from vitkit.serve.decode_process import DecodeProcess, TimeLimit
 from vitkit.serve.decode_task import DecodedImage, DecodeTask
 from vitkit.serve.limits import Limits
+from vitkit.serve.upload import Upload
 
 LIMITS = replace(PATIENT, decode_seconds=1)
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux counts and bounds memory in /proc")
@@ -62,6 +67,12 @@ class Stub(DecodeTask):
             case b"wait":
                 while not Path(content.split()[1].decode()).exists():
                     time.sleep(0.002)
+            case b"warn":
+                with contextlib.redirect_stderr(io.StringIO()) as written:
+                    warnings.warn("damaged Exif", stacklevel=1)
+                    logging.getLogger("tifffile").error("damaged TIFF")
+                if written.getvalue():
+                    raise DecodeError(f"written to stderr: {written.getvalue()}")
             case b"bad":
                 raise DecodeError("not an image")
             case b"large":
@@ -93,7 +104,7 @@ def run(pool: DecodePool, scenario: Callable[[Callable[..., Awaitable[Any]]], Aw
 
     async def decode(content: bytes, client: str = "a", request: object = 0) -> DecodedImage | str:
         try:
-            return await pool.decode(task, content, client=client, request=request)
+            return await pool.decode(task, Upload(content), client=client, request=request)
         except DecodeError as error:
             return str(error)
 
@@ -139,6 +150,25 @@ def test_a_decoder_that_waits_for_ever_is_stopped_and_its_process_replaced():
         process.close()
 
 
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, KeyboardInterrupt])
+def test_an_answer_that_could_not_be_read_is_not_taken_for_that_to_the_next_image(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise error
+
+    process, task, limit = DecodeProcess(10**6), stub(), TimeLimit(processor=TIMEOUT, elapsed=TIMEOUT)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(decode_process, "receive_answer", fail)
+            with pytest.raises(error):
+                process.decode(task, b"bad image of one client", limit)
+        decoded, _ = process.decode(task, b"good image of another", limit)
+        assert isinstance(decoded, DecodedImage)
+    finally:
+        process.close()
+
+
 @contextmanager
 def stopping(process: DecodeProcess) -> Iterator[None]:
     timer = threading.Timer(0.2, process.stop)
@@ -164,11 +194,11 @@ def test_a_job_that_proves_long_is_stopped_and_waits_again_as_a_long_one(monkeyp
 def test_a_short_job_never_waits_for_long_ones(tmp_path: Path):
     gate = tmp_path / "gate"
     long = b"P6 7000 7000 255\n"  # 49 megapixels
-    assert decode_pool.estimate_seconds(long) > decode_pool.SHORT_SECONDS
+    assert decode_pool.estimate_seconds(Upload(long)) > decode_pool.SHORT_SECONDS
 
     async def scenario(decode: Callable[..., Awaitable[Any]]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decode_pool, "estimate_seconds", lambda content: 9.0)
+            patch.setattr(decode_pool, "estimate_seconds", lambda upload: 9.0)
             waiting = [asyncio.create_task(decode(b"wait %s" % bytes(gate), client=str(number))) for number in range(4)]
             await asyncio.sleep(0)
         decoded = [await decode(b"good", client="new") for _ in range(3)]
@@ -212,6 +242,11 @@ def test_signals_to_the_group_do_not_end_a_decode_process():
         pids = [process.pid for process in pool.processes]
         assert all(isinstance(decoded, DecodedImage) for decoded in run(pool, scenario))
         assert [process.pid for process in pool.processes] == pids
+
+
+def test_an_image_cannot_make_a_decoder_write_to_the_stderr_of_the_server():
+    with pool_of(PATIENT) as pool:
+        assert isinstance(run(pool, lambda decode: decode(b"warn")), DecodedImage)
 
 
 @LINUX

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
+import threading
 
 import httpx
 import numpy as np
@@ -11,9 +14,17 @@ import pytest
 from PIL import Image
 
 from tests.serve.asgi_client import run_requests
-from tests.serve.servers import PATIENT, image_form, make_image, make_pool
+from tests.serve.servers import PATIENT, TIMEOUT, image_form, make_image, make_pool
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import MAX_JPEG_FILL, MAX_JPEG_SEGMENTS, MAX_SEGMENTS, check_format, decode_upload
+from vitkit.serve import body, decode_pool, pixel_count, upload
+from vitkit.serve.image_formats import (
+    MAX_JPEG_FILL,
+    MAX_JPEG_SEGMENTS,
+    MAX_SEGMENTS,
+    MAX_TIFF_TAGS,
+    check_format,
+    decode_upload,
+)
 
 GOOD = make_image(1)
 JPEG, GIF = make_image(1, kind="JPEG"), make_image(1, kind="GIF")
@@ -45,6 +56,7 @@ ATTACKS = {
     "RLE4": run_length_bmp(b"\0\2\0\0" * 100_000, compression=2),
     "PPM": b"P6 400 400 254\n" + bytes(480_000),
     "WebP": one_colour_webp(1000),
+    "gap": b"P5" + b" " * 40 + b"x",  # a pattern that can divide the gap in many ways would try all of them
 }
 
 
@@ -59,8 +71,9 @@ ATTACKS = {
         (GIF[:13] + GIF[13 : 13 + (3 << (GIF[10] & 7) + 1)] + b"!\xfe" + b"\1a" * (MAX_SEGMENTS + 1), "blocks"),
         (GIF[:13] + GIF[13 : 13 + (3 << (GIF[10] & 7) + 1)] + b"x" * (MAX_SEGMENTS + 1), "blocks"),
         (tiff_with_shared_bytes(50), "more bytes than the file"),
+        (tiff_with_shared_bytes(MAX_TIFF_TAGS), "1,000 tags"),
     ],
-    ids=["FF", "RLE8", "RLE4", "stuffing", "Exif", "comments", "junk", "tags"],
+    ids=["FF", "RLE8", "RLE4", "stuffing", "Exif", "comments", "junk", "tags", "many tags"],
 )
 def test_what_a_decoder_would_go_through_in_python_is_refused_before(content: bytes, reason: str):
     with pytest.raises(DecodeError, match=reason):
@@ -86,7 +99,33 @@ def test_each_attack_has_an_answer_or_an_error_of_its_own():
     response = run_requests(make_pool(), requests)
     errors = [row["error"] for row in response.json()["predictions"]]
     assert response.status_code == 200
-    assert [error is None for error in errors] == [False, False, False, True, True, True]
+    assert [error is None for error in errors] == [False, False, False, True, True, False, True]
+
+
+def test_the_size_of_a_ppm_is_read_without_trying_every_way_to_divide_its_gaps():
+    """In a process of its own: the pattern would keep the interpreter's lock, and the tests could not stop it."""
+    code = f"from vitkit.serve.pixel_count import stated_pixels; print(stated_pixels({ATTACKS['gap']!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True)
+    assert done.stdout == "0\n"
+
+
+def test_the_header_of_an_image_is_read_once_and_not_in_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+    threads: list[int] = []
+
+    def count(content: bytes) -> int:
+        threads.append(threading.get_ident())
+        return pixel_count.stated_pixels(content)
+
+    for module in (upload, body, decode_pool):  # wherever it may be called from
+        monkeypatch.setattr(module, "stated_pixels", count, raising=False)
+
+    async def requests(http: httpx.AsyncClient) -> tuple[int, int]:
+        response = await http.post("/v1/predict", files=image_form(GOOD, JPEG, GIF))
+        return response.status_code, threading.get_ident()
+
+    status, event_loop = run_requests(make_pool(), requests)
+    assert (status, len(threads)) == (200, 3)
+    assert event_loop not in threads
 
 
 def test_sixty_four_images_of_one_colour_are_refused_by_their_headers():

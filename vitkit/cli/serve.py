@@ -13,6 +13,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from vitkit import messages
+from vitkit.cli.key_file import read_key_file
 from vitkit.cli.options import Device, at_least, option, print_json
 from vitkit.errors import ConfigError
 from vitkit.messages import WARNING, say
@@ -166,11 +167,7 @@ def read_api_key(file: Path | None) -> str | None:
     if file is not None and content is not None:
         raise ConfigError(f"--key-file {file} and {KEY} both hold a key; use one of them")
     if file is not None:
-        try:
-            content = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--key-file {file} cannot be read: {reason}") from None
+        content = read_key_file(file)
     if content is None:
         return None
     key = content.strip()

@@ -26,13 +26,14 @@ from vitkit.errors import VitkitError
 from vitkit.predict.prediction import Prediction
 from vitkit.serve import schema
 from vitkit.serve.batching import EngineError
-from vitkit.serve.body import DEPRECATED_FIELD, FIELD, Upload, check_content_type, parse_images, read_body
+from vitkit.serve.body import DEPRECATED_FIELD, FIELD, check_content_type, parse_images, read_body
 from vitkit.serve.client import client_of
 from vitkit.serve.limits import RequestError
 from vitkit.serve.metrics import CLIENT_CLOSED_REQUEST, CONTENT_TYPE
 from vitkit.serve.middleware import AccessMiddleware, ResponseMiddleware, count_rejection, error_response
 from vitkit.serve.model_pool import ModelPool
 from vitkit.serve.model_worker import ModelWorker, prediction_response
+from vitkit.serve.upload import Upload
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -149,8 +150,7 @@ def _add_model_routes(api: FastAPI, pool: ModelPool, key: str | None) -> None:
 
 
 async def _predict(worker: ModelWorker, top: int, with_input: bool, uploads: list[Upload], client: str) -> Response:
-    contents = [upload.content for upload in uploads]
-    predictions = await worker.predict(contents, client=client, with_input=with_input)
+    predictions = await worker.predict(uploads, client=client, with_input=with_input)
 
     def serialise() -> Response:
         rows = [
@@ -165,7 +165,7 @@ async def _predict(worker: ModelWorker, top: int, with_input: bool, uploads: lis
 
 
 async def _embed(worker: ModelWorker, uploads: list[Upload], client: str) -> Response:
-    rows = await worker.embed([upload.content for upload in uploads], client=client)
+    rows = await worker.embed(uploads, client=client)
     for row, upload in zip(rows, uploads, strict=True):
         row.image = upload.name
     content = schema.EmbedResponse(model=worker.name, width=max(len(row.vector) for row in rows), embeddings=rows)
@@ -180,7 +180,7 @@ async def _attention(
         message = f"The request holds {len(uploads)} images; attention takes one at a time."
         raise RequestError(413, message, "Send a request for each image.")
     try:
-        content = await worker.attention(uploads[0].content, layer=layer, head=head, client=client)
+        content = await worker.attention(uploads[0], layer=layer, head=head, client=client)
     except VitkitError as error:  # a ResNet has no attention; no such layer or head
         first, *rest = str(error).splitlines()
         raise RequestError(422, first, "; ".join(" ".join(line.split()) for line in rest) or None) from None

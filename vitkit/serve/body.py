@@ -17,8 +17,8 @@ from starlette.requests import Request
 
 from vitkit.serve.client import client_of
 from vitkit.serve.limits import MIN_BYTES_PER_SECOND, AdmissionControl, Limits, RequestError
-from vitkit.serve.pixel_count import stated_pixels
 from vitkit.serve.schema import DeprecatedImagesRequest, ImagesRequest
+from vitkit.serve.upload import Upload
 
 FIELD = "images"
 DEPRECATED_FIELD = "pictures"  # accepted for one release
@@ -83,14 +83,6 @@ def _is_image(kind: bytes) -> bool:
 
 
 @dataclass(frozen=True)
-class Upload:
-    """One image of a request."""
-
-    content: bytes
-    name: str | None = None  # the client's name of the file: text to repeat, never a path to open
-
-
-@dataclass(frozen=True)
 class ParsedImages:
     uploads: list[Upload]
     deprecated: bool  # the request used the old field name
@@ -99,7 +91,7 @@ class ParsedImages:
 def parse_images(content_type: str, body: list[bytes], limits: Limits) -> ParsedImages:
     """Return the images of a body; this takes time, so call it in a thread and not in the event loop."""
     images = _parse(content_type, b"".join(body), limits)
-    pixels = sum(min(stated_pixels(upload.content), limits.pixels) for upload in images.uploads)
+    pixels = sum(min(upload.pixels, limits.pixels) for upload in images.uploads)
     if pixels > limits.request_pixels:
         raise RequestError(
             413,

@@ -13,7 +13,8 @@ def client_of(scope: Scope) -> str:
 
     Two requests with the same name share one allowance. That is the address for IPv4, also where a socket for both
     families reports it as ::ffff:192.0.2.1, and the /64 network for IPv6. Everyone behind one proxy has its address:
-    limits per client must therefore leave such a client usable, with turns among its requests as well.
+    their requests take turns at the decoders and at the model, but share one allowance of the queue and of memory. One
+    of them who uses it up has the others refused with 503 as well; only the proxy can tell them apart.
     """
     host = (scope.get("client") or ("",))[0]
     try:

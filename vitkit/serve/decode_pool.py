@@ -20,7 +20,7 @@ from vitkit.serve.decode_process import NICENESS, DecodeProcess, DecodeStopped, 
 from vitkit.serve.decode_task import DecodedImage, DecodeTask
 from vitkit.serve.fair_queue import FairQueue, Ticket
 from vitkit.serve.limits import Limits
-from vitkit.serve.pixel_count import stated_pixels
+from vitkit.serve.upload import Upload
 
 # measured: 49 megapixels take 1.5 s to decode and resize as WebP and 1.2 s as JPEG; the bytes matter to PNG
 SECONDS_PER_JOB, SECONDS_PER_PIXEL, SECONDS_PER_BYTE = 1e-3, 30e-9, 20e-9
@@ -45,9 +45,9 @@ class _Job:
         return self.ticket.cost > SHORT_SECONDS
 
 
-def estimate_seconds(content: bytes) -> float:
+def estimate_seconds(upload: Upload) -> float:
     """Estimate the processor time to decode and resize an image, from its header and its length."""
-    return SECONDS_PER_JOB + SECONDS_PER_PIXEL * stated_pixels(content) + SECONDS_PER_BYTE * len(content)
+    return SECONDS_PER_JOB + SECONDS_PER_PIXEL * upload.pixels + SECONDS_PER_BYTE * len(upload.content)
 
 
 class DecodePool:
@@ -77,10 +77,10 @@ class DecodePool:
         for process in self.processes:
             process.close()
 
-    async def decode(self, task: DecodeTask, content: bytes, *, client: Hashable, request: Hashable) -> DecodedImage:
+    async def decode(self, task: DecodeTask, upload: Upload, *, client: Hashable, request: Hashable) -> DecodedImage:
         """Return the decoded image in its turn; DecodeError if it cannot be decoded within the limits."""
-        job = _Job(task, content, asyncio.get_running_loop().create_future())
-        self._push(job, client, request, estimate_seconds(content))
+        job = _Job(task, upload.content, asyncio.get_running_loop().create_future())
+        self._push(job, client, request, estimate_seconds(upload))
         try:
             return await job.result
         finally:

@@ -8,10 +8,12 @@ that passes meanwhile. A decoder that crashes or hangs costs its own image an er
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -90,7 +92,7 @@ class DecodeProcess:
     def decode(self, task: DecodeTask, content: bytes, limit: TimeLimit) -> tuple[DecodedImage | DecodeError, float]:
         """Return what the task makes of the content, and the processor time that it took; DecodeStopped at the limit.
 
-        A process that has crashed, been stopped or answered nonsense is replaced for the next image.
+        A process that crashed, was stopped, or whose answer was nonsense or not read, is replaced for the next image.
         """
         self.start()
         assert self._connection is not None
@@ -102,6 +104,9 @@ class DecodeProcess:
             if self.close() in _TIMERS or self.stopped:
                 raise DecodeStopped from None
             return DecodeError("the decoder crashed on this image, or needed too much memory"), limit.processor
+        except BaseException:  # its answer may be unread, and would be taken for that to the next image
+            self.close()
+            raise
 
     def stop(self) -> None:
         """Kill the process; whoever waits for its answer gets DecodeStopped."""
@@ -131,6 +136,8 @@ def _serve(connection: Connection, memory: int, niceness: int) -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    warnings.simplefilter("ignore")  # strangers would write to the server's stderr, as much as they like
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     _limit_memory(memory)
     if hasattr(os, "nice"):

@@ -103,8 +103,7 @@ def make_server(app: ASGIApp, pool: ModelPool, on_ready: Callable[[], None]) -> 
         connection_limiter=ConnectionLimiter(total=limits.connections, per_client=limits.client_connections),
     )
     # malformed input is not worth a log line; ResponseMiddleware logs what goes wrong in a request
-    for name in ("uvicorn.error", "tifffile"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return GracefulServer(
         uvicorn.Config(
             app,

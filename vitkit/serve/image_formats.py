@@ -33,11 +33,12 @@ _FORMATS: dict[bytes | tuple[bytes, ...] | re.Pattern[bytes], tuple[str, ...]] =
     b"\x93NUMPY": (),
 }
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # of a JPEG segment; not stuffing, restart markers or fill bytes
-_SCAN, _END = 0xDA, 0xD9
+JPEG_SCAN, _END = 0xDA, 0xD9
 _BMP_RLE = (1, 2)
 MAX_JPEG_SCANS = 30  # 10 are usual; each takes only 100 bytes, and decoding it 0.14 s for 50 megapixels
 MAX_JPEG_SEGMENTS = 1_000  # a colour profile has up to 255; Pillow's time for those of Exif grows with their square
 MAX_JPEG_FILL = 1_024  # bytes between two segments; one or two are usual, and Pillow takes half a second for a million
+MAX_TIFF_TAGS = 1_000  # of a page; 15 are usual, some microscopes and cameras write a hundred or two
 MAX_SEGMENTS = 50_000  # or chunks or strips: 30 MB of empty ones keep a decode thread busy for half a minute
 _COMPRESSION, _STRIPS, _TILE_WIDTH, _TILE_LENGTH, _TILES = 259, 273, 322, 323, 324
 
@@ -74,7 +75,7 @@ def _starts_with(content: bytes, signature: bytes | tuple[bytes, ...] | re.Patte
 def _check_jpeg(content: bytes) -> None:
     scans = 0
     for segments, (marker, _) in enumerate(jpeg_segments(content), 1):
-        scans += marker == _SCAN
+        scans += marker == JPEG_SCAN
         if scans > MAX_JPEG_SCANS or segments > MAX_JPEG_SEGMENTS:
             raise DecodeError(f"a JPEG with more than {MAX_JPEG_SCANS} scans or {MAX_JPEG_SEGMENTS:,} segments")
 
@@ -92,7 +93,7 @@ def jpeg_segments(content: bytes) -> Iterator[tuple[int, int]]:
         if marker is None or content[marker.start() + 1] == _END:
             return
         yield content[marker.start() + 1], marker.end()
-        scanned |= content[marker.start() + 1] == _SCAN
+        scanned |= content[marker.start() + 1] == JPEG_SCAN
         offset = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
 
 
@@ -158,8 +159,8 @@ def tiff_tags(content: bytes) -> dict[int, list[tuple[int, int]]]:
     (start,) = struct.unpack_from(f"{order}{'Q' if big else 'I'}", content, 8 if big else 4)
     (number,) = struct.unpack_from(f"{order}{'Q' if big else 'H'}", content, start)
     entry = struct.Struct(f"{order}HH{'Q8s' if big else 'I4s'}")
-    if number > MAX_SEGMENTS:
-        raise DecodeError(f"a TIFF with more than {MAX_SEGMENTS:,} tags")
+    if number > MAX_TIFF_TAGS:
+        raise DecodeError(f"a TIFF with more than {MAX_TIFF_TAGS:,} tags")
     tags: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index in range(number):
         tag, kind, count, value = entry.unpack_from(content, start + (8 if big else 2) + index * entry.size)

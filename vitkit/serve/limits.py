@@ -114,7 +114,8 @@ class AdmissionControl:
     """Counts the images and bytes of accepted requests; only the event loop's thread uses it, so it has no lock.
 
     What one client may hold depends on what is still free (dynamic thresholds, Choudhury & Hahne 1998): a single client
-    can fill most of the server, but none can fill it so far that another's ordinary request is refused.
+    can fill most of the server, but none can fill it so far that a request of a few images from another address is
+    refused. Beside a client that takes all it can get, a request of 43 images is accepted and one of 64 is not.
     """
 
     def __init__(self, limits: Limits):
@@ -178,7 +179,7 @@ class Share:
 
     With one client, that is two thirds of everything; with eight that take all they can get, each has 2/17, and 1/17
     stays free for the next. A request may hold what its client does not: so one that grows large stops, and leaves room
-    for the small ones of others with the same address.
+    for the small ones of others with the same address. Many small ones can still use up what an address may hold.
     """
 
     SHARE = 2

@@ -30,6 +30,7 @@ from vitkit.serve.decode_pool import DecodePool
 from vitkit.serve.decode_task import DecodedImage, DecodeTask
 from vitkit.serve.limits import Limits
 from vitkit.serve.metrics import Metrics
+from vitkit.serve.upload import Upload
 
 T = TypeVar("T")
 Floats = NDArray[np.float32]
@@ -95,16 +96,16 @@ class ModelWorker:
         return MicroBatcher(compute, batch=batch, executor=compute_executor, on_batch=sizes.observe)
 
     async def predict(
-        self, images: list[bytes], *, client: str = "", with_input: bool = False
+        self, images: list[Upload], *, client: str = "", with_input: bool = False
     ) -> list[WorkerPrediction]:
         """Classify images; with_input adds each preprocessed image as the model sees it."""
         return await self._each(partial(self._predict, with_input=with_input), images, client)
 
-    async def embed(self, images: list[bytes], *, client: str = "") -> list[schema.ImageEmbedding]:
+    async def embed(self, images: list[Upload], *, client: str = "") -> list[schema.ImageEmbedding]:
         return await self._each(self._embed, images, client)
 
     async def _each(
-        self, compute: Callable[[bytes, Turn], Coroutine[Any, Any, T]], images: list[bytes], client: str
+        self, compute: Callable[[Upload, Turn], Coroutine[Any, Any, T]], images: list[Upload], client: str
     ) -> list[T]:
         """Compute the images of one request, at most a batch at a time, so that a request of 64 leaves room for others.
 
@@ -112,14 +113,14 @@ class ModelWorker:
         """
         request = asyncio.Semaphore(self.batch)
 
-        async def compute_one(image: bytes) -> T:
+        async def compute_one(image: Upload) -> T:
             async with request:
                 return await compute(image, Turn(client, request))
 
         return await _gather([compute_one(image) for image in images])
 
-    async def _predict(self, content: bytes, turn: Turn, with_input: bool) -> WorkerPrediction:
-        decoded = await self._decode(content, turn, with_png=with_input)
+    async def _predict(self, upload: Upload, turn: Turn, with_input: bool) -> WorkerPrediction:
+        decoded = await self._decode(upload, turn, with_png=with_input)
         if isinstance(decoded, str):
             return WorkerPrediction(self.classifier.prediction(error=decoded))
         probabilities = await self.predict_batcher.submit(decoded.image, turn.request, turn.client)
@@ -132,8 +133,8 @@ class ModelWorker:
             return self.classifier.prediction(error=NOT_FINITE)
         return self.classifier.prediction(probabilities)
 
-    async def _embed(self, content: bytes, turn: Turn) -> schema.ImageEmbedding:
-        decoded = await self._decode(content, turn)
+    async def _embed(self, upload: Upload, turn: Turn) -> schema.ImageEmbedding:
+        decoded = await self._decode(upload, turn)
         if isinstance(decoded, str):
             return schema.ImageEmbedding(image=None, error=decoded, vector=[])
         vector: Floats = await self.embed_batcher.submit(decoded.image, turn.request, turn.client)
@@ -142,14 +143,14 @@ class ModelWorker:
         return schema.ImageEmbedding(image=None, error=None, vector=vector.tolist())
 
     async def attention(
-        self, content: bytes, *, layer: int | None, head: int | None, client: str = ""
+        self, upload: Upload, *, layer: int | None, head: int | None, client: str = ""
     ) -> schema.AttentionResponse | Prediction:
         """Return attention maps and rollout of an image, or a Prediction with an error if it cannot be decoded."""
         vit = require_vit(self.classifier.model, "attention")
         layers, heads = None if layer is None else [layer], select_heads(vit, None if head is None else [head])
         views = [layer_view.label for layer_view in attention_layers(vit, layers)]
         turn = Turn(client, object())
-        decoded = await self._decode(content, turn, with_png=True)
+        decoded = await self._decode(upload, turn, with_png=True)
         if isinstance(decoded, str):
             return self.classifier.prediction(error=decoded)
         png = decoded.png or b""
@@ -184,11 +185,11 @@ class ModelWorker:
             for query in queries
         ]
 
-    async def _decode(self, content: bytes, turn: Turn, *, with_png: bool = False) -> DecodedImage | str:
+    async def _decode(self, upload: Upload, turn: Turn, *, with_png: bool = False) -> DecodedImage | str:
         """Return the decoded image, or the reason why it cannot be decoded."""
         task = replace(self.decode_task, with_png=with_png)
         try:
-            decoded = await self.decode_pool.decode(task, content, client=turn.client, request=turn.request)
+            decoded = await self.decode_pool.decode(task, upload, client=turn.client, request=turn.request)
         except DecodeError as error:
             self.metrics.images.labels(self.name, "unreadable").inc()
             return str(error)

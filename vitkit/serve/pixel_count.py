@@ -8,11 +8,11 @@ import re
 import struct
 from itertools import islice
 
+from vitkit.data.pnm import BINARY_PNM, read_pnm_header
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import MAX_JPEG_SEGMENTS, jpeg_segments, tiff_tags
+from vitkit.serve.image_formats import JPEG_SCAN, MAX_JPEG_SEGMENTS, jpeg_segments, tiff_tags
 
 _SIZE_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # SOF0 to SOF15 of a JPEG
-_PNM = re.compile(rb"P[56](?:\s+|#[^\r\n]{0,1024}[\r\n])+(\d{1,9})(?:\s+|#[^\r\n]{0,1024}[\r\n])+(\d{1,9})\s")
 _NPY_SHAPE = re.compile(rb"'shape': \((\d{1,9}), (\d{1,9})")
 _ISPE = re.compile(rb"\0\0\0\x14ispe....(........)", re.DOTALL)  # the size of an image in AVIF and HEIC
 _HEAD = 65536  # bytes in which the boxes of AVIF and HEIC state sizes
@@ -45,7 +45,10 @@ def _size(content: bytes) -> tuple[int, int]:
     if start[4:8] == b"ftyp":
         sizes = [struct.unpack(">II", match[1]) for match in _ISPE.finditer(content, 0, _HEAD)]
         return max(sizes, key=lambda size: size[0] * size[1], default=(0, 0))
-    match = _NPY_SHAPE.search(content, 0, 1024) if start.startswith(b"\x93NUMPY") else _PNM.match(content)
+    if start.startswith(BINARY_PNM):
+        height, width, *_ = read_pnm_header(content)
+        return width, height
+    match = _NPY_SHAPE.search(content, 0, 1024) if start.startswith(b"\x93NUMPY") else None
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
@@ -54,6 +57,8 @@ def _jpeg_size(content: bytes) -> tuple[int, int]:
         if marker in _SIZE_MARKERS:
             height, width = struct.unpack_from(">HH", content, offset + 3)
             return width, height
+        if marker == JPEG_SCAN:  # the size comes before it; the search for what follows would go through all its bytes
+            break
     return 0, 0
 
 
