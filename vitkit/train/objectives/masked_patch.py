@@ -90,7 +90,7 @@ class MaskedPatch(Objective):
         return torch.special.entr(frequencies / frequencies.sum()).sum().item()
 
     def describe(self, pixels: Tensor) -> str:
-        """Describe what is predicted, and the loss on images (n, C, h·P, w·P) that shows that nothing is learned yet."""
+        """Describe what is predicted, and which loss on images (n, C, h·P, w·P) shows that nothing is learned yet."""
         colours = f"{LEVELS**self.model.config.channels:,} colours"
         predicted = f"{counted(self.predictions, 'prediction')} of {colours}" if self.predictions else "all pixels"
         text = f"{self.settings.rate:.0%} of the patches are corrupted; {self.settings.target}: {predicted} for each"
