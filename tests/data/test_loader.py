@@ -156,6 +156,16 @@ def test_a_broken_image_is_named_and_replaced(photos: Data, workers: int):
     assert "truncated" in batches.failures[4] or "damaged" in batches.failures[4]
 
 
+def test_a_sample_is_the_first_images_of_training_without_broken_ones(photos: Data):
+    order = [index for _, index in EpochSampler(30, seed=7).batch_indices(0, 30)]
+    first = torch.cat([batch.images for batch in take(loader(photos, batch_size=10), 3)])
+    broken = order.index(4)
+    break_image(photos, 4)
+    dataset = loader(photos).dataset
+    assert torch.equal(dataset.sample(100), torch.cat([first[:broken], first[broken + 1 :]]))
+    assert torch.equal(dataset.sample(broken), first[:broken])
+
+
 def test_too_many_broken_images_are_an_error(photos: Data):
     names = [break_image(photos, index) for index in (1, 5, 9, 20)]
     with pytest.raises(DataError, match=r"of 30 images could not be decoded so far, more than 10\.0%") as error:

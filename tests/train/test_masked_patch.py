@@ -18,6 +18,7 @@ from torch import Tensor
 
 import vitkit
 from tests.model.kinds import KINDS, make
+from vitkit.cli.main import main
 from vitkit.config.schema import Adam, AdamW, Fit, Masked
 from vitkit.data.decode import decode
 from vitkit.data.resize import resize
@@ -237,6 +238,21 @@ def test_before_training_every_colour_is_equally_likely(target: Any):
     assert loss.item() == pytest.approx(math.log(512), rel=1e-5)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_loss_of_a_head_that_ignores_the_image_is_the_entropy_of_colours_or_the_variance_of_pixels(target: Any):
+    objective, pixels = MaskedPatch(make("token"), Masked(target=target)), torch.rand(5, 3, 32, 32) ** 2
+    side = 32 // objective.model.config.grid[0]
+    if target == "pixels":
+        expected = pixels.double().numpy().transpose(1, 0, 2, 3).reshape(3, -1).var(axis=1).mean()
+    else:
+        cells = 4 if target == "4x4" else 1
+        colours = [colours_of_b_1_2(image.permute(1, 2, 0).numpy(), side, cells) for image in pixels]
+        expected = stats.entropy(np.bincount(np.concatenate(colours).ravel()))
+    assert objective.uninformed_loss(pixels) == pytest.approx(expected, rel=1e-5)
+    assert f"a loss of {expected:.3g}, " in objective.describe(pixels)
+    assert "a loss of" not in objective.describe(pixels[:0])
+
+
 @pytest.mark.parametrize("kind", PATCHED)
 def test_every_trainable_parameter_gets_a_gradient(kind: str):
     model = make(kind)
@@ -277,6 +293,21 @@ def test_a_few_steps_lower_the_loss(name: str, options: dict, target: str):
         optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) / 5 < 0.5 * losses[0]
+
+
+def test_a_run_prints_the_entropy_that_its_loss_has_to_fall_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    draws = np.random.default_rng(0)
+    # each value is far from the bounds of colours, which a mean in another order of sums could cross
+    images = draws.integers(0, 8, (6, 2, 2, 3)).repeat(8, axis=1).repeat(8, axis=2) * 32 + 16
+    np.savez(tmp_path / "images.npz", images=images.astype(np.uint8))
+    options = "--model mu/8 --image 16 --steps 1 --batch 2 --workers 0 --device cpu"
+    settings = "--set masked.target=4x4 masked.rate=0.25 augment.crop=false augment.flip=false"
+    main(["pretrain", str(tmp_path / "images.npz"), *f"{options} {settings}".split(), "--out", str(tmp_path / "run")])
+    colours = [colours_of_b_1_2(image / np.float32(255), 8, 4) for image in images]
+    expected = stats.entropy(np.bincount(np.concatenate(colours).ravel()))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("target")]
+    assert "25% of the patches are corrupted; 4x4: 16 predictions of 512 colours for each" in line
+    assert line.endswith(f"a loss of {expected:.3g}, their entropy in 6 images")
 
 
 @pytest.mark.slow  # a minute or two

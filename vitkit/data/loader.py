@@ -89,6 +89,14 @@ class SplitDataset:
         dtype = torch.uint8 if isinstance(self.transform, TrainTransform) else torch.float32
         return torch.empty(count, self.channels, *self.transform.image, dtype=dtype)
 
+    def sample(self, count: int) -> Tensor:
+        """Return up to `count` images of the first epoch, without those that cannot be decoded."""
+        count = min(count, len(self.split))
+        builder = _BatchBuilder(self, self.empty_batch(count))
+        for epoch, index in EpochSampler(len(self.split), self.seed).batch_indices(0, count):
+            builder.add(epoch, index)
+        return builder.images[: len(builder.samples)]
+
 
 @dataclass
 class EpochSampler:

@@ -43,6 +43,7 @@ from vitkit.weights.save import save
 CHANGEABLE_ON_RESUME = (
     "data out device workers track save_every max_failed parallel compile recompute cuda_graph".split()
 )
+TARGET_IMAGES = 128  # that show how frequent colours are; a second or two of decoding
 EARLIER_EMA = (
     "an earlier version averaged the weights of steps 1 to {step:,} with a decay that only approached {decay}; from "
     "here on it is {decay}, as set"
@@ -250,6 +251,8 @@ def _build_loop(
     print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
     evaluation = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     print_line("input", f"{evaluation.description} (when it is scored and used)")
+    if isinstance(objective, MaskedPatch) and processes.is_rank_zero:
+        print_line("target", objective.describe(loader.dataset.sample(TARGET_IMAGES) / 255))
     computing = precision + " (fp32 master weights)" * (precision == "bf16") + ", fp8 forward products" * config.fp8
     computing += f", {parallelism.upper()}" * (parallelism != "none") + ", CUDA graph" * captured
     not_fused = objective.reason_not_fused if device.type == "cuda" else None

@@ -23,6 +23,7 @@ from vitkit.model.build import Model
 from vitkit.model.heads import zero_linear
 from vitkit.model.patches import cut
 from vitkit.model.vit import VisionTransformer
+from vitkit.text import counted
 from vitkit.train.objectives.base import LossAndMetrics, Objective
 
 LEVELS = 8  # 3 bits of each channel
@@ -69,11 +70,37 @@ class MaskedPatch(Objective):
         guesses = self.guess(pick(tokens, chosen)).float()  # (B, M, S·K), or (B, M, C·P·P)
         if not self.predictions:
             return F.mse_loss(guesses, pick(cut(pixels, config.stride), chosen)), {}
-        colours = colour_classes(mean_colours(pixels, config.grid, isqrt(self.predictions)))  # (B, N, S)
-        colours = pick(colours, chosen).flatten()  # (B·M·S,)
+        colours = pick(self.colours(pixels), chosen).flatten()  # (B·M·S,)
         guesses = guesses.view(len(colours), -1)  # (B·M·S, K)
         right = (guesses.detach().argmax(dim=-1) == colours).float().mean()
         return F.cross_entropy(guesses, colours), {"accuracy": right}
+
+    def colours(self, pixels: Tensor) -> Tensor:
+        """Return the colours (B, N, S) of all patches of pixels (B, C, h·P, w·P)."""
+        return colour_classes(mean_colours(pixels, self.model.config.grid, isqrt(self.predictions)))
+
+    def uninformed_loss(self, pixels: Tensor) -> float:
+        """Return the loss of a head that knows how frequent colours are, and nothing about the image.
+
+        It is the entropy of the colours; of pixels, their variance.
+        """
+        if not self.predictions:
+            return pixels.var(dim=(0, 2, 3), correction=0).mean().item()
+        frequencies = self.colours(pixels).flatten().bincount().double()
+        return torch.special.entr(frequencies / frequencies.sum()).sum().item()
+
+    def describe(self, pixels: Tensor) -> str:
+        """Describe what is predicted, and which loss on images (n, C, h·P, w·P) shows that nothing is learned yet."""
+        colours = f"{LEVELS**self.model.config.channels:,} colours"
+        predicted = f"{counted(self.predictions, 'prediction')} of {colours}" if self.predictions else "all pixels"
+        text = f"{self.settings.rate:.0%} of the patches are corrupted; {self.settings.target}: {predicted} for each"
+        if not len(pixels):  # none could be decoded, which the data loader reports
+            return text
+        known = "entropy" if self.predictions else "variance"
+        return (
+            f"{text}; a head that knew only how frequent colours are would have a loss of "
+            f"{self.uninformed_loss(pixels):.3g}, their {known} in {counted(len(pixels), 'image')}"
+        )
 
 
 def corrupt(patches: Tensor, mask_token: Tensor, rate: float) -> tuple[Tensor, Tensor]:
