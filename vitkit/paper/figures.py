@@ -1,4 +1,4 @@
-"""Figures of several claims: scores by arm, and curves over a variable, with the paper's numbers beside ours."""
+"""Figures of several claims: scores by arm, curves over a variable and frontiers over compute, beside the paper's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from vitkit.grid.statistics import mean_interval
+from vitkit.grid.statistics import Interval, mean_interval
 from vitkit.pages.svg import ACCENT, MUTED, SECOND, canvas, plot_text
 from vitkit.paper.evidence import Evidence
 
@@ -65,12 +65,7 @@ def draw_curves(
         intervals = [mean_interval(points[position]) for position in positions]
         kept = [(position, interval) for position, interval in zip(positions, intervals, strict=True) if interval.count]
         means = [interval.mean for _, interval in kept]
-        errors = [
-            interval.high - interval.mean
-            if math.isfinite(interval.high) and interval.high - interval.low < 100
-            else 0.0
-            for _, interval in kept
-        ]
+        errors = [_half_width(interval) for _, interval in kept]
         colour = colours[number % len(colours)]
         line = "-" if number < len(colours) else "--"
         axes.errorbar(
@@ -92,3 +87,78 @@ def draw_curves(
         axes.legend()
     figure.subplots_adjust(left=0.1, right=0.97, top=0.95, bottom=0.17)
     return figure
+
+
+def draw_bars(
+    evidence: Evidence, measure: str, *, arms: Sequence[str], paper: Mapping[str, float] | None = None
+) -> Figure:
+    """Draw a bar for each arm, up to the mean over seeds, with a dot for each seed; the paper's numbers above them."""
+    figure = canvas(WIDTH, 320)
+    axes = figure.subplots()
+    for position, name in enumerate(arms):
+        scores = [*evidence.scores(name).values()]
+        interval = mean_interval(scores)
+        if not interval.count:
+            axes.text(position, 0, "no score", color=MUTED, ha="center", va="bottom")
+            continue
+        axes.bar([position], [interval.mean], 0.6, color=ACCENT, alpha=0.35)
+        axes.errorbar([position], [interval.mean], [_half_width(interval)], color=ACCENT, capsize=3)
+        axes.plot([position] * len(scores), scores, "o", color=MUTED, markersize=4, alpha=0.7)
+    for name, number in (paper or {}).items():
+        axes.text(
+            arms.index(name),
+            1.02,
+            f"paper {number:.1f}",
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            color=SECOND,
+        )
+    labels = [plot_text(name).replace(": ", ":\n").replace(", ", ",\n") for name in arms]
+    axes.set_xticks(range(len(arms)), labels)
+    axes.set_xlim(-0.6, len(arms) - 0.4)
+    axes.set_ylabel(measure)
+    figure.subplots_adjust(left=0.1, right=0.97, top=0.9, bottom=0.2)
+    return figure
+
+
+def draw_frontiers(
+    points: Mapping[str, Mapping[float, Sequence[float]]],
+    frontiers: Mapping[str, Sequence[float]],
+    *,
+    across: str,
+    up: str,
+) -> Figure:
+    """Draw points of several families over a logarithmic axis, a marker for each family, a line along its frontier.
+
+    points      family → position → scores over seeds
+    frontiers   family → positions that the line goes through
+    """
+    figure = canvas(WIDTH, 340)
+    axes = figure.subplots()
+    for (family, scores), colour, marker in zip(points.items(), (ACCENT, SECOND, MUTED), "os^", strict=True):
+        intervals = {position: mean_interval(values) for position, values in sorted(scores.items())}
+        axes.errorbar(
+            [*intervals],
+            [interval.mean for interval in intervals.values()],
+            [_half_width(interval) for interval in intervals.values()],
+            color=colour,
+            marker=marker,
+            markersize=7,
+            capsize=3,
+            linestyle="none",
+            label=plot_text(family),
+        )
+        line = [*frontiers[family]]
+        axes.plot(line, [intervals[position].mean for position in line], color=colour, linewidth=1)
+    axes.set_xscale("log")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.legend()
+    figure.subplots_adjust(left=0.1, right=0.97, top=0.95, bottom=0.17)
+    return figure
+
+
+def _half_width(interval: Interval) -> float:
+    """Return half of an interval to draw; 0 for one that says nothing: of two seeds, it can be hundreds of points."""
+    known = math.isfinite(interval.high) and interval.high - interval.low < 100
+    return interval.high - interval.mean if known else 0.0
