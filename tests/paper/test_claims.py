@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from vitkit.cli.main import main
 from vitkit.config import toml
 from vitkit.config.recipes import RECIPES
+from vitkit.config.resolve import resolve
 from vitkit.cost import cost
+from vitkit.data.sources.fashion import open_fashion
 from vitkit.grid.arm import trials_of
 from vitkit.grid.verdict import Verdict
 from vitkit.model.variants import configure
@@ -23,6 +26,7 @@ from vitkit.paper.datasets import KNOWN, Datasets
 from vitkit.paper.evidence import ClaimLog
 from vitkit.paper.markdown import paper_markdown
 from vitkit.paper.page import judged, write_page
+from vitkit.paper.run_claim import run_claim
 from vitkit.paper.study import SCALES, latest_logs
 
 CLAIMS = [pytest.param(claim, id=claim.name) for claim in all_claims()]
@@ -51,6 +55,19 @@ def test_the_settings_of_every_arm_are_those_of_a_run(claim: Claim, scale: Any, 
         if "image" in arm.settings and arm.weights_from is None:
             options = {**arm.settings.get("options", {}), "image": tuple(arm.settings["image"])}
             configure(arm.settings["model"], **options)
+
+
+@pytest.mark.parametrize("claim", TRAINED)
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_setting_of_an_arm_is_unused(claim: Claim, scale: Any, datasets: Datasets):
+    """`resolve` refuses what would change nothing; here with other data than those of the claim."""
+    setup = claim.setup(scale, datasets)
+    fashion = open_fashion()
+    for trial in trials_of(setup.arms, [0]):
+        weights = {} if trial.needs is None else {"weights": str(datasets.folder / "run")}
+        config, _, _ = resolve({**trial.settings(), **weights}, open_data=lambda *_, **__: fashion)
+        assert config.start == "full"
+        assert config.steps or config.epochs
 
 
 def test_numbers_and_names_are_unique():
@@ -303,6 +320,43 @@ def test_a_claim_runs_end_to_end_and_its_runs_are_there_the_next_time(
     assert {arm["name"] for arm in log["arms"]} == {"plain", "axial", "plain, twice as deep"}
     main(["paper", "--out", str(tmp_path)])
     assert f"{first['claims']['axial']['verdict']} at smoke scale" in capsys.readouterr().out
+
+
+def test_a_claim_that_starts_from_its_own_pretraining_runs_end_to_end(tmp_path: Path):
+    """One seed of masked patches: pre-training without labels or scores, then fine-tuning, log, verdict and page."""
+    (claim,) = find_claims("masked_patch")
+    one_seed = replace(claim, setup=lambda *scale: replace(claim.setup(*scale), seeds=(0,)))
+    ran: list[bool] = []
+
+    def run() -> ClaimLog:
+        ran.clear()
+        return run_claim(
+            one_seed,
+            "smoke",
+            tmp_path,
+            Datasets(tmp_path),
+            devices=["cpu"],
+            command="vitkit paper masked_patch",
+            versions={},
+            report=lambda trial, outcome, now: ran.append(now),
+        )
+
+    log = run()
+    assert ran == [True] * 11  # scratch, and five times pre-training and fine-tuning
+    arms = {arm["name"]: arm for arm in log["arms"]}
+    for name, arm in arms.items():
+        without_labels = name.startswith("masked") and name.endswith("pre-training")
+        assert (arm["scores"] == {}) == without_labels
+        assert arm["diverged"] == []
+        assert arm["images"] > 0
+        assert arm["macs"] > 0
+    assert arms["masked: L2"]["settings"]["weights"] == "those of masked: L2: pre-training"
+    assert judged(claim, log)[1] is Verdict.UNDECIDED  # one seed decides nothing
+    page = write_page(tmp_path, [log]).read_text()
+    assert "ablation: colour over L2" in page
+    again = run()
+    assert ran == [False] * 11
+    assert again["arms"] == log["arms"]
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ class Frontier:
 
 def all_points(evidence: Evidence, family: str) -> dict[float, Mapping[int, float]]:
     """Return the scores of a family's models by the FLOPs of their training, without what has none."""
-    points = {}
+    points: dict[float, Mapping[int, float]] = {}
     for name in evidence.arms:
         arm = evidence.arm(name)
         scored = name + FINE_TUNED if name + FINE_TUNED in evidence.arms else name

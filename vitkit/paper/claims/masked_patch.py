@@ -26,7 +26,7 @@ MASKED: dict[str, dict[str, Any]] = {  # of half of the patches, unless said
 ARMS = (SCRATCH, *MASKED, SUPERVISED)
 PAPER = {SCRATCH: 77.9, COLOUR: 79.9, SUPERVISED: 83.9}  # on ImageNet: "2 points over scratch, 4 under supervised"
 # labelled images of each class, steps, images per step
-FINE_TUNING: dict[str, dict[str, int]] = {
+FINE_TUNING: dict[str, dict[str, Any]] = {
     "smoke": {"subset_per_class": 20, "steps": 8, "batch": 32},
     "small": {"subset_per_class": 50, "steps": 300, "batch": 1024},
 }
