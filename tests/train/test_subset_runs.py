@@ -39,7 +39,8 @@ def test_every_record_of_a_run_names_its_subset(tmp_path: Path, capsys: pytest.C
     assert f"{phrase}, 10 classes, 30 images each" in output
     assert tomllib.loads((run / "config.toml").read_text())["subset"] == 0.05
     record = json.loads((run / "run.json").read_text())
-    assert record["subset"] == {"share": 0.05, "per_class": None, "seed": 0, "images": 300, "of": 6000}
+    expected = {"share": 0.05, "per_class": None, "number": None, "seed": 0, "images": 300, "of": 6000}
+    assert record["subset"] == expected
     assert phrase in (run / "report.html").read_text(encoding="utf-8")
     assert "300 of 6,000 used for training (subset = 0.05)" in (run / "README.md").read_text()
     assert "Trained on 300 images" in (run / "report.html").read_text(encoding="utf-8")

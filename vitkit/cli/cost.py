@@ -120,6 +120,7 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, several
     from rich.console import Console
     from rich.table import Table
 
+    from vitkit.messages import print_line
     from vitkit.text import binary_size
 
     table = Table(box=None, pad_edge=False)
@@ -140,13 +141,14 @@ def _print_costs(rows: list[dict[str, Any]], title: str, memory: str, *, several
             "exaflops": f"{row.get('exaflops', 0):,.4g}",
         }
         table.add_row(*(texts[name] for name in shown))
-    print(title)
+    print_line(title)
     Console(highlight=False, width=WIDEST).print(table)
-    print(f"GMACs: one image forward, products with padding zeros included. activations: {memory}, no checkpointing.")
-    notes = ["state: fp32 weights, gradients and Adam moments."]
-    notes += ["batch: the largest training step that fits."] * ("largest_batch" in rows[0])
-    notes += ["exaFLOPs: the training run."] * ("exaflops" in rows[0])
-    print(*notes, sep="\n" if len(notes) > 2 else " ")
+    notes = ["GMACs: one image forward, products with padding zeros included"]
+    notes += [f"activations: {memory}, no checkpointing", "state: fp32 weights, gradients and Adam moments"]
+    notes += ["batch: the largest training step that fits"] * ("largest_batch" in rows[0])
+    notes += ["exaFLOPs: the training run"] * ("exaflops" in rows[0])
+    for note in notes:
+        print_line(note)
 
 
 def _table6(models: tuple[str, ...], json: bool) -> None:
@@ -165,6 +167,8 @@ def _table6(models: tuple[str, ...], json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from vitkit.messages import print_line
+
     table = Table(box=None, pad_edge=False)
     for name in ("model", "epochs", "Table 6", "ours", "ratio", "with padding", "ratio"):
         table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
@@ -173,11 +177,11 @@ def _table6(models: tuple[str, ...], json: bool) -> None:
         ratios = f"{row.ratio:.3f}", f"{row.ratio_with_padding:.3f}"
         mark = "*" if row.remark else ""
         table.add_row(row.model + mark, str(row.epochs), f"{row.paper:,}", ours, ratios[0], padded, ratios[1])
-    print("Pre-training on 303 million images at 224 px, in exaFLOPs:")
-    print("six for each multiply-add of a forward pass")
+    print_line("Pre-training on 303 million images at 224 px, in exaFLOPs:")
+    print_line("six for each multiply-add of a forward pass")
     Console(highlight=False, width=WIDEST).print(table)
-    print("ours: without products with the zeros that pad convolutions, as XLA counts")
-    print("with padding: all products, as torch's FlopCounterMode counts")
+    print_line("ours: without products with the zeros that pad convolutions, as XLA counts")
+    print_line("with padding: all products, as torch's FlopCounterMode counts")
     for row in rows:
         if row.remark:
-            print(f"* {row.model}: {row.remark}")
+            print_line(f"* {row.model}: {row.remark}")
