@@ -14,13 +14,13 @@ from vitkit.grid.statistics import least_squares_slope, mean_interval, t_quantil
 from vitkit.grid.verdict import (
     Finding,
     Verdict,
-    beside,
     differences,
     equal,
     greater,
     overall,
     refuted_if_equal,
     reported,
+    secondary,
 )
 
 
@@ -97,11 +97,11 @@ def test_a_claim_with_several_parts_holds_if_all_do_and_falls_with_one():
     assert overall([holds, reported("", {0: 1.0})]) is Verdict.CONFIRMED
 
 
-def test_a_finding_beside_the_claim_has_a_verdict_and_no_part_in_that_of_the_claim():
+def test_a_secondary_finding_has_a_verdict_and_no_part_in_that_of_the_claim():
     holds, falls = greater("", {0: 2.0, 1: 2.1}), greater("", {0: -2.0, 1: -2.1})
-    assert beside(falls).verdict is Verdict.REFUTED
-    assert overall([holds, beside(falls), beside(greater("", {0: 1.0}))]) is Verdict.CONFIRMED
-    assert overall([beside(holds)]) is Verdict.UNDECIDED
+    assert secondary(falls).verdict is Verdict.REFUTED
+    assert overall([holds, secondary(falls), secondary(greater("", {0: 1.0}))]) is Verdict.CONFIRMED
+    assert overall([secondary(holds)]) is Verdict.UNDECIDED
 
 
 def test_a_question_is_answered_with_no_if_every_difference_is_small():

@@ -72,7 +72,7 @@ def reported(question: str, by_seed: Mapping[int, float], *, unit: str = "points
     return _finding(question, by_seed, lambda interval: None, "", unit, paper)
 
 
-def beside(finding: Finding) -> Finding:
+def secondary(finding: Finding) -> Finding:
     """Return a finding that keeps its own verdict, and has no part in the verdict over all findings."""
     return replace(finding, decides=False)
 

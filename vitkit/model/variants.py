@@ -116,12 +116,12 @@ def _vit(size: Size, options: dict[str, Any]) -> ViTConfig:
     return ViTConfig(**{**size._asdict(), **options})
 
 
-def _conv(what: str, named: ConvConfig, given: Any) -> Any:
+def _conv(what: str, named: ConvConfig, option: Any) -> Any:
     """Return the ResNet part that an option gives: all of it, or a table of what differs from the named one."""
-    if not isinstance(given, Mapping):
-        return given
-    check_options(what, ConvConfig, given)
-    return conform({**asdict(named), **given}, ConvConfig, what, error=ConfigError)
+    if not isinstance(option, Mapping):
+        return option
+    check_options(what, ConvConfig, option)
+    return conform({**asdict(named), **option}, ConvConfig, what, error=ConfigError)
 
 
 def _unknown(name: str) -> ConfigError:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from vitkit.grid.figure import score_limits
 from vitkit.grid.statistics import Interval, mean_interval
 from vitkit.pages.svg import ACCENT, MUTED, SECOND, canvas, plot_text
 from vitkit.paper.evidence import Evidence
@@ -30,11 +30,12 @@ def draw_scores(
     height = FRAME + ROW * len(names)
     figure = canvas(WIDTH, height)
     axes = figure.subplots()
-    all_scores = [[*evidence.scores(name).values()] for name in names]
-    for position, (name, scores) in enumerate(zip(names, all_scores, strict=True)):
+    by_arm = {name: [*evidence.scores(name).values()] for name in names}
+    for position, name in enumerate(names):
+        scores = by_arm[name]
         axes.plot(scores, [position] * len(scores), "o", color=MUTED, markersize=4, alpha=0.7)
         interval = mean_interval(scores)
-        if math.isfinite(interval.low) and interval.high - interval.low < 100:
+        if math.isfinite(interval.low):
             axes.plot([interval.low, interval.high], [position, position], color=ACCENT, linewidth=2)
         if interval.count:
             axes.plot([interval.mean], [position], "o", color=ACCENT, markersize=6)
@@ -49,7 +50,8 @@ def draw_scores(
     axes.grid(axis="x")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(measure)
-    axes.set_xlim(_limits(all_scores))
+    if limits := score_limits([*by_arm.values()]):
+        axes.set_xlim(limits)
     left = max(0.3, min(0.5, (20 + LETTER * max(map(len, names))) / WIDTH))
     figure.subplots_adjust(left=left, right=0.88, top=1 - 20 / height, bottom=46 / height)
     return figure
@@ -87,9 +89,10 @@ def draw_curves(
         )
     if logarithmic:
         _logarithmic(axes, [position for points in curves.values() for position in points])
+    if limits := score_limits([scores for points in curves.values() for scores in points.values()]):
+        axes.set_ylim(limits)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    axes.set_ylim(_limits([scores for points in curves.values() for scores in points.values()]))
     if len(curves) > 1:
         axes.legend()
     figure.subplots_adjust(left=0.1, right=0.97, top=0.95, bottom=0.17)
@@ -123,7 +126,8 @@ def draw_bars(
     labels = [plot_text(name).replace(": ", ":\n").replace(", ", ",\n") for name in arms]
     axes.set_xticks(range(len(arms)), labels)
     axes.set_xlim(-0.6, len(arms) - 0.4)
-    axes.set_ylim(0, _limits([[*evidence.scores(name).values()] for name in arms])[1])
+    if limits := score_limits([[*evidence.scores(name).values()] for name in arms]):
+        axes.set_ylim(0, limits[1])
     axes.set_ylabel(measure)
     figure.subplots_adjust(left=0.1, right=0.97, top=0.9, bottom=0.2)
     return figure
@@ -161,45 +165,41 @@ def draw_frontiers(
     _logarithmic(axes, [position for scores in points.values() for position in scores])
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    axes.set_ylim(_limits([values for scores in points.values() for values in scores.values()]))
+    if limits := score_limits([values for scores in points.values() for values in scores.values()]):
+        axes.set_ylim(limits)
     axes.legend()
     figure.subplots_adjust(left=0.1, right=0.97, top=0.95, bottom=0.17)
     return figure
 
 
 def _half_width(interval: Interval) -> float:
-    """Return half of an interval to draw; 0 for one that says nothing: of two seeds, it can be hundreds of points."""
-    known = math.isfinite(interval.high) and interval.high - interval.low < 100
-    return interval.high - interval.mean if known else 0.0
-
-
-def _limits(scores: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the ends of an axis that shows all scores, and of their intervals what is not far beyond them."""
-    every = [score for some in scores for score in some]
-    if not every:
-        return 0.0, 100.0
-    intervals = [mean_interval(some) for some in scores if some]
-    bounds = [bound for one in intervals for bound in (one.low, one.high) if math.isfinite(bound)]
-    spread = max(max(every) - min(every), 1.0)
-    low = max(min([*every, *bounds]) - 0.05 * spread, min(every) - spread / 2)
-    high = min(max([*every, *bounds]) + 0.05 * spread, max(every) + spread / 2)
-    return low, high
+    """Return half of an interval to draw; 0 for the whole line, that of a single seed."""
+    return interval.high - interval.mean if math.isfinite(interval.high) else 0.0
 
 
 def _logarithmic(axes: Axes, positions: Sequence[float]) -> None:
     """Make the lower axis logarithmic, with plain labels: TeX, which matplotlib writes there, is not interpreted."""
-    decades = math.log10(max(positions) / min(positions)) if positions else 1.0
-    steps = (1, 1.5, 2, 3, 5, 7) if decades < 1 else (1, 2, 5) if decades < 2.5 else (1,)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=steps))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
+    longest = max((len(_plain_number(position)) for position in positions), default=0)
+    shown = _spread_out(sorted(set(positions)), max(0.08, 1.6 * LETTER * longest / WIDTH)) if positions else []
+    axes.set_xticks(shown, [_plain_number(position) for position in shown])
+    axes.set_xticks([], minor=True)
 
 
 def _plain_number(value: float) -> str:
-    """Return "0.0003", "25,000" or, from a thousand million on, "2·10⁹"."""
+    """Return "0.0003", "25,000" or, from a thousand million on, "2.1·10⁹"."""
     if value < 1e9:
-        return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
+        return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
     digits, exponent = f"{value:.1e}".split("e")
     power = "10" + str(int(exponent)).translate(SUPERSCRIPTS)
     return power if float(digits) == 1 else f"{float(digits):g}·{power}"
+
+
+def _spread_out(positions: Sequence[float], apart: float = 0.08) -> list[float]:
+    """Return those of the sorted positions whose labels do not overlap on a logarithmic axis: the first and so on."""
+    length = math.log(positions[-1] / positions[0]) or 1.0
+    kept: list[float] = []
+    for position in positions:
+        if not kept or math.log(position / kept[-1]) / length >= apart:
+            kept.append(position)
+    return kept

@@ -11,7 +11,7 @@ from vitkit.paper.datasets import Datasets
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """What to fine-tune on, and for how long; without a length, as the recipe says.
+    """The data set and the length of a fine-tuning; without a length, as the recipe says.
 
     data        the name of a data set, or that of the one inside the package
     per_class   training images of each class; None: all

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vitkit.grid.arm import Arm
-from vitkit.grid.verdict import Finding, beside, equal, greater, reported
+from vitkit.grid.verdict import Finding, equal, greater, reported, secondary
 from vitkit.paper.claim import Claim, Scale, Setup
 from vitkit.paper.datasets import Datasets
 from vitkit.paper.evidence import Evidence
@@ -77,9 +77,9 @@ def judge(evidence: Evidence) -> Sequence[Finding]:
     return [
         greater("masked patches over scratch", evidence.difference(COLOUR, SCRATCH), paper="+2"),
         greater("supervised over masked patches", evidence.difference(SUPERVISED, COLOUR), paper="+4"),
-        beside(greater("ablation: 50 % over 15 %", evidence.difference(COLOUR, FEWER), paper="slightly above 0")),
-        beside(greater("ablation: colour over L2", evidence.difference(COLOUR, L2), paper="slightly above 0")),
-        beside(
+        secondary(greater("ablation: 50 % over 15 %", evidence.difference(COLOUR, FEWER), paper="slightly above 0")),
+        secondary(greater("ablation: colour over L2", evidence.difference(COLOUR, L2), paper="slightly above 0")),
+        secondary(
             equal(
                 "ablation: 4x4 against colour", evidence.difference(DOWNSIZED, COLOUR), paper="both worked quite well"
             )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vitkit.grid.arm import Arm
 from vitkit.grid.statistics import least_squares_slope
-from vitkit.grid.verdict import Finding, beside, equal, greater, refuted_if_equal
+from vitkit.grid.verdict import Finding, equal, greater, refuted_if_equal, secondary
 from vitkit.paper.claim import Claim, Scale, Setup
 from vitkit.paper.datasets import Datasets
 from vitkit.paper.evidence import Evidence
@@ -85,7 +85,7 @@ def judge(evidence: Evidence) -> Sequence[Finding]:
             lambda scores: -least_squares_slope(tenfold, [gap(scores, number) for number in numbers]),
         ),
     )
-    return [refuted_if_equal(fewest, cells), refuted_if_equal(falls, cells), *(beside(cell) for cell in cells)]
+    return [refuted_if_equal(fewest, cells), refuted_if_equal(falls, cells), *(secondary(cell) for cell in cells)]
 
 
 def draw(evidence: Evidence) -> Figure:
