@@ -23,7 +23,7 @@ LENGTHS: tuple[Length, ...] = ("short", "base", "long")
 FINE_TUNED = ", fine-tuned"
 DIFFERS = {
     "smoke": TOYS,
-    "small": "Ti/8, S/8, R50x1 and R+Ti/16 with patch 2 at 64 px on Tiny-ImageNet for 2, 6 and 18 epochs, scored on "
+    "small": "Ti/8, S/8, R50x1 and R+Ti/16 with patch 2 at 64 px on Tiny-ImageNet for 1, 6 and 12 epochs, scored on "
     "the same task; 100,000 images, seen again and again, favour ResNets more than the paper's 303 million do",
     "paper": "transfer to ImageNet alone, where the paper has the mean over five data sets; without R200x3 and the "
     "models that are trained for 14 epochs",

@@ -35,7 +35,7 @@ OF_LABELS = ("duplicates",)  # settings that a run without labels refuses
 DIFFERS = {
     "smoke": "a toy of two layers for 16 steps on 6,000 images of Fashion-MNIST, fine-tuned on 20 of each class for 8: "
     "it shows that the experiment runs, and nothing about the claim",
-    "small": "Ti/8 at 64 px, 18 epochs on the images of Tiny-ImageNet, fine-tuned on 10,000 labelled ones of the same "
+    "small": "Ti/8 at 64 px, 12 epochs on the images of Tiny-ImageNet, fine-tuned on 10,000 labelled ones of the same "
     "set; supervised pre-training has seen all of its 100,000 labels",
     "paper": "supervised pre-training on JFT-300M, too; the paper compares with its own, without naming the data",
 }
