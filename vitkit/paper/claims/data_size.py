@@ -95,7 +95,7 @@ def judge(evidence: Evidence) -> Sequence[Finding]:
             f"{len(evidence.seeds)} seeds",
             crossings,
             unit="images",
-            paper="between 30 and 90 million",
+            paper="between 9 and 90 million",
         ),
     ]
 
