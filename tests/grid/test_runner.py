@@ -12,6 +12,7 @@ import pytest
 from tests.train.runs import TOY, Command, same_tensors, weights
 from vitkit.cli.main import main
 from vitkit.grid.arm import Arm, Trial, trials_of
+from vitkit.grid.estimate import estimate
 from vitkit.grid.outcome import read_outcome
 from vitkit.grid.runner import run_trials
 from vitkit.grid.trial_runner import TrialRunner
@@ -85,6 +86,35 @@ def test_a_run_that_diverges_is_a_result(tmp_path):
     outcome = run_trials([trial], tmp_path, devices=["cpu"], report=silent)[trial]
     assert (outcome.status, outcome.score) == ("diverged", None)
     assert TrialRunner(tmp_path, "cpu").run(trial) is False
+
+
+def test_a_run_that_starts_from_one_that_diverged_has_diverged(tmp_path):
+    wild = arm("wild", lr=1e30, clip=0.0, steps=20)
+    own = {name: value for name, value in SETTINGS.items() if name not in ("model", "weights", "image", "channels")}
+    trials = trials_of([Arm(name="fine-tuning", settings=own, weights_from=wild)], [0])
+    before, after = run_trials(trials, tmp_path, devices=["cpu"], report=silent).values()
+    assert (before.status, after.status, after.score) == ("diverged", "diverged", None)
+    again: list[bool] = []
+    run_trials(trials, tmp_path, devices=["cpu"], report=lambda *result: again.append(result[2]))
+    assert again == [False, False]
+
+
+def test_pretraining_without_labels_has_no_score_and_its_model_can_be_fine_tuned(tmp_path):
+    """Its estimate is that of an ordinary step; nothing is scored, and the run that starts from it is."""
+    unlabelled = {name: value for name, value in SETTINGS.items() if name != "duplicates"}
+    settings = {**unlabelled, "objective": "masked-patch", "recipe": "small_masked_patch"}
+    masked = Arm(name="masked patches", settings=settings)
+    own = {name: value for name, value in SETTINGS.items() if name not in ("model", "weights", "image", "channels")}
+    trials = trials_of([Arm(name="fine-tuning", settings=own, weights_from=masked)], [0])
+    runner = TrialRunner(tmp_path, "cpu")
+    for cost in estimate(trials, runner):
+        assert (cost.steps, cost.images, cost.done) == (2, 2 * SETTINGS["batch"], False)
+        assert cost.seconds > 0
+    before, after = run_trials(trials, tmp_path, devices=["cpu"], report=silent).values()
+    assert (before.status, before.score) == ("finished", None)
+    assert after.status == "finished"
+    assert 0 <= after.score <= 100
+    assert all(cost.done and not cost.seconds for cost in estimate(trials, runner))
 
 
 def test_other_data_under_the_same_name_are_another_trial(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -100,6 +102,22 @@ def test_an_unknown_name_suggests_the_nearest(wrong: str, suggested: str):
 def test_an_unknown_option_suggests_the_nearest():
     with pytest.raises(ConfigError, match="no option 'dropuot'; did you mean dropout"):
         vitkit.create("mu/4", image=32, dropuot=0.1)
+
+
+def test_the_resnet_part_of_a_model_takes_a_table_of_what_differs():
+    named = configure("R50x1").body
+    small = configure("R50x1", body={"layers": [1, 2], "width": 32}).body
+    assert small == replace(named, layers=(1, 2), width=32)
+    assert configure("R50x1", body=small).body == small
+    assert configure("R26+mu/32", stem={"layers": [1, 1, 1, 1]}).stem == replace(
+        configure("R26+mu/32").stem, layers=(1, 1, 1, 1)
+    )
+    with pytest.raises(ConfigError, match="body of R50x1 has no option 'widht'; did you mean width"):
+        configure("R50x1", body={"widht": 32})
+    with pytest.raises(ConfigError, match="body of R50x1"):
+        configure("R50x1", body={"layers": "many"})
+    with pytest.raises(ConfigError, match="cannot be built"):
+        configure("R50x1", body={"width": 48})
 
 
 def test_a_resnet_has_no_transformer_options():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,10 @@ import pytest
 from vitkit.cli.main import main
 from vitkit.config import toml
 from vitkit.config.recipes import RECIPES
+from vitkit.config.resolve import resolve
+from vitkit.cost import cost
+from vitkit.data.sources.fashion import open_fashion
+from vitkit.grid.arm import trials_of
 from vitkit.grid.verdict import Verdict
 from vitkit.model.variants import configure
 from vitkit.paper.catalogue import all_claims, find_claims
@@ -20,6 +26,7 @@ from vitkit.paper.datasets import KNOWN, Datasets
 from vitkit.paper.evidence import ClaimLog
 from vitkit.paper.markdown import paper_markdown
 from vitkit.paper.page import judged, write_page
+from vitkit.paper.run_claim import run_claim
 from vitkit.paper.study import SCALES, latest_logs
 
 CLAIMS = [pytest.param(claim, id=claim.name) for claim in all_claims()]
@@ -38,13 +45,29 @@ def datasets(tmp_path: Path) -> Datasets:
 def test_the_settings_of_every_arm_are_those_of_a_run(claim: Claim, scale: Any, datasets: Datasets):
     setup = claim.setup(scale, datasets)
     assert setup.differs
-    assert len({arm.name for arm in setup.arms}) == len(setup.arms)
-    for arm in setup.arms:
+    arms = [*dict.fromkeys(trial.arm for trial in trials_of(setup.arms, [0]))]  # with those that others start from
+    assert len({arm.name for arm in arms}) == len(arms)
+    for arm in arms:
         toml.check(arm.settings)
         assert arm.settings["recipe"] in RECIPES
+        if arm.weights_from is not None:  # they come with the weights
+            assert not arm.settings.keys() & {"model", "options", "weights", "channels"}
         if "image" in arm.settings and arm.weights_from is None:
             options = {**arm.settings.get("options", {}), "image": tuple(arm.settings["image"])}
             configure(arm.settings["model"], **options)
+
+
+@pytest.mark.parametrize("claim", TRAINED)
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_setting_of_an_arm_is_unused(claim: Claim, scale: Any, datasets: Datasets):
+    """`resolve` refuses what would change nothing; here with other data than those of the claim."""
+    setup = claim.setup(scale, datasets)
+    fashion = open_fashion()
+    for trial in trials_of(setup.arms, [0]):
+        weights = {} if trial.needs is None else {"weights": str(datasets.folder / "run")}
+        config, _, _ = resolve({**trial.settings(), **weights}, open_data=lambda *_, **__: fashion)
+        assert config.start == "full"
+        assert config.steps or config.epochs
 
 
 def test_numbers_and_names_are_unique():
@@ -128,6 +151,139 @@ def test_planted_differences_are_found(datasets: Datasets):
     assert token is Verdict.CONFIRMED
 
 
+def numbers_in(name: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in re.findall(r"[\d,.]*\d", name)]
+
+
+def test_a_planted_gap_that_closes_with_data_is_found(datasets: Datasets):
+    def score(slope: float, at_fewest: float) -> Any:
+        """Plant ViT minus ResNet: so much with 5,000 images, and `slope` more with ten times as many."""
+
+        def of_arm(number: int, name: str, seed: int) -> float:
+            (images,) = numbers_in(name)
+            gap = at_fewest + slope * np.log10(images / 5_000)
+            return 40 + (gap if name.startswith("ViT") else 0) + noise(100 * number + seed)
+
+        return of_arm
+
+    assert planted("data_size", score(6, -5), datasets) is Verdict.CONFIRMED
+    assert planted("data_size", score(6, 5), datasets) is Verdict.REFUTED  # ahead from the start
+    assert planted("data_size", score(-6, -5), datasets) is Verdict.REFUTED
+    (claim,) = find_claims("data_size")
+    crossing = judged(claim, log_of(claim, "small", datasets, score(6, -5)))[0][-1]
+    assert len(crossing.by_seed) == 3
+    # zero at log10(n / 5,000) = 5 / 6, and a line through log n is the planted curve itself
+    assert crossing.interval.mean == pytest.approx(5_000 * 10 ** (5 / 6), rel=0.1)
+    none = judged(claim, log_of(claim, "small", datasets, score(1, -5)))[0][-1]
+    assert none.by_seed == {}
+    assert "0 of 3 seeds" in none.question
+
+
+def test_a_planted_need_for_more_data_is_found(datasets: Datasets):
+    def score(gain: float) -> Any:
+        return lambda number, name, seed: (
+            40 + gain * (name.startswith("larger") and numbers_in(name) == [100_000]) + noise(100 * number + seed)
+        )
+
+    assert planted("larger_model", score(3), datasets) is Verdict.CONFIRMED
+    assert planted("larger_model", score(-3), datasets) is Verdict.REFUTED
+    assert planted("larger_model", score(0), datasets) is not Verdict.CONFIRMED
+
+
+def test_planted_curves_over_compute_are_compared_at_equal_flops(datasets: Datasets):
+    """Scores are planted as functions of FLOPs; what differs between models is then the function alone."""
+    (claim,) = find_claims("compute")
+    setup = claim.setup("small", datasets)
+    batch = 1024
+
+    def log(vit: float, hybrid: float, hybrid_slope: float) -> ClaimLog:
+        logged = log_of(claim, "small", datasets, lambda *key: 0.0)
+        for number, (arm, one) in enumerate(zip(setup.arms, logged["arms"], strict=True)):
+            options = dict(arm.settings.get("options", {}))
+            one["macs"] = cost(configure(arm.settings["model"], image=(64, 64), classes=200, **options)).macs
+            one["images"] = arm.settings["steps"] * batch
+            decades = np.log10(6.0 * one["macs"] * one["images"]) - 14
+            family = {"R": 0.0, "h": hybrid + hybrid_slope * decades}.get(arm.name[0], vit)
+            one["scores"] = {
+                seed: 30 + 10 * decades + family + noise(100 * number + int(seed)) for seed in one["scores"]
+            }
+        return logged
+
+    findings, verdict = judged(claim, log(vit=2, hybrid=4, hybrid_slope=-2))
+    assert verdict is Verdict.CONFIRMED
+    assert findings[0].interval.mean == pytest.approx(2, abs=0.2)
+    assert judged(claim, log(vit=-2, hybrid=0, hybrid_slope=-2))[1] is Verdict.REFUTED  # ResNets ahead
+    assert judged(claim, log(vit=2, hybrid=4, hybrid_slope=2))[1] is Verdict.REFUTED  # hybrids gain with compute
+
+
+def test_a_planted_difference_of_optimizers_is_found_at_their_best_rates(datasets: Datasets):
+    def score(adam: float) -> Any:
+        return lambda number, name, seed: (
+            50
+            + adam * name.startswith("Adam")
+            - 20 * ("rate 0.0003" in name or "rate 0.1" in name)
+            + noise(100 * number + seed)
+        )
+
+    assert planted("adam_or_sgd", score(1), datasets) is Verdict.CONFIRMED
+    assert planted("adam_or_sgd", score(-1), datasets) is Verdict.REFUTED
+    (claim,) = find_claims("adam_or_sgd")
+    finding = judged(claim, log_of(claim, "small", datasets, score(1)))[0][0]
+    assert "(0.001, 0.3)" in finding.question
+    assert finding.interval.mean == pytest.approx(1, abs=0.2)
+
+
+def test_planted_ablations_of_masked_patches_have_verdicts_of_their_own(datasets: Datasets):
+    scores = {
+        "scratch": 40.0,
+        "masked: colour": 44.0,
+        "masked: 4x4 colours": 44.0,
+        "masked: L2": 45.0,  # against the paper
+        "masked: colour, 15 %": 43.0,
+        "supervised": 50.0,
+    }
+    (claim,) = find_claims("masked_patch")
+    log = log_of(claim, "small", datasets, lambda number, name, seed: scores[name] + noise(100 * number + seed))
+    findings, verdict = judged(claim, log)
+    assert verdict is Verdict.CONFIRMED
+    assert [finding.verdict for finding in findings[2:5]] == [Verdict.CONFIRMED, Verdict.REFUTED, Verdict.EQUAL]
+    worse = {**scores, "masked: colour": 39.0}
+    assert planted("masked_patch", lambda n, name, s: worse[name] + noise(100 * n + s), datasets) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize(
+    ("gain", "fall", "verdict"),
+    [
+        (4, 2, Verdict.CONFIRMED),  # helps where images are few
+        (0, 0, Verdict.REFUTED),  # equal throughout
+        (4, 0, Verdict.UNDECIDED),  # helps, whatever the number of images
+        (-4, -2, Verdict.REFUTED),
+    ],
+)
+def test_planted_positions_answer_the_question_of_small_transfers(
+    gain: float, fall: float, verdict: Verdict, datasets: Datasets
+):
+    def score(number: int, name: str, seed: int) -> float:
+        images = numbers_in(name)[1]
+        planted_gain = gain - fall * np.log10(images / 5)
+        return 30 + planted_gain * name.startswith("2-D") + noise(100 * number + seed)
+
+    assert planted("positions_transfer", score, datasets) is verdict
+
+
+def test_claims_on_data_and_compute_share_their_runs(datasets: Datasets):
+    def settings(*names: str) -> set[str]:
+        setups = [find_claims(name)[0].setup("small", datasets) for name in names]
+        trials = [trial for setup in setups for trial in trials_of(setup.arms, [0])]
+        return {json.dumps(trial.settings(), sort_keys=True) for trial in trials if trial.needs is None}
+
+    assert len(settings("data_size") & settings("compute")) == 2  # Ti/8 and R50x1 on all images
+    assert len(settings("larger_model") & settings("compute")) == 2
+    assert len(settings("adam_or_sgd") & settings("data_size")) == 1  # R50x1 with Adam
+    assert len(settings("masked_patch") & settings("compute")) == 1  # supervised
+    assert len(settings("positions_transfer") & settings("data_size")) == 1  # 1-D positions
+
+
 def test_a_missing_data_set_is_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:
         main(["paper", "axial", "--scale", "small", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
@@ -164,6 +320,43 @@ def test_a_claim_runs_end_to_end_and_its_runs_are_there_the_next_time(
     assert {arm["name"] for arm in log["arms"]} == {"plain", "axial", "plain, twice as deep"}
     main(["paper", "--out", str(tmp_path)])
     assert f"{first['claims']['axial']['verdict']} at smoke scale" in capsys.readouterr().out
+
+
+def test_a_claim_that_starts_from_its_own_pretraining_runs_end_to_end(tmp_path: Path):
+    """One seed of masked patches: pre-training without labels or scores, then fine-tuning, log, verdict and page."""
+    (claim,) = find_claims("masked_patch")
+    one_seed = replace(claim, setup=lambda *scale: replace(claim.setup(*scale), seeds=(0,)))
+    ran: list[bool] = []
+
+    def run() -> ClaimLog:
+        ran.clear()
+        return run_claim(
+            one_seed,
+            "smoke",
+            tmp_path,
+            Datasets(tmp_path),
+            devices=["cpu"],
+            command="vitkit paper masked_patch",
+            versions={},
+            report=lambda trial, outcome, now: ran.append(now),
+        )
+
+    log = run()
+    assert ran == [True] * 11  # scratch, and five times pre-training and fine-tuning
+    arms = {arm["name"]: arm for arm in log["arms"]}
+    for name, arm in arms.items():
+        without_labels = name.startswith("masked") and name.endswith("pre-training")
+        assert (arm["scores"] == {}) == without_labels
+        assert arm["diverged"] == []
+        assert arm["images"] > 0
+        assert arm["macs"] > 0
+    assert arms["masked: L2"]["settings"]["weights"] == "those of masked: L2: pre-training"
+    assert judged(claim, log)[1] is Verdict.UNDECIDED  # one seed decides nothing
+    page = write_page(tmp_path, [log]).read_text()
+    assert "ablation: colour over L2" in page
+    again = run()
+    assert ran == [False] * 11
+    assert again["arms"] == log["arms"]
 
 
 @pytest.mark.slow

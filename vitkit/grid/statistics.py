@@ -1,4 +1,4 @@
-"""Means over seeds with their t-intervals.
+"""Means over seeds with their t-intervals, and slopes.
 
 Student's t distribution has a closed form for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4),
 which bisection inverts. scipy has it, too, but is forty megabytes that nothing else in the core needs.
@@ -37,6 +37,13 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     half = t_quantile(confidence, count - 1) * math.sqrt(variance / count)
     return Interval(mean, mean - half, mean + half, count)
+
+
+def least_squares_slope(positions: Sequence[float], values: Sequence[float]) -> float:
+    """Return the slope of the line with the least squared distance to the values."""
+    centre = math.fsum(positions) / len(positions)
+    spread = math.fsum((position - centre) ** 2 for position in positions)
+    return math.fsum((x - centre) * y for x, y in zip(positions, values, strict=True)) / spread
 
 
 def t_quantile(confidence: float, freedom: int) -> float:

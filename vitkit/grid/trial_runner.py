@@ -54,6 +54,12 @@ class TrialRunner:
         path = self.path(trial)
         if status_of(path) != "open":
             return False
+        if trial.needs is not None and status_of(self.path(trial.needs)) == "diverged":
+            path.mkdir(parents=True, exist_ok=True)
+            RunFolder(path).add_to_record(
+                diverged=f"the run that it starts from: {trial.needs.arm.name}", **{WALL: 0.0}
+            )
+            return True
         started = time.monotonic()
         before = RunFolder(path).record().get(WALL, 0.0)
         try:

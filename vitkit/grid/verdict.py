@@ -8,7 +8,7 @@ margin, refuted if it excludes both, and undecided otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from vitkit.grid.statistics import Interval, mean_interval
@@ -38,6 +38,7 @@ class Finding:
     expected: str  # such as "above 0", "within ±1.0"
     unit: str = "points"
     paper: str = ""  # the paper's own number
+    decides: bool = True  # whether the verdict over all findings depends on this one
 
 
 def greater(
@@ -71,6 +72,25 @@ def reported(question: str, by_seed: Mapping[int, float], *, unit: str = "points
     return _finding(question, by_seed, lambda interval: None, "", unit, paper)
 
 
+def secondary(finding: Finding) -> Finding:
+    """Return a finding that keeps its own verdict, and has no part in the verdict over all findings."""
+    return replace(finding, decides=False)
+
+
+def refuted_if_equal(finding: Finding, cells: Iterable[Finding]) -> Finding:
+    """Return a finding that is refuted, where it would be undecided, if all cells are equal.
+
+    A question about an effect has an answer, too, if every difference is shown to be small.
+    """
+    all_equal = all(cell.verdict is Verdict.EQUAL for cell in cells)
+    refuted = finding.verdict is Verdict.UNDECIDED and all_equal
+    return replace(
+        finding,
+        verdict=Verdict.REFUTED if refuted else finding.verdict,
+        expected=f"{finding.expected}; refuted if all are equal",
+    )
+
+
 def _finding(
     question: str,
     by_seed: Mapping[int, float],
@@ -93,7 +113,7 @@ def _finding(
 
 def overall(findings: Iterable[Finding]) -> Verdict:
     """Return the verdict of a claim with several parts: it holds if all do, and falls with one."""
-    verdicts = [finding.verdict for finding in findings if finding.verdict is not None]
+    verdicts = [finding.verdict for finding in findings if finding.verdict is not None and finding.decides]
     if Verdict.REFUTED in verdicts:
         return Verdict.REFUTED
     if not verdicts or Verdict.UNDECIDED in verdicts:

@@ -29,7 +29,8 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
         gelu              "tanh" (Google) or "exact" (timm, Hugging Face)
         dropout           0.0: after dense layers except qkv, and after adding positions
         stochastic_depth  0.0: rate of the last layer
-        depth width mlp heads patch stem eps    override the named sizes
+        depth width mlp heads patch stem eps    override the named sizes; a hybrid's stem, and the body of a ResNet, as
+                                                a table of what differs: body={"layers": (2, 2, 2, 2), "width": 32}
 
     `classes=0` leaves the logits out; the model then returns its representation.
     """

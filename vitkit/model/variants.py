@@ -5,11 +5,13 @@ twice as wide.
 """
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from vitkit.errors import ConfigError, did_you_mean
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
+from vitkit.stored_json import conform
 
 
 class Size(NamedTuple):
@@ -70,7 +72,8 @@ def configure(name: str, **options: Any) -> ModelConfig:
     resnet = _RESNET.fullmatch(name)
     if resnet and int(resnet["depth"]) in RESNETS:
         check_options(f"{name}, a ResNet,", ResNetConfig, options)
-        return _resnet(int(resnet["depth"]), int(resnet["width"]), options)
+        named = ConvConfig.bit(RESNETS[int(resnet["depth"])], 64 * int(resnet["width"]))
+        return ResNetConfig(**{**options, "body": _conv(f"body of {name}", named, options.get("body", named))})
     vit = _VIT.fullmatch(name)
     if vit and vit["size"] in SIZES:
         check_options(name, ViTConfig, options)
@@ -78,7 +81,9 @@ def configure(name: str, **options: Any) -> ModelConfig:
             return _vit(SIZES[vit["size"]], {"patch": int(vit["number"]), **options})
         stem = STEMS.get((vit["stem"], int(vit["number"])))
         if stem:
-            return _vit(SIZES[vit["size"]], {"patch": stem.patch, "stem": ConvConfig(layers=stem.layers), **options})
+            named = ConvConfig(layers=stem.layers)
+            options["stem"] = _conv(f"stem of {name}", named, options.get("stem", named))
+            return _vit(SIZES[vit["size"]], {"patch": stem.patch, **options})
     raise _unknown(name)
 
 
@@ -111,8 +116,12 @@ def _vit(size: Size, options: dict[str, Any]) -> ViTConfig:
     return ViTConfig(**{**size._asdict(), **options})
 
 
-def _resnet(depth: int, width: int, options: dict[str, Any]) -> ResNetConfig:
-    return replace(ResNetConfig(body=ConvConfig.bit(RESNETS[depth], 64 * width)), **options)
+def _conv(what: str, named: ConvConfig, option: Any) -> Any:
+    """Return the ResNet part that an option gives: all of it, or a table of what differs from the named one."""
+    if not isinstance(option, Mapping):
+        return option
+    check_options(what, ConvConfig, option)
+    return conform({**asdict(named), **option}, ConvConfig, what, error=ConfigError)
 
 
 def _unknown(name: str) -> ConfigError:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ class KeyFigure:
 
 def write_html(path: Path, package: str, template: str, content: Mapping[str, Any]) -> Path:
     """Render a template of `package`, which may extend and import those of vitkit.pages, and write the page."""
+    page = _environment(package).get_template(template).render(content)
+    write_text(path, valid_utf8(page.lstrip()))
+    return path
+
+
+@cache
+def _environment(package: str) -> Environment:
+    """Return the templates of a package; a process that writes many reports compiles each of them once."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("vitkit.pages", ".")]),
         autoescape=True,
@@ -32,8 +41,7 @@ def write_html(path: Path, package: str, template: str, content: Mapping[str, An
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": _percent, "whole_percent": _rounded_percent, "breakable": _breakable}
-    write_text(path, valid_utf8(environment.get_template(template).render(content).lstrip()))
-    return path
+    return environment
 
 
 def no_break(text: str) -> str:

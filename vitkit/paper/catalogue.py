@@ -8,7 +8,21 @@ from vitkit.errors import ConfigError, did_you_mean
 from vitkit.paper.claim import Claim
 from vitkit.paper.experiments import EXPERIMENTS
 
-MODULES = ("positions", "shape", "class_token", "axial", "figure7", "pre_norm", "size_or_patch")
+MODULES = (
+    "data_size",
+    "larger_model",
+    "compute",
+    "adam_or_sgd",
+    "positions",
+    "shape",
+    "class_token",
+    "axial",
+    "masked_patch",
+    "figure7",
+    "pre_norm",
+    "size_or_patch",
+    "positions_transfer",
+)
 
 
 def all_claims() -> list[Claim]:

@@ -21,6 +21,7 @@ KNOWN = {
     "cifar10": DatasetNote(("cifar10", "cifar-10"), "CIFAR-10"),
     "cifar100": DatasetNote(("cifar100", "cifar-100"), "CIFAR-100"),
     "pets": DatasetNote(("pets", "oxford-iiit-pet"), "Oxford-IIIT Pets, full size"),
+    "flowers": DatasetNote(("flowers", "flowers102", "oxford-flowers"), "Oxford Flowers-102"),
     "pets-trimaps": DatasetNote(("trimaps", "pets-trimaps"), "the trimaps of Oxford-IIIT Pets, a PNG for each image"),
     "imagenet": DatasetNote(("imagenet", "imagenet-1k", "ilsvrc2012"), "ImageNet, ILSVRC-2012"),
     "imagenet21k": DatasetNote(("imagenet21k", "imagenet-21k"), "ImageNet-21k"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitkit.atomic import write_text
 from vitkit.errors import ConfigError
-from vitkit.grid.arm import Trial, trials_of
+from vitkit.grid.arm import Arm, Trial, trials_of
 from vitkit.grid.outcome import Outcome
 from vitkit.grid.runner import run_trials
 from vitkit.grid.trial_runner import Report
@@ -47,7 +47,7 @@ def run_claim(
         scale=scale,
         seeds=list(setup.seeds),
         differs=setup.differs,
-        arms=[_arm_log(setup, name, outcomes) for name in [arm.name for arm in setup.arms]],
+        arms=[_arm_log(arm, setup.seeds, outcomes) for arm in dict.fromkeys(trial.arm for trial in trials)],
         measured={str(seed): dict(numbers) for seed, numbers in measured.items()},
         seconds=round(seconds, 1),
         device=", ".join(used),
@@ -104,20 +104,22 @@ def _once(path: Path, inputs: Mapping[str, str], measure: Callable[[], Mapping[s
     return numbers
 
 
-def _arm_log(setup: Setup, name: str, outcomes: Mapping[Trial, Outcome]) -> ArmLog:
-    arm = setup.arm(name)
-    ran = {seed: outcomes[Trial(arm, seed)] for seed in setup.seeds}
-    record = next((RunFolder(outcome.run).record() for outcome in ran.values()), {})
+def _arm_log(arm: Arm, seeds: Sequence[int], outcomes: Mapping[Trial, Outcome]) -> ArmLog:
+    ran = {seed: outcomes[Trial(arm, seed)] for seed in seeds}
+    records = [RunFolder(outcome.run).record() for outcome in ran.values()]
+    record = next((record for record in records if "macs" in record), {})  # one that never began has no plan
     settings = json.loads(json.dumps(arm.settings, default=str))
     settings["data"] = Path(str(settings["data"])).name  # logs are published, and folders are the user's own
+    if arm.weights_from is not None:
+        settings["weights"] = f"those of {arm.weights_from.name}"
     return ArmLog(
-        name=name,
+        name=arm.name,
         settings=settings,
         scores={str(seed): round(outcome.score, 4) for seed, outcome in ran.items() if outcome.score is not None},
         diverged=[seed for seed, outcome in ran.items() if outcome.status == "diverged"],
         seconds={str(seed): round(outcome.seconds, 2) for seed, outcome in ran.items()},
         step_seconds={str(seed): round(outcome.step_seconds, 2) for seed, outcome in ran.items()},
-        images=next(iter(ran.values())).images,
+        images=max(outcome.images for outcome in ran.values()),
         macs=int(record.get("macs", 0)),
         parameters=int(record.get("parameters", 0)),
     )

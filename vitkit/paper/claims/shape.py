@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vitkit.grid.arm import Arm
+from vitkit.grid.statistics import least_squares_slope
 from vitkit.grid.verdict import Finding, greater, reported
 from vitkit.paper.claim import Claim, Scale, Setup
 from vitkit.paper.datasets import Datasets
@@ -25,7 +26,7 @@ BASES: dict[Scale, dict[str, Any]] = {
 OTHERS: dict[Scale, dict[str, tuple[int, ...]]] = {
     "smoke": {"depth": (4,), "width": (64,), "mlp": (128,), "patch": (4,)},
     "small": {"depth": (4, 16, 32), "width": (96, 384), "mlp": (192, 768), "patch": (16, 4)},
-    "paper": {"depth": (4, 16, 32, 64), "width": (256, 512, 2048), "mlp": (512, 1024, 4096), "patch": (64, 16)},
+    "paper": {"depth": (4, 16, 32, 64), "width": (256, 512, 2048), "mlp": (512, 1024, 4096), "patch": (16, 8)},
 }
 BASE = "base"
 PAPER = {"depth": "most", "width": "least", "mlp": "between", "patch": "robust gain"}
@@ -77,11 +78,7 @@ def _slopes(evidence: Evidence, dimension: str) -> dict[int, float]:
     """Return the least-squares slope of the score over log2 of the multiply-adds, for each seed."""
     names = [BASE, *(name for name in evidence.arms if name.startswith(f"{dimension} "))]
     costs = [math.log2(evidence.arm(name)["macs"]) for name in names]
-    centre = sum(costs) / len(costs)
-    spread = sum((cost - centre) ** 2 for cost in costs)
-    return evidence.per_seed(
-        lambda scores: sum((cost - centre) * scores[name] for cost, name in zip(costs, names, strict=True)) / spread
-    )
+    return evidence.per_seed(lambda scores: least_squares_slope(costs, [scores[name] for name in names]))
 
 
 def draw(evidence: Evidence) -> Figure:
