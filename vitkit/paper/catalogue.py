@@ -8,7 +8,18 @@ from vitkit.errors import ConfigError, did_you_mean
 from vitkit.paper.claim import Claim
 from vitkit.paper.experiments import EXPERIMENTS
 
-MODULES = ("positions", "shape", "class_token", "axial", "figure7", "pre_norm", "size_or_patch")
+MODULES = (
+    "transfer",
+    "positions",
+    "shape",
+    "class_token",
+    "axial",
+    "resolution",
+    "figure7",
+    "rollout",
+    "pre_norm",
+    "size_or_patch",
+)
 
 
 def all_claims() -> list[Claim]:
