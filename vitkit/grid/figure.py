@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from vitkit.grid.comparison import ArmResult
-from vitkit.grid.statistics import mean_interval
 from vitkit.pages.svg import ACCENT, INK, MUTED, canvas, inline_svg, plot_style, plot_text
 
 WIDTH, ROW, FRAME = 760, 26, 70
@@ -32,28 +31,17 @@ def score_figure(rows: Sequence[ArmResult], measure: str) -> Markup:
         axes.grid(axis="x")
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(measure)
-        if limits := score_limits([[*row.scores.values()] for row in rows]):
-            axes.set_xlim(limits)
+        scores = [score for row in rows for score in row.scores.values()]
+        if scores:
+            bounds = [bound for row in rows for bound in (row.mean.low, row.mean.high) if math.isfinite(bound)]
+            spread = max(max(scores) - min(scores), 1.0)  # of two seeds, an interval can be hundreds of points wide
+            axes.set_xlim(
+                max(min([*scores, *bounds]) - 0.05 * spread, min(scores) - spread),
+                min(max([*scores, *bounds]) + 0.05 * spread, max(scores) + spread),
+            )
         figure.subplots_adjust(left=0.4, right=0.97, top=0.97, bottom=50 / (FRAME + ROW * len(rows)))
         description = f"{measure} of {len(rows)} arms, with 95 % intervals over seeds"
         return inline_svg(figure, "scores", description)
-
-
-def score_limits(groups: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """Return the limits of an axis that shows all scores and their intervals, as far as these are not out of scale.
-
-    Of two seeds, an interval can be hundreds of points wide.
-    """
-    scores = [score for group in groups for score in group]
-    if not scores:
-        return None
-    intervals = [mean_interval(group) for group in groups]
-    bounds = [bound for one in intervals for bound in (one.low, one.high) if math.isfinite(bound)]
-    spread = max(max(scores) - min(scores), 1.0)
-    return (
-        max(min([*scores, *bounds]) - 0.05 * spread, min(scores) - spread),
-        min(max([*scores, *bounds]) + 0.05 * spread, max(scores) + spread),
-    )
 
 
 def _shortened(name: str) -> str:

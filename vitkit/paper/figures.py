@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from vitkit.grid.figure import score_limits
 from vitkit.grid.statistics import mean_interval
 from vitkit.pages.svg import ACCENT, MUTED, SECOND, canvas, plot_text
 from vitkit.paper.evidence import Evidence
@@ -20,21 +19,18 @@ def draw_scores(
     measure: str,
     *,
     arms: Sequence[str] | None = None,
-    labels: Mapping[str, str] | None = None,
     paper: Mapping[str, float] | None = None,
 ) -> Figure:
     """Draw a row for each arm: a dot for each seed, the mean, its interval, and at the right the paper's number."""
     names = list(evidence.arms if arms is None else arms)
-    labels = labels or {}
     height = FRAME + ROW * len(names)
     figure = canvas(WIDTH, height)
     axes = figure.subplots()
-    by_arm = {name: [*evidence.scores(name).values()] for name in names}
     for position, name in enumerate(names):
-        scores = by_arm[name]
+        scores = [*evidence.scores(name).values()]
         axes.plot(scores, [position] * len(scores), "o", color=MUTED, markersize=4, alpha=0.7)
         interval = mean_interval(scores)
-        if math.isfinite(interval.low):
+        if math.isfinite(interval.low) and interval.high - interval.low < 100:
             axes.plot([interval.low, interval.high], [position, position], color=ACCENT, linewidth=2)
         if interval.count:
             axes.plot([interval.mean], [position], "o", color=ACCENT, markersize=6)
@@ -44,13 +40,11 @@ def draw_scores(
             )
     if paper:
         axes.text(1.02, -0.9, "paper", transform=axes.get_yaxis_transform(), va="center", color=SECOND)
-    axes.set_yticks(range(len(names)), [plot_text(labels.get(name, name)) for name in names])
+    axes.set_yticks(range(len(names)), [plot_text(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(measure)
-    if limits := score_limits([*by_arm.values()]):
-        axes.set_xlim(limits)
     figure.subplots_adjust(left=0.3, right=0.88, top=1 - 20 / height, bottom=46 / height)
     return figure
 
@@ -71,7 +65,12 @@ def draw_curves(
         intervals = [mean_interval(points[position]) for position in positions]
         kept = [(position, interval) for position, interval in zip(positions, intervals, strict=True) if interval.count]
         means = [interval.mean for _, interval in kept]
-        errors = [interval.high - interval.mean if math.isfinite(interval.high) else 0.0 for _, interval in kept]
+        errors = [
+            interval.high - interval.mean
+            if math.isfinite(interval.high) and interval.high - interval.low < 100
+            else 0.0
+            for _, interval in kept
+        ]
         colour = colours[number % len(colours)]
         line = "-" if number < len(colours) else "--"
         axes.errorbar(
@@ -87,24 +86,9 @@ def draw_curves(
         )
     if logarithmic:
         axes.set_xscale("log")
-        shown = spread_out(sorted({position for points in curves.values() for position in points}))
-        axes.set_xticks(shown, [f"{position:.3g}" for position in shown])  # matplotlib's own powers of ten are TeX
-        axes.set_xticks([], minor=True)
-    if limits := score_limits([scores for points in curves.values() for scores in points.values()]):
-        axes.set_ylim(limits)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     if len(curves) > 1:
         axes.legend()
     figure.subplots_adjust(left=0.1, right=0.97, top=0.95, bottom=0.17)
     return figure
-
-
-def spread_out(positions: Sequence[float], apart: float = 0.08) -> list[float]:
-    """Return those of the sorted positions whose labels do not overlap on a logarithmic axis: the first and so on."""
-    whole = math.log(positions[-1] / positions[0]) or 1.0
-    kept: list[float] = []
-    for position in positions:
-        if not kept or math.log(position / kept[-1]) / whole >= apart:
-            kept.append(position)
-    return kept

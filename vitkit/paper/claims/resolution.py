@@ -21,8 +21,8 @@ SAME, INTERPOLATED, STRETCHED, FRESH = "same resolution", "interpolated in 2-D",
 # how positions of the weights reach the higher resolution → the setting load_positions
 POSITIONS = {INTERPOLATED: "interpolate", STRETCHED: "stretch", FRESH: "fresh"}
 DIFFERS = {
-    "smoke": "a toy of two layers, pre-trained for 16 steps on 6,000 images of Fashion-MNIST at 28 px and fine-tuned for "
-    "16 on the same at 28 and 40 px: it shows that the experiment runs, and nothing about the claim",
+    "smoke": "a toy of two layers, pre-trained for 16 steps on 6,000 images of Fashion-MNIST at 28 px and fine-tuned "
+    "for 16 on the same at 28 and 40 px: it shows that the experiment runs, and nothing about the claim",
     "small": "the public Ti/16 (AugReg, ImageNet) on Pets in place of the paper's models on all its sets; the paper "
     "states its procedure, and compares it with none",
     "paper": "B/16 from ImageNet-21k on ImageNet; the paper states its procedure, and compares it with none",
@@ -61,9 +61,7 @@ def judge(evidence: Evidence) -> Sequence[Finding]:
 
 
 def draw(evidence: Evidence) -> Figure:
-    low, high = SIDES[evidence.scale]
-    labels = {name: f"{high} px, {name}" for name in POSITIONS} | {SAME: f"{low} px"}
-    return draw_scores(evidence, "top-1, %", labels=labels)
+    return draw_scores(evidence, "top-1, %", arms=[SAME, *POSITIONS])
 
 
 CLAIM = Claim(

@@ -25,7 +25,7 @@ BASES: dict[Scale, dict[str, Any]] = {
 OTHERS: dict[Scale, dict[str, tuple[int, ...]]] = {
     "smoke": {"depth": (4,), "width": (64,), "mlp": (128,), "patch": (4,)},
     "small": {"depth": (4, 16, 32), "width": (96, 384), "mlp": (192, 768), "patch": (16, 4)},
-    "paper": {"depth": (4, 16, 32, 64), "width": (256, 512, 2048), "mlp": (512, 1024, 4096), "patch": (64, 16)},
+    "paper": {"depth": (4, 16, 32, 64), "width": (256, 512, 2048), "mlp": (512, 1024, 4096), "patch": (16, 8)},
 }
 BASE = "base"
 PAPER = {"depth": "most", "width": "least", "mlp": "between", "patch": "robust gain"}

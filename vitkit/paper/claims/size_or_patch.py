@@ -47,8 +47,8 @@ def setup(scale: Scale, datasets: Datasets) -> Setup:
                     "recipe": "jft_pretrain_14ep",
                     "weights": "none",
                     "data": datasets.find("jft"),
-                    "model": model,
-                    "options": options,
+                    "model": "L/16",  # whose row of Table 3 all four take
+                    "options": {**options, "patch": patch},
                 }
                 if scale == "paper"
                 else from_scratch(scale, datasets, model=model, image=side, options=options)

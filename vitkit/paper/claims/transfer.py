@@ -24,11 +24,11 @@ PAPER = {PETS: (93.81, 94.43, 95.80), CIFAR: (87.13, 91.67, 91.87)}  # B/16 by I
 RECIPES = {PETS: "pets_transfer", CIFAR: "cifar_transfer"}
 STEPS = {PETS: 500, CIFAR: 1000}  # at small scale
 DIFFERS = {
-    "smoke": "8 steps from the public Ti/16 at 32 px against 16 of a toy of two layers from scratch; Pets and CIFAR-100 are "
-    "stand-ins, 20 images a class of Fashion-MNIST and all 6,000 of it: it shows that the experiment runs, and nothing "
-    "about the claim",
-    "small": "the public Ti/16 (AugReg, ImageNet) at 224 px in place of B/16 at 384 px, and 1,000 steps of CIFAR-100 in "
-    "place of 10,000; the paper compares sets of pre-training and has no training from scratch",
+    "smoke": "8 steps from the public Ti/16 at 32 px against 16 of a toy of two layers from scratch; Pets and "
+    "CIFAR-100 are stand-ins, 20 images a class of Fashion-MNIST and all 6,000 of it: it shows that the experiment "
+    "runs, and nothing about the claim",
+    "small": "the public Ti/16 (AugReg, ImageNet) at 224 px in place of B/16 at 384 px, and 1,000 steps of CIFAR-100 "
+    "in place of 10,000; the paper compares sets of pre-training and has no training from scratch",
     "paper": "the paper compares sets of pre-training and has no training from scratch, which takes as many steps here",
 }
 
