@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
@@ -178,14 +179,8 @@ def draw(evidence: Evidence) -> Figure:
         for row, pixels in enumerate((image, (image * shown[..., None]).astype(np.uint8))):
             axes = figure.add_subplot(grid[row, column])
             axes.imshow(pixels, interpolation="nearest")
-            axes.contour(
-                np.linspace(-0.5, image.shape[1] - 0.5, len(example["object"][0])),
-                np.linspace(-0.5, image.shape[0] - 0.5, len(example["object"])),
-                np.array(example["object"]),
-                levels=[0.5],
-                colors=ACCENT,
-                linewidths=1,
-            ) if row and np.ptp(example["object"]) > 0.5 else None
+            if row and np.ptp(example["object"]) > 0.5:
+                _outline(axes, np.array(example["object"]), image.shape)
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines[:].set_visible(False)
@@ -202,6 +197,14 @@ def draw(evidence: Evidence) -> Figure:
     axes.set_ylim(0, 100)
     figure.subplots_adjust(left=0.09, right=0.98, top=0.98, bottom=0.1)
     return figure
+
+
+def _outline(axes: Axes, inside: NDArray[np.float64], size: tuple[int, ...]) -> None:
+    """Draw the object's outline through the centres of patches."""
+    down, across = (
+        (np.arange(count) + 0.5) * side / count - 0.5 for count, side in zip(inside.shape, size[:2], strict=True)
+    )
+    axes.contour(across, down, inside, levels=[0.5], colors=ACCENT, linewidths=1)
 
 
 def _enlarged(shares: NDArray[np.float64], size: tuple[int, ...]) -> NDArray[np.float64]:
