@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.train.runs import Command
 from vitkit.cli.main import main
 from vitkit.config import toml
 from vitkit.config.recipes import RECIPES
 from vitkit.config.resolve import resolve
 from vitkit.cost import cost
 from vitkit.data.sources.fashion import open_fashion
+from vitkit.errors import ConfigError
 from vitkit.grid.arm import trials_of
 from vitkit.grid.verdict import Verdict
 from vitkit.model.variants import configure
@@ -29,6 +32,7 @@ from vitkit.paper.page import judged, write_page
 from vitkit.paper.run_claim import run_claim
 from vitkit.paper.study import SCALES, latest_logs
 
+ROOT = Path(__file__).parents[2]
 CLAIMS = [pytest.param(claim, id=claim.name) for claim in all_claims()]
 TRAINED = [pytest.param(claim, id=claim.name) for claim in all_claims() if claim.measure is None]
 
@@ -282,6 +286,128 @@ def test_claims_on_data_and_compute_share_their_runs(datasets: Datasets):
     assert len(settings("adam_or_sgd") & settings("data_size")) == 1  # R50x1 with Adam
     assert len(settings("masked_patch") & settings("compute")) == 1  # supervised
     assert len(settings("positions_transfer") & settings("data_size")) == 1  # 1-D positions
+
+
+def test_planted_gains_of_transfer_and_resolution_are_found(datasets: Datasets):
+    def transfer(scratch: float, pets: float = 93.0) -> Any:
+        def score(number: int, name: str, seed: int) -> float:
+            planted_score = scratch if "scratch" in name else pets if "Pets" in name else 85.0
+            return planted_score + noise(100 * number + seed)
+
+        return score
+
+    assert planted("transfer", transfer(50), datasets) is Verdict.CONFIRMED
+    assert planted("transfer", transfer(70), datasets) is Verdict.REFUTED  # 15 points on CIFAR-100
+    assert planted("transfer", transfer(50, pets=90), datasets) is Verdict.REFUTED  # under 91 on Pets
+    scores = {"same resolution": 90.0, "interpolated in 2-D": 91.5, "stretched in 1-D": 91.0, "fresh": 89.0}
+
+    def resolution(**changes: float) -> Any:
+        return lambda number, name, seed: {**scores, **changes}[name] + noise(100 * number + seed)
+
+    assert planted("resolution", resolution(), datasets) is Verdict.CONFIRMED
+    assert planted("resolution", resolution(fresh=92.0), datasets) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(1.4, Verdict.CONFIRMED), (0.7, Verdict.REFUTED)])
+def test_planted_attention_on_the_object_is_found(gain: float, verdict: Verdict, datasets: Datasets, tmp_path: Path):
+    (claim,) = find_claims("rollout")
+    log = log_of(claim, "small", datasets, None)
+    for seed in log["seeds"]:
+        area = np.random.default_rng(seed).uniform(0.1, 0.6, 100)
+        values: dict[str, Any] = {"area": [*area.tolist(), 0.0, None], "examples": []}  # no object, nothing at all
+        for name in ("mass", "mass_literal", "mass_of_mean", "mass_random"):
+            values[name] = [*(gain * area).tolist(), 0.0, None]
+        log["measured"][str(seed)] = values
+    findings, found = judged(claim, log)
+    assert found is verdict
+    assert findings[0].interval.mean == pytest.approx(gain)
+    assert findings[-1].interval.mean == (100 if gain > 1 else 0)
+    write_page(tmp_path, [log])
+
+
+def test_claims_on_the_public_weights_share_their_runs(datasets: Datasets):
+    def settings(name: str, scale: Any) -> set[str]:
+        setup = find_claims(name)[0].setup(scale, datasets)
+        trials = trials_of(setup.arms, [0])
+        return {json.dumps(trial.settings(), sort_keys=True) for trial in trials if trial.needs is None}
+
+    assert len(settings("transfer", "small") & settings("resolution", "small")) == 1  # Pets at 224 px
+    assert len(settings("transfer", "smoke") & settings("resolution", "smoke")) == 1  # the toy from scratch
+
+
+def test_attention_on_objects_is_measured_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(["paper", "13", "--out", str(tmp_path), "--device", "cpu", "--json"])
+    assert json.loads(capsys.readouterr().out)["claims"].keys() == {"rollout"}
+    (log,) = latest_logs(tmp_path)
+    assert "synthetic" in log["differs"]
+    for numbers in log["measured"].values():
+        assert len(numbers["area"]) == len(numbers["mass"]) == len(numbers["mass_literal"]) == 8
+        assert all(0 < share < 1 for name in ("area", "mass", "mass_literal") for share in numbers[name])
+    assert "data:image/png;base64" in (tmp_path / "paper.html").read_text()
+
+
+def test_the_list_says_what_every_claim_costs_and_which_tables_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    main(["paper", "--out", str(tmp_path), "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in content["claims"]] == [claim.name for claim in all_claims()]
+    assert all({*row["cost"]} == {"smoke", "small", "paper"} and row["paper"] for row in content["claims"])
+    assert [table["name"] for table in content["tables"]] == ["table1", "table6"]
+    main(["paper", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert printed.count("not run here") == len(all_claims())
+    assert "16 of 18 rows" in printed
+
+
+def test_a_dry_run_names_every_arm_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(["paper", "axial", "--out", str(tmp_path / "out"), "--device", "cpu", "--dry-run"])
+    printed = capsys.readouterr().out
+    for name in ("plain", "axial", "plain, twice as deep"):
+        assert f"  {name}: 2 runs of 16 steps, 512 images, about" in printed
+    assert not (tmp_path / "out").exists()
+
+
+KILLS = [
+    ("vitkit.grid.trial_runner:start_run", 2),
+    ("vitkit.run:log_warnings", 1),  # before the first checkpoint
+    ("vitkit.run_score:write_report", 2),
+    ("vitkit.paper.run_claim:write_log", 1),
+    ("vitkit.paper.study:write_page", 1),
+]
+
+
+@pytest.mark.slow
+def test_killed_five_times_a_claim_goes_on_to_the_same_table(tmp_path: Path):
+    def command(out: str) -> list[str]:
+        return ["paper", "axial", "--out", str(tmp_path / out), "--device", "cpu", "--json"]
+
+    undisturbed = Command(command("undisturbed"), tmp_path / "undisturbed.txt")
+    assert undisturbed.wait() == 0, undisturbed.output
+    for number, (dies_at, after) in enumerate(KILLS):
+        killed = Command(command("killed"), tmp_path / f"{number}.txt", dies_at=dies_at, after=after)
+        assert killed.wait() == -9, killed.output
+    resumed = Command(command("killed"), tmp_path / "resumed.txt")
+    assert resumed.wait() == 0, resumed.output
+    (expected,), (found,) = latest_logs(tmp_path / "undisturbed"), latest_logs(tmp_path / "killed")
+    assert [arm["scores"] for arm in found["arms"]] == [arm["scores"] for arm in expected["arms"]]
+    names = [sorted(run.name for run in (tmp_path / out / "runs").iterdir()) for out in ("undisturbed", "killed")]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("scale", ["small", "smoke"])
+def test_the_page_of_the_documentation_is_that_of_its_logs(scale: Any, datasets: Datasets, tmp_path: Path):
+    documentation = runpy.run_path(str(ROOT / "docs/paper.py"))
+    written = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
+    assert written == documentation["page"](), "python docs/paper.py --write updates docs/paper.md"
+    (claim,) = find_claims("positions")
+    log = log_of(claim, scale, datasets, lambda number, name, seed: 60 + 3 * (name != "none") + noise(seed))
+    (tmp_path / "positions.json").write_text(json.dumps(log))
+    if scale == "smoke":  # no result
+        with pytest.raises(ConfigError, match="says nothing about a claim"):
+            documentation["page"](tmp_path)
+        return
+    assert "**confirmed** at small scale" in documentation["page"](tmp_path)
 
 
 def test_a_missing_data_set_is_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -144,20 +144,25 @@ def _list(out: Path | None, json: bool) -> None:
     from dataclasses import asdict
 
     from vitkit.messages import print_line
+    from vitkit.paper.closed_forms import closed_forms
 
-    claims = paper_claims.claim_rows(out)
+    claims, tables = paper_claims.claim_rows(out), closed_forms()
     if json:
-        content = {"claims": claims, "experiments": [asdict(experiment) for experiment in EXPERIMENTS]}
+        content = {
+            "claims": claims,
+            "tables": paper_claims.closed_form_rows(tables),
+            "experiments": [asdict(experiment) for experiment in EXPERIMENTS],
+        }
         options.print_json("paper", content)
         return
-    for claim in claims:
-        verdict = f"{claim['verdict']} at {claim['scale']} scale" if claim["verdict"] else "not run here"
-        print_line(f"{claim['number']:>2}  {claim['name']}: {claim['statement']}")
-        print_line(f"    {claim['source']}: {claim['paper']}; {verdict}")
+    paper_claims.print_claims(claims)
+    print_line("")
+    print_line("Free of training:")
+    paper_claims.print_closed_forms(tables)
     for experiment in EXPERIMENTS:
         print_line("")
         print_line(experiment.name)
         for name in ("meaning", "paper", "command"):
             print_line(f"  {name:<9}{getattr(experiment, name)}")
     print_line("")
-    print_line("vitkit paper NAME --dry-run says what a run takes, --scale small needs a GPU and data")
+    print_line("vitkit paper NAME --dry-run measures here what a run takes; --scale small needs a GPU and data")

@@ -46,7 +46,7 @@ def estimate(trials: Sequence[Trial], runner: TrialRunner) -> list[TrialCost]:
     rows = []
     for trial in trials:
         path = runner.path(trial)
-        config, data, _ = resolve(_without_weights(trial), {}, open_data=runner.shared.open)
+        config, data, _ = resolve(settings_without_weights(trial), {}, open_data=runner.shared.open)
         splits = partition(data, **config.partition)
         config = count_steps(config, len(splits.train))
         steps = config.steps or 0
@@ -75,7 +75,7 @@ def estimate(trials: Sequence[Trial], runner: TrialRunner) -> list[TrialCost]:
     return rows
 
 
-def _without_weights(trial: Trial) -> dict[str, Any]:
+def settings_without_weights(trial: Trial) -> dict[str, Any]:
     """Return the settings with a random model of the same shape in place of another trial's."""
     settings = trial.settings()
     needed = trial.needs

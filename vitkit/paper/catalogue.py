@@ -9,6 +9,7 @@ from vitkit.paper.claim import Claim
 from vitkit.paper.experiments import EXPERIMENTS
 
 MODULES = (
+    "transfer",
     "data_size",
     "larger_model",
     "compute",
@@ -17,8 +18,10 @@ MODULES = (
     "shape",
     "class_token",
     "axial",
+    "resolution",
     "masked_patch",
     "figure7",
+    "rollout",
     "pre_norm",
     "size_or_patch",
     "positions_transfer",

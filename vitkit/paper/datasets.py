@@ -35,13 +35,22 @@ class Datasets:
 
     folder: Path
 
-    def find(self, name: str) -> str:
-        """Return the path of a data set, or raise an error that says where it belongs."""
+    def find(self, name: str, *, as_published: bool = False) -> str:
+        """Return the path of a data set, or raise an error that says where it belongs.
+
+        as_published   images without class folders will do: beside annotations/, they would be read as one class
+        """
         note = KNOWN[name]
         for candidate in note.names:
             for suffix in SUFFIXES:
                 path = self.folder / f"{candidate}{suffix}"
                 if path.exists():
+                    if (path / "annotations").is_dir() and not as_published:
+                        raise ConfigError(
+                            f"{path} holds annotations/ beside its images, and would be read as classes of that name",
+                            expected=f"{path}/trainval/CLASS/*.jpg and test/CLASS/*.jpg",
+                            try_=f"move annotations/trimaps to {self.folder / KNOWN['pets-trimaps'].names[0]}",
+                        )
                     return str(path.absolute())
         raise ConfigError(
             f"this needs {note.description}, and {self.folder} has none",

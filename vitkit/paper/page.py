@@ -12,10 +12,12 @@ from vitkit.pages.html import KeyFigure, write_html
 from vitkit.pages.svg import inline_svg, plot_style
 from vitkit.paper.catalogue import all_claims
 from vitkit.paper.claim import Claim
+from vitkit.paper.closed_forms import closed_forms
 from vitkit.paper.evidence import ClaimLog, Evidence
 from vitkit.text import counted, duration
 
 PAGE = "paper.html"
+NOT_RESULTS = "at smoke scale, which says nothing about them"
 SHOWN = 8  # findings of a claim before the rest is folded away
 
 
@@ -25,17 +27,31 @@ def write_page(folder: Path, logs: Sequence[ClaimLog]) -> Path:
     ordered = sorted((log for log in logs if log["claim"] in claims), key=lambda log: claims[log["claim"]].number)
     rows = [_claim(claims[log["claim"]], log) for log in ordered]
     verdicts = [row["verdict"] for row in rows]
+    run = {log["claim"] for log in ordered}
     content: dict[str, Any] = {
         "figures": [
-            KeyFigure("Claims that hold", f"{sum(Verdict(one).holds for one in verdicts)} of {len(rows)}"),
+            KeyFigure("Claims that hold", f"{sum(Verdict(one).holds for one in verdicts)} of {len(rows)}", NOT_RESULTS)
+            if all(log["scale"] == "smoke" for log in ordered)
+            else KeyFigure("Claims that hold", f"{sum(Verdict(one).holds for one in verdicts)} of {len(rows)}"),
             KeyFigure("Refuted", str(verdicts.count(Verdict.REFUTED))),
             KeyFigure("Undecided", str(verdicts.count(Verdict.UNDECIDED))),
             KeyFigure("Time", duration(sum(log["seconds"] for log in ordered)), ", ".join(_devices(ordered))),
         ],
         "smoke": any(log["scale"] == "smoke" for log in ordered),
         "claims": rows,
+        "others": [
+            {"number": claim.number, "statement": claim.statement, "source": claim.source, "command": command_of(claim)}
+            for claim in claims.values()
+            if claim.name not in run
+        ],
+        "tables": closed_forms(),
     }
     return write_html(folder / PAGE, "vitkit.paper", PAGE, content)
+
+
+def command_of(claim: Claim) -> str:
+    """Return the command that runs a claim at the scale whose verdict counts for one GPU."""
+    return f"vitkit paper {claim.name} --scale small"
 
 
 def judged(claim: Claim, log: ClaimLog) -> tuple[Sequence[Finding], Verdict]:

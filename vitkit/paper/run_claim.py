@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitkit.atomic import write_text
+from vitkit.devices import describe_device, pick_device
 from vitkit.errors import ConfigError
 from vitkit.grid.arm import Arm, Trial, trials_of
 from vitkit.grid.outcome import Outcome
@@ -41,7 +44,8 @@ def run_claim(
     outcomes = run_trials(trials, folder, devices=devices, report=report) if trials else {}
     measured = _measure(claim, scale, folder, datasets, devices[0], setup, outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes.values()) + sum(one["seconds"] for one in measured.values())
-    used = sorted({outcome.device for outcome in outcomes.values() if outcome.device}) or [devices[0]]
+    here = describe_device(pick_device(devices[0]), torch.get_num_threads())  # of measurements, without a run
+    used = sorted({outcome.device for outcome in outcomes.values() if outcome.device}) or [here]
     log = ClaimLog(
         claim=claim.name,
         scale=scale,
