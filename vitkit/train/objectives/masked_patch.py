@@ -65,7 +65,7 @@ class MaskedPatch(Objective):
         """Return the loss for pixels (B, C, h·P, w·P); `targets` are ignored."""
         config = self.model.config
         corrupted, chosen = corrupt(self.model.embed(self.normalise(pixels)), self.mask_token, self.settings.rate)
-        tokens = self.model.encode(corrupted)[:, int(config.class_token) :]  # (B, N, D)
+        tokens = self.model.encode(corrupted)[:, config.special_tokens :]  # (B, N, D)
         guesses = self.guess(pick(tokens, chosen)).float()  # (B, M, S·K), or (B, M, C·P·P)
         if not self.predictions:
             return F.mse_loss(guesses, pick(cut(pixels, config.stride), chosen)), {}
