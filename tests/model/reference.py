@@ -34,7 +34,7 @@ def forward(state: dict[str, Tensor], config, image: Tensor) -> Tensor:
         y = state["projection.weight"] @ y
     if config.representation:
         y = torch.tanh(linear(state, "head.representation", y))
-    if config.distillation == "heads":
+    if config.distillation == "heads" and config.classes:
         return (
             linear(state, "head.logits.class_token", x[0]) + linear(state, "head.logits.distillation_token", x[1])
         ) / 2

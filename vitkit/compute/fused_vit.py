@@ -159,7 +159,7 @@ class FusedFp8Block(nn.Module):
             weight, scales = quantize_rows(layer.weight)
             self.register_buffer(f"{name}_weight", weight)
             self.register_buffer(f"{name}_scales", scales)
-            layer.weight = None  # type: ignore[assignment]
+            layer.weight = None
 
     def forward(self, stream: Tensor, branch: Tensor | None, tokens: int, queries: int | None) -> tuple[Tensor, Tensor]:
         """(R, D), and the branch that is still to be added to it → the same."""

@@ -55,7 +55,7 @@ def quantize_blocks(model: Model) -> nn.Module:
         if isinstance(module, Block):
             attention: Any = module.attention
             attention.qkv, attention.out = PerTokenInt8Linear(attention.qkv), PerTokenInt8Linear(attention.out)
-            module.mlp = nn.Sequential(  # type: ignore[assignment]
+            module.mlp = nn.Sequential(
                 PerTokenInt8Linear(module.mlp.up), _InplaceGelu(), AfterGeluInt8Linear(module.mlp.down)
             )
     return quantized

@@ -23,7 +23,7 @@ from vitkit.kernels.linear import apply_linear, is_plain_linear
 from vitkit.kernels.mlp import fused_mlp
 from vitkit.kernels.norm import residual_layer_norm
 from vitkit.model.allow_list import Children, allow
-from vitkit.model.attention import AttentionPositions, SelfAttention, place, split_heads
+from vitkit.model.attention import AttentionPositions, SelfAttention, apply_positions, split_heads
 from vitkit.model.build import Model
 from vitkit.model.capture import Seen
 from vitkit.model.encoder import Block
@@ -75,7 +75,7 @@ class FusedAttention(SelfAttention):
             query, key, value = self._project(x, queries)
         else:
             query, key, value = split_heads(apply_linear(self.qkv, x, fp8=self.fp8), self.heads)
-        query, key, bias = place(query, key, positions)
+        query, key, bias = apply_positions(query, key, positions)
         mixed = sdpa(query[:, :, :queries], key, value, bias)  # (B, H, Q, d)
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, Q, D)
 

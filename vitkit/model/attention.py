@@ -63,17 +63,19 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, positions: AttentionPositions | None = None) -> Tensor:  # (B, T, D)
         query, key, value = split_heads(self.qkv(x), self.heads)  # (B, H, T, d) each
-        query, key, bias = place(query, key, positions)
+        query, key, bias = apply_positions(query, key, positions)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # (B, H, T, d)
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def weights(self, x: Tensor, positions: AttentionPositions | None = None) -> Tensor:
         """Return the attention weights that `forward` uses, recomputed from its input: (B, H, T, T)."""
         query, key, _ = split_heads(self.qkv(x), self.heads)
-        return attention_weights(*place(query, key, positions))
+        return attention_weights(*apply_positions(query, key, positions))
 
 
-def place(query: Tensor, key: Tensor, positions: AttentionPositions | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def apply_positions(
+    query: Tensor, key: Tensor, positions: AttentionPositions | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return query and key, turned by rotary positions, and the bias that relative positions add to the scores."""
     if isinstance(positions, RotaryPositions):
         return *positions(query, key), None
