@@ -15,7 +15,7 @@ from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
 
 # options that came after the paper, as far as the fused forward pass does not know them
-LATER = "quick SwiGLU LayerScale registers position distillation token-gap bias projection rotary like".split()
+LATER = "quick,SwiGLU,LayerScale,registers,class position,distillation,token-gap,bias,projection,rotary,like".split(",")
 PLAIN = [
     kind
     for kind in KINDS

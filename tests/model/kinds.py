@@ -64,7 +64,6 @@ KINDS = {
             "gelu": "quick",
             "eps": 1e-5,
             "projection": 24,
-            "classes": 0,
         },
     ),
     "like DINOv3": (

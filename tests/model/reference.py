@@ -87,19 +87,23 @@ def transformer_block(state: dict[str, Tensor], config, name: str, x: Tensor, of
 
 
 def project(state: dict[str, Tensor], config, name: str, x: Tensor) -> list[Tensor]:
-    """Query, key and value; the file has the biases of those that have one, in this order."""
+    """Query, key and value, with rotary positions; the file has the biases of those that have one, in this order."""
     biases = list(state.get(f"{name}.qkv.bias", torch.empty(0)).split(config.width))
     biased = (config.query_bias, config.key_bias, config.value_bias)
-    return [
+    query, key, value = [
         x @ weight.T + (biases.pop(0) if one else 0)
         for weight, one in zip(state[f"{name}.qkv.weight"].chunk(3), biased, strict=True)
     ]
+    if config.rotary != "none":
+        d = config.width // config.heads
+        query, key = (torch.cat([turn(config, part) for part in one.split(d, dim=1)], dim=1) for one in (query, key))
+    return [query, key, value]
 
 
 def turn(config, x: Tensor) -> Tensor:
-    """Rotary positions of a head (T, d) as multiplication of complex numbers, patch by patch."""
+    """Rotary positions of a head (T, d), patch by patch and pair by pair."""
     (h, w), d = config.grid, x.shape[1]
-    x = x.clone()
+    turned = x.clone()
     for patch in range(h * w):
         y, z = divmod(patch, w)
         if config.rotary == "centred":
@@ -108,9 +112,9 @@ def turn(config, x: Tensor) -> Tensor:
         for pair in range(d // 2):
             a, b = (pair, pair + d // 2) if config.rotary_layout == "half" else (2 * pair, 2 * pair + 1)
             angle = (y if pair < d // 4 else z) / config.rotary_base ** (pair % (d // 4) * 4 / d)
-            number = complex(x[token, a], x[token, b]) * complex(math.cos(angle), math.sin(angle))
-            x[token, a], x[token, b] = number.real, number.imag
-    return x
+            turned[token, a] = x[token, a] * math.cos(angle) - x[token, b] * math.sin(angle)
+            turned[token, b] = x[token, a] * math.sin(angle) + x[token, b] * math.cos(angle)
+    return turned
 
 
 def attention(state: dict[str, Tensor], config, name: str, x: Tensor, offsets: Tensor | None) -> Tensor:
@@ -118,8 +122,6 @@ def attention(state: dict[str, Tensor], config, name: str, x: Tensor, offsets: T
     heads = config.heads
     d = width // heads
     q, k, v = project(state, config, name, x)
-    if config.rotary != "none":
-        q, k = (torch.cat([turn(config, part) for part in one.split(d, dim=1)], dim=1) for one in (q, k))
     mixed = []
     for head in range(heads):
         part = slice(head * d, (head + 1) * d)

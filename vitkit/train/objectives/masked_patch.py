@@ -58,8 +58,9 @@ class MaskedPatch(Objective):
         self.settings, self.predictions = settings, predictions
         self.mask_token = nn.Parameter(nn.init.normal_(torch.empty(1, width), std=0.02))
         self.guess = zero_linear(width, predictions * LEVELS**channels or channels * patch**2)
-        for unused in (model.pool, model.head):  # DDP waits for the gradient of whatever could have one
-            unused.requires_grad_(False)
+        for unused in (model.pool, model.projection, model.head):  # DDP waits for gradients of whatever could have one
+            if unused is not None:
+                unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor, targets: Tensor | None = None) -> LossAndMetrics:
         """Return the loss for pixels (B, C, h·P, w·P); `targets` are ignored."""
