@@ -114,7 +114,7 @@ def test_weights_have_7_bits_where_oneDNN_saturates_sums_of_16_bits(pair_sum, le
 
 @dataclass(frozen=True, kw_only=True)
 class LaterConfig(ViTConfig):
-    registers: int = 0
+    experts: int = 0
 
 
 def test_an_unknown_option_module_or_hook_is_declined_by_name():
@@ -125,7 +125,7 @@ def test_an_unknown_option_module_or_hook_is_declined_by_name():
     gated.encoder.blocks[1].mlp.add_module("gate", nn.Linear(2, 2))
     hooked.encoder.blocks[0].attention.qkv.register_forward_hook(lambda *args: None)
     assert int8.reason_to_decline(make("token")) is None
-    assert int8.reason_to_decline(later) == "int8 inference does not know the option registers of LaterConfig"
+    assert int8.reason_to_decline(later) == "int8 inference does not know the option experts of LaterConfig"
     assert int8.reason_to_decline(gated) == "int8 inference does not know mlp.gate of Mlp"
     assert int8.reason_to_decline(hooked) == "int8 inference does not call the hooks on attention.qkv of a block"
     assert int8.reason_to_decline(make("ResNet")) == "int8 inference does not know models of the kind ResNetConfig"
