@@ -172,7 +172,7 @@ def test_activation_memory_is_what_autograd_keeps(kind: str, batch: int):
 
 
 def kept_bytes(model: Model, images: torch.Tensor) -> int:
-    own = {value.untyped_storage().data_ptr() for value in model.state_dict(keep_vars=True).values()}
+    own = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
     storages: dict[int, torch.UntypedStorage] = {}
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:

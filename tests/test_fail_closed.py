@@ -27,12 +27,12 @@ from vitkit.model.vit import VisionTransformer
 
 @dataclass(frozen=True, kw_only=True)
 class NewConfig(ViTConfig):
-    """A config as it would be the day after somebody has added LayerScale."""
+    """A config as it would be the day after somebody has added a gate per channel."""
 
-    layer_scale: float = 1e-5
+    channel_gate: float = 1e-5
 
 
-class LayerScale(nn.Module):
+class ChannelGate(nn.Module):
     """A child that nobody has heard of."""
 
     def __init__(self, width: int):
@@ -53,12 +53,12 @@ class ScaledBlock(Block):
     """A block that uses the child."""
 
     def forward(self, x: Tensor, *rest: Any) -> Tensor:
-        return super().forward(self.layer_scale(x), *rest)
+        return super().forward(self.channel_gate(x), *rest)
 
 
 def model_with_new_child() -> VisionTransformer:
     model = make("token")
-    model.encoder.blocks[0].layer_scale = LayerScale(model.config.width)
+    model.encoder.blocks[0].channel_gate = ChannelGate(model.config.width)
     return model
 
 
@@ -113,7 +113,7 @@ def test_an_option_that_a_consumer_does_not_know_is_declined_by_name(consumer: C
     assert consumer(make("token")) is None
     reason = consumer(model_with_new_option())
     assert reason is not None
-    assert "layer_scale" in reason
+    assert "channel_gate" in reason
 
 
 @pytest.mark.parametrize("consumer", FORMATS, ids=lambda one: one.__name__)
@@ -123,7 +123,7 @@ def test_an_option_that_a_format_cannot_hold_is_declined_by_name(consumer: Calla
     model.config = NewConfig(**{field.name: getattr(model.config, field.name) for field in fields(model.config)})
     reason = consumer(model, tmp_path / "new")
     assert reason is not None
-    assert "layer_scale" in reason
+    assert "channel_gate" in reason
     assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
 
 
@@ -131,7 +131,7 @@ def test_an_option_that_a_format_cannot_hold_is_declined_by_name(consumer: Calla
 def test_a_child_that_a_consumer_does_not_know_is_declined_by_name(consumer: Callable[..., str | None]):
     reason = consumer(model_with_new_child())
     assert reason is not None
-    assert "layer_scale" in reason
+    assert "channel_gate" in reason
 
 
 @pytest.mark.parametrize("build", [model_with_new_option, model_with_new_child, model_with_new_block])
@@ -143,7 +143,7 @@ def test_bf16_inference_of_an_unknown_model_is_that_of_the_plain_model(build: Ca
         computed = for_inference(model, "bf16")
         assert not isinstance(computed, fused_vit.FusedViT)
         assert (computed(images) - exact).norm() < 0.05 * exact.norm()  # bf16 rounds to 2^-8, a few layers deep
-    with pytest.raises(VitkitError, match=r"layer_scale|ScaledBlock"):
+    with pytest.raises(VitkitError, match=r"channel_gate|ScaledBlock"):
         check_precision(model, torch.device("cuda", 0), "fp8")
 
 

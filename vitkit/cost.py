@@ -4,7 +4,7 @@ MACs are those of all matrix products and convolutions, attention's included, fo
 times as many floating-point operations: two per MAC, once forward and twice backward. That rule gives the paper's Table
 6 (`vitkit.table6`), if products with the zeros that pad a convolution's input do not count.
 
-Symbols as in the model: D width, M MLP width, T tokens, N patches, K classes.
+Symbols as in the model: D width, M MLP width, T tokens, N patches, P projection, R representation, K classes.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vitkit.model.allow_list import allow
-from vitkit.model.config import GROUPS, ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.options import GROUPS
 
 FLOPS_PER_TRAINED_MAC = 6
 ADAM_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in fp32
@@ -68,7 +69,9 @@ class CostTerm(NamedTuple):
 COUNTED = allow(
     "the cost calculator",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth",
+    "norm axial gelu eps dropout stochastic_depth "
+    "patch_bias class_position distillation registers projection "
+    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
@@ -76,7 +79,15 @@ COUNTED = allow(
 
 def class_token_suffices(config: ViTConfig) -> bool:
     """Return whether the last block is computed for the class token alone (`vitkit.kernels.fuse`)."""
-    return config.pool == "token" and config.positions != "relative"
+    one_token = config.pool == "token" and config.distillation == "none" and config.positions != "relative"
+    return one_token and _has_plain_blocks(config)
+
+
+def _has_plain_blocks(config: ViTConfig) -> bool:
+    """Return whether the blocks are the paper's, as the fused training path needs them."""
+    biased = config.query_bias and config.key_bias and config.value_bias
+    added = config.swiglu or config.gelu == "quick" or config.layer_scale is not None or config.rotary != "none"
+    return biased and not added
 
 
 def cost(config: ModelConfig) -> Cost:
@@ -90,9 +101,11 @@ def _vit(config: ViTConfig) -> Iterator[CostTerm]:
     if config.stem:
         yield from _conv_body(config.stem, config.channels, config.image)
     flat = config.embedded_channels * config.patch**2
-    yield CostTerm(flat * D + D, N * flat * D, N * flat)
-    yield CostTerm(parameters=D * config.class_token)
+    yield CostTerm(flat * D + D * config.patch_bias, N * flat * D, N * flat)
+    yield CostTerm(parameters=D * config.special_tokens)
     yield _positions(config)
+    if config.ln_pre:
+        yield _norm(D, T)
     left = 1 if class_token_suffices(config) else T  # tokens that leave the last block
     for layer in range(config.depth):
         yield from _blocks(config, left if layer == config.depth - 1 else T)
@@ -105,13 +118,14 @@ def _vit(config: ViTConfig) -> Iterator[CostTerm]:
 
 def _positions(config: ViTConfig) -> CostTerm:
     D, T, (h, w) = config.width, config.tokens, config.grid
+    special = config.special_positions
     count = config.depth if config.inject == "every" else 1
     table = {
         "none": 0,
         "sincos": 0,
         "sincos1d": 0,
-        "1d": T * D,
-        "2d": (h + w) * D // 2 + D * config.class_token,
+        "1d": (special + config.patches) * D,
+        "2d": (h + w) * D // 2 + D * special,
         "relative": (2 * T - 1) * D,
     }[config.positions]
     if config.positions == "relative":
@@ -132,28 +146,52 @@ def _blocks(config: ViTConfig, left: int) -> Iterator[CostTerm]:
     Where only `left` tokens leave it, the activations of the others are not counted; their multiply-adds are, as in
     every published count.
     """
-    D, M, T, H = config.width, config.mlp, config.tokens, config.heads
+    D, T, H = config.width, config.tokens, config.heads
+    biases = 1 + config.query_bias + config.key_bias + config.value_bias
     for line in config.grid[::-1] if config.axial else (T,):
         yield _norm(D, T)
-        yield CostTerm(4 * D * D + 4 * D, T * 4 * D * D, 4 * T * D + left * D, H * left)  # normed input, q k v, mixed
+        # normed input, q k v, mixed
+        yield CostTerm(4 * D * D + biases * D, T * 4 * D * D, 4 * T * D + left * D, H * left)
         yield CostTerm(macs=2 * T * line * D)  # QKᵀ and AV
+        if config.rotary != "none":
+            yield CostTerm(activations=2 * T * D)  # turned q and k, beside those that were projected with v
         yield _norm(D, left)
-        yield CostTerm(2 * D * M + M + D, T * 2 * D * M, left * (D + 2 * M))  # normed input, GELU in and out
+        yield CostTerm(activations=left * D)  # the MLP's normed input
+        yield _mlp(config, left)._replace(macs=_mlp(config, T).macs)
+        if config.layer_scale is not None:
+            yield CostTerm(2 * D, 0, 2 * left * D)  # both branches before they are scaled
+
+
+def _mlp(config: ViTConfig, tokens: int) -> CostTerm:
+    """Return the cost of an MLP without its input."""
+    D, M = config.width, config.mlp
+    if config.swiglu:  # gate and up, SiLU of the gate, the product
+        return CostTerm(3 * D * M + 2 * M + D, tokens * 3 * D * M, tokens * 4 * M)
+    kept = 3 if config.gelu == "quick" else 2  # GELU in and out, and the sigmoid of the quick one
+    return CostTerm(2 * D * M + M + D, tokens * 2 * D * M, tokens * kept * M)
 
 
 def _head(config: ViTConfig, left: int) -> Iterator[CostTerm]:
-    D, M, T, K = config.width, config.mlp, config.tokens, config.classes
+    D, T, K = config.width, config.tokens, config.classes
     if config.pool == "attention":
         yield CostTerm(D + 4 * D * D + 4 * D, 2 * D * D + T * 2 * D * D + 2 * T * D, 3 * T * D)
         yield _norm(D, tokens=1)
-        yield CostTerm(2 * D * M + M + D, 2 * D * M, 2 * M)
-    elif config.pool == "token":
-        yield CostTerm(activations=left * D)  # the class token is a view of all normed tokens, which stay with it
-    R = config.representation or D
-    if config.representation:
-        yield CostTerm(D * R + R, D * R, R)
-    if K:
-        yield CostTerm(R * K + K, R * K, R if config.pool != "token" else 0)
+        yield _mlp(config, 1)
+    width = config.pooled_width
+    # the class token is a view of all normed tokens, which stay with it; other ways to pool make a vector
+    kept = left * D if config.pool == "token" else width
+    if P := config.projection:
+        yield CostTerm(width * P, width * P, kept)
+        width = kept = P
+    if R := config.representation:
+        yield CostTerm(width * R + R, width * R, kept)
+        width = kept = R
+    if K and config.distillation == "heads":
+        yield CostTerm(width * K + 2 * K, width * K, kept)
+    elif K:
+        yield CostTerm(width * K + K, width * K, kept)
+    elif R or config.pool == "token":
+        yield CostTerm(activations=kept)  # the output, which tanh or a view keeps
 
 
 def _norm(width: int, tokens: int) -> CostTerm:

@@ -38,7 +38,8 @@ from vitkit.export.write import MAX_DROP, SCORED, Export, Format, export, export
 from vitkit.inspect.inspection_page import InspectionPage, inspect_images
 from vitkit.inspect.query_token import Token
 from vitkit.model.build import Model
-from vitkit.model.config import check_count, parse_size
+from vitkit.model.config import parse_size
+from vitkit.model.options import check_count
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.embedding import BATCH, embed_images
 from vitkit.predict.inputs import ImageInput, expand

@@ -14,10 +14,12 @@ from vitkit.compute.inference import check_precision, for_inference, supported_p
 from vitkit.errors import ConfigError
 from vitkit.model.vit import VisionTransformer
 
+# options that came after the paper, as far as the fused forward pass does not know them
+LATER = "quick,SwiGLU,LayerScale,registers,class position,distillation,token-gap,bias,projection,rotary,like".split(",")
 PLAIN = [
     kind
     for kind in KINDS
-    if not any(word in kind for word in ("every", "shared", "relative", "post-norm", "axial", "ResNet"))
+    if not any(word in kind for word in ("every", "shared", "relative", "post-norm", "axial", "ResNet", *LATER))
 ]
 
 

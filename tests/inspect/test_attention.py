@@ -68,7 +68,7 @@ def test_maps_of_the_class_token_are_those_of_transformers(tmp_path_factory, con
 def test_maps_are_rows_of_the_captured_attention(kind: str):
     model = make(kind)
     images = images_for(model, 3)
-    first = int(model.config.class_token)
+    first = model.config.tokens - model.config.patches
     captured = np.stack(all_attention(model, images), axis=1)  # (B, L, H, T, T)
     h, w = model.config.grid
     for token, expected in (
@@ -86,11 +86,11 @@ def test_rollout_equals_plain_numpy(kind: str, identity: bool, monkeypatch: pyte
     model = make(kind)
     images = images_for(model, 3)
     monkeypatch.setattr(inference, "MAX_BATCH", 2)  # two batches
-    first = int(model.config.class_token)
+    first = model.config.tokens - model.config.patches
     layers = all_attention(model, images)
     for index, rolled in enumerate(rollout(model, images, identity=identity)):
         expected = reference.rollout([weights[index] for weights in layers], identity)
-        row = expected[0] if model.config.pool == "token" else expected[first:].mean(axis=0)
+        row = expected[0] if "token" in model.config.pool else expected[first:].mean(axis=0)
         np.testing.assert_allclose(rolled, row[first:].reshape(model.config.grid), atol=16 * reference.EPS)
 
 

@@ -37,7 +37,7 @@ def test_distance_equals_plain_numpy(kind: str):
     expected = np.array(
         [
             [
-                [reference.distance(head, config.grid, config.stride, int(config.class_token)) for head in heads]
+                [reference.distance(head, config.grid, config.stride, config.tokens - config.patches) for head in heads]
                 for heads in weights
             ]
             for weights in all_attention(model, images)

@@ -26,12 +26,12 @@ def expected(model, image: torch.Tensor, target: int, monkeypatch: pytest.Monkey
     """Chefer et al. with retained gradients, in a forward pass that shares no code with the model."""
     collected: list[list[torch.Tensor]] = []
 
-    def attention(state, name, x, heads, offsets):
-        d = x.shape[1] // heads
-        q, k, v = plain.linear(state, f"{name}.qkv", x).chunk(3, dim=1)
+    def attention(state, config, name, x, offsets):
+        d = x.shape[1] // config.heads
+        q, k, v = plain.project(state, config, name, x)
         collected.append([])
         mixed = []
-        for head in range(heads):
+        for head in range(config.heads):
             columns = slice(head * d, (head + 1) * d)
             weights = torch.softmax(q[:, columns] @ k[:, columns].T / math.sqrt(d), dim=1)
             weights.retain_grad()
@@ -47,9 +47,9 @@ def expected(model, image: torch.Tensor, target: int, monkeypatch: pytest.Monkey
     for layer in collected:
         step = np.mean([(w * w.grad).clamp(min=0).detach().numpy() for w in layer], axis=0)
         rolled = rolled + step @ rolled
-    first = int(model.config.class_token)
+    first = model.config.tokens - model.config.patches
     rolled = rolled - np.eye(tokens)
-    row = rolled[0] if model.config.pool == "token" else rolled[first:].mean(axis=0)
+    row = rolled[0] if "token" in model.config.pool else rolled[first:].mean(axis=0)
     return row[first:].reshape(model.config.grid)
 
 

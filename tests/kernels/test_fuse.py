@@ -11,7 +11,8 @@ from torch.testing import assert_close
 import vitkit
 from tests.model.kinds import KINDS, images_for, make
 from vitkit.kernels.fuse import FusedBlock, FusedMlp, fuse
-from vitkit.model.encoder import Block, Mlp
+from vitkit.model.encoder import Block
+from vitkit.model.mlp import Mlp
 
 EPS = torch.finfo(torch.float64).eps
 

@@ -16,18 +16,28 @@ def forward(state: dict[str, Tensor], config, image: Tensor) -> Tensor:
     p = config.patch
     h, w = image.shape[1] // p, image.shape[2] // p
     patches = [image[:, i * p : (i + 1) * p, j * p : (j + 1) * p].flatten() for i in range(h) for j in range(w)]
-    x = torch.stack(patches) @ state["patches.project.weight"].T + state["patches.project.bias"]
-    if config.class_token:
-        x = torch.cat([state["class_token"], x])
+    x = linear(state, "patches.project", torch.stack(patches))
+    names = [name for name in ("class_token", "distillation_token", "register_tokens") if name in state]
+    x = torch.cat([*(state[name] for name in names), x])
     for layer in range(config.depth):
         if config.positions in ("1d", "2d", "sincos", "sincos1d") and (layer == 0 or config.inject != "stem"):
-            x = x + table(state, config, layer if config.inject == "every" else 0, h, w)
+            positions = table(state, config, layer if config.inject == "every" else 0, h, w)
+            special = len(positions) - h * w
+            x = torch.cat([x[:special] + positions[:special], x[special : -h * w], x[-h * w :] + positions[special:]])
+        if layer == 0 and config.ln_pre:
+            x = layer_norm(state, "encoder.ln_pre", x, config.eps)
         x = block(state, config, layer, x)
     if config.norm == "pre" and config.pool != "gap-norm":
         x = layer_norm(state, "encoder.norm", x, config.eps)
     y = pool(state, config, x)
+    if config.projection:
+        y = state["projection.weight"] @ y
     if config.representation:
         y = torch.tanh(linear(state, "head.representation", y))
+    if config.distillation == "heads" and config.classes:
+        return (
+            linear(state, "head.logits.class_token", x[0]) + linear(state, "head.logits.distillation_token", x[1])
+        ) / 2
     return linear(state, "head.logits", y) if config.classes else y
 
 
@@ -36,7 +46,7 @@ def table(state: dict[str, Tensor], config, index: int, h: int, w: int) -> Tenso
     if config.positions != "2d":
         return state[f"{prefix}.table"]
     rows = [torch.cat([state[f"{prefix}.columns"][j], state[f"{prefix}.rows"][i]]) for i in range(h) for j in range(w)]
-    return torch.cat([state[f"{prefix}.token"], torch.stack(rows)]) if config.class_token else torch.stack(rows)
+    return torch.cat([state[f"{prefix}.token"], torch.stack(rows)]) if f"{prefix}.token" in state else torch.stack(rows)
 
 
 def block(state: dict[str, Tensor], config, layer: int, x: Tensor) -> Tensor:
@@ -61,17 +71,57 @@ def transformer_block(state: dict[str, Tensor], config, name: str, x: Tensor, of
     def norm(which: str, x: Tensor) -> Tensor:
         return layer_norm(state, f"{name}.{which}", x, config.eps)
 
+    def mixed(x: Tensor) -> Tensor:
+        branch = attention(state, config, f"{name}.attention", x, offsets)
+        return branch if config.layer_scale is None else state[f"{name}.attention_scale.gamma"] * branch
+
+    def transformed(x: Tensor) -> Tensor:
+        branch = mlp(state, f"{name}.mlp", x, config)
+        return branch if config.layer_scale is None else state[f"{name}.mlp_scale.gamma"] * branch
+
     if config.norm == "pre":
-        x = x + attention(state, f"{name}.attention", norm("attention_norm", x), config.heads, offsets)
-        return x + mlp(state, f"{name}.mlp", norm("mlp_norm", x), config.gelu)
-    x = norm("attention_norm", x + attention(state, f"{name}.attention", x, config.heads, offsets))
-    return norm("mlp_norm", x + mlp(state, f"{name}.mlp", x, config.gelu))
+        x = x + mixed(norm("attention_norm", x))
+        return x + transformed(norm("mlp_norm", x))
+    x = norm("attention_norm", x + mixed(x))
+    return norm("mlp_norm", x + transformed(x))
 
 
-def attention(state: dict[str, Tensor], name: str, x: Tensor, heads: int, offsets: Tensor | None) -> Tensor:
+def project(state: dict[str, Tensor], config, name: str, x: Tensor) -> list[Tensor]:
+    """Query, key and value, with rotary positions; the file has the biases of those that have one, in this order."""
+    biases = list(state.get(f"{name}.qkv.bias", torch.empty(0)).split(config.width))
+    biased = (config.query_bias, config.key_bias, config.value_bias)
+    query, key, value = [
+        x @ weight.T + (biases.pop(0) if one else 0)
+        for weight, one in zip(state[f"{name}.qkv.weight"].chunk(3), biased, strict=True)
+    ]
+    if config.rotary != "none":
+        d = config.width // config.heads
+        query, key = (torch.cat([turn(config, part) for part in one.split(d, dim=1)], dim=1) for one in (query, key))
+    return [query, key, value]
+
+
+def turn(config, x: Tensor) -> Tensor:
+    """Rotary positions of a head (T, d), patch by patch and pair by pair."""
+    (h, w), d = config.grid, x.shape[1]
+    turned = x.clone()
+    for patch in range(h * w):
+        y, z = divmod(patch, w)
+        if config.rotary == "centred":
+            y, z = 2 * math.pi * ((2 * y + 1) / h - 1), 2 * math.pi * ((2 * z + 1) / w - 1)
+        token = len(x) - h * w + patch
+        for pair in range(d // 2):
+            a, b = (pair, pair + d // 2) if config.rotary_layout == "half" else (2 * pair, 2 * pair + 1)
+            angle = (y if pair < d // 4 else z) / config.rotary_base ** (pair % (d // 4) * 4 / d)
+            turned[token, a] = x[token, a] * math.cos(angle) - x[token, b] * math.sin(angle)
+            turned[token, b] = x[token, a] * math.sin(angle) + x[token, b] * math.cos(angle)
+    return turned
+
+
+def attention(state: dict[str, Tensor], config, name: str, x: Tensor, offsets: Tensor | None) -> Tensor:
     t, width = x.shape
+    heads = config.heads
     d = width // heads
-    q, k, v = linear(state, f"{name}.qkv", x).chunk(3, dim=1)
+    q, k, v = project(state, config, name, x)
     mixed = []
     for head in range(heads):
         part = slice(head * d, (head + 1) * d)
@@ -84,9 +134,14 @@ def attention(state: dict[str, Tensor], name: str, x: Tensor, heads: int, offset
     return linear(state, f"{name}.out", torch.cat(mixed, dim=1))
 
 
-def mlp(state: dict[str, Tensor], name: str, x: Tensor, gelu: str) -> Tensor:
+def mlp(state: dict[str, Tensor], name: str, x: Tensor, config) -> Tensor:
+    if config.swiglu:
+        gate, up = linear(state, f"{name}.gate_up", x).split(config.mlp, dim=-1)
+        return linear(state, f"{name}.down", gate / (1 + torch.exp(-gate)) * up)
     x = linear(state, f"{name}.up", x)
-    if gelu == "tanh":
+    if config.gelu == "quick":
+        x = x / (1 + torch.exp(-1.702 * x))
+    elif config.gelu == "tanh":
         x = 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     else:
         x = 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
@@ -95,10 +150,12 @@ def mlp(state: dict[str, Tensor], name: str, x: Tensor, gelu: str) -> Tensor:
 
 def pool(state: dict[str, Tensor], config, x: Tensor) -> Tensor:
     if config.pool == "token":
-        return x[0]
+        return x[0] if config.distillation == "none" else torch.cat([x[0], x[1]])
     if config.pool == "attention":
         return attention_pool(state, config, x)
-    mean = x[int(config.class_token) :].mean(0)
+    if config.pool == "token-gap":
+        return torch.cat([x[0], x[-config.patches :].mean(0)])
+    mean = x[-config.patches :].mean(0)
     return layer_norm(state, "pool.norm", mean, config.eps) if config.pool == "gap-norm" else mean
 
 
@@ -112,7 +169,7 @@ def attention_pool(state: dict[str, Tensor], config, x: Tensor) -> Tensor:
         part = slice(head * d, (head + 1) * d)
         mixed.append(torch.softmax(q[:, part] @ k[:, part].T / math.sqrt(d), dim=1) @ v[:, part])
     y = linear(state, "pool.out", torch.cat(mixed, dim=1))[0]
-    return y + mlp(state, "pool.mlp", layer_norm(state, "pool.mlp_norm", y, config.eps), config.gelu)
+    return y + mlp(state, "pool.mlp", layer_norm(state, "pool.mlp_norm", y, config.eps), config)
 
 
 def layer_norm(state: dict[str, Tensor], name: str, x: Tensor, eps: float) -> Tensor:
@@ -121,4 +178,4 @@ def layer_norm(state: dict[str, Tensor], name: str, x: Tensor, eps: float) -> Te
 
 
 def linear(state: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+    return x @ state[f"{name}.weight"].T + state.get(f"{name}.bias", 0)

@@ -141,13 +141,13 @@ def test_sincos_equals_big_visions_formula():
     omega = 1.0 / (10_000**omega)
     y, x = np.einsum("m,d->md", y.flatten(), omega), np.einsum("m,d->md", x.flatten(), omega)
     theirs = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
-    np.testing.assert_allclose(sincos_table((h, w), width, class_token=False), theirs, atol=1e-6)
+    np.testing.assert_allclose(sincos_table((h, w), width, special=0), theirs, atol=1e-6)
 
 
 def test_sincos_is_computed_anew_for_another_grid():
     model = make("sincos")
     model.resize((32, 24))
-    assert torch.equal(model.encoder.positions[0].table, sincos_table((4, 3), 32, class_token=True))
+    assert torch.equal(model.encoder.positions[0].table, sincos_table((4, 3), 32, special=1))
 
 
 @given(grid=grids, width=st.sampled_from([2, 6, 16]), token=st.booleans())
@@ -165,13 +165,13 @@ def test_sincos1d_equals_transformers_distilbert():
 
     theirs = torch.empty(15, 32)
     create_sinusoidal_embeddings(15, 32, theirs)
-    torch.testing.assert_close(sinusoid_table((2, 7), 32, class_token=True), theirs, atol=1e-6, rtol=0)
+    torch.testing.assert_close(sinusoid_table((2, 7), 32, special=1), theirs, atol=1e-6, rtol=0)
 
 
 def test_sincos1d_is_computed_anew_for_another_grid():
     model = make("sincos1d")
     model.resize((32, 24))
-    assert torch.equal(model.encoder.positions[0].table, sinusoid_table((4, 3), 32, class_token=True))
+    assert torch.equal(model.encoder.positions[0].table, sinusoid_table((4, 3), 32, special=1))
     assert not [name for name, _ in model.encoder.positions.named_parameters()]
 
 

@@ -40,8 +40,9 @@ def with_random_logits(config: ModelConfig) -> Model:
     """Return a new model with random logits: zero-initialised ones would make the first gradients zero, too."""
     torch.manual_seed(0)
     model = build(config)
-    logits: Any = model.head.logits
-    torch.nn.init.normal_(logits.weight, std=0.02)
+    for layer in model.head.logits.modules():
+        if isinstance(layer, torch.nn.Linear):
+            torch.nn.init.normal_(layer.weight, std=0.02)
     return model
 
 

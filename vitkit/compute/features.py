@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,16 @@ from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
+from vitkit.model.config import ModelConfig
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few
 
 VERSION = 2  # of decoding, EvalTransform and the forward pass: a change of one invalidates the cache
+# Options that every cache is named by. Later ones name it only where they are not at their default.
+FIRST_OPTIONS = frozenset(
+    "depth width mlp heads patch stem image channels classes positions inject pool class_token representation norm "
+    "axial gelu eps dropout stochastic_depth body".split()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,12 +172,22 @@ def concatenate(one: Features, other: Features) -> Features:
 def weights_hash(model: Model) -> str:
     """Return a hash of everything that the features depend on, the same for any file format and any head."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr(replace(model.config, classes=0)).encode())
+    digest.update(_describe_options(replace(model.config, classes=0)).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.startswith("head.logits."):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _describe_options(config: ModelConfig) -> str:
+    """Return the options of a model as text; later ones only where they are used, so that older caches are found."""
+    shown = [
+        f"{one.name}={getattr(config, one.name)!r}"
+        for one in fields(config)
+        if one.name in FIRST_OPTIONS or getattr(config, one.name) != one.default
+    ]
+    return f"{type(config).__name__}({', '.join(shown)})"
 
 
 def write_features(path: Path, splits: Mapping[str, Features], classes: tuple[str, ...]) -> None:

@@ -29,7 +29,8 @@ from vitkit.kernels.fuse import PLAIN_BLOCK, FusedAttention, FusedBlock, FusedMl
 from vitkit.model.allow_list import allow
 from vitkit.model.attention import SelfAttention, split_heads
 from vitkit.model.build import Model
-from vitkit.model.encoder import Block, Mlp
+from vitkit.model.encoder import Block
+from vitkit.model.mlp import Mlp
 from vitkit.model.vit import VisionTransformer
 
 # Patch embedding, pooling and head are called as they are; encoder and blocks are written anew here.
@@ -37,8 +38,11 @@ SUPPORTED = allow(
     "the fused forward pass",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth",
+    plain="patch_bias class_position distillation registers projection ln_pre query_bias key_bias "
+    "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     only={
         "norm": ("pre",),
+        "gelu": ("tanh", "exact"),
         "axial": (False,),
         "positions": ("none", "1d", "2d", "sincos", "sincos1d"),
         "inject": ("stem",),
@@ -127,7 +131,7 @@ class FusedBf16Block(nn.Module):
     def __init__(self, block: Block, bias: Tensor):
         super().__init__()
         self.block = block
-        self.tanh = block.mlp.approximate == "tanh"
+        self.tanh = block.mlp.gelu == "tanh"
         self.register_buffer("attention_bias", bias)
         self.register_buffer("mlp_bias", bias + block.attention.out.bias.float())
 
@@ -150,12 +154,12 @@ class FusedFp8Block(nn.Module):
     def __init__(self, block: Block):
         super().__init__()
         self.block = block
-        self.tanh = block.mlp.approximate == "tanh"
+        self.tanh = block.mlp.gelu == "tanh"
         for name, layer in (("qkv", block.attention.qkv), ("up", block.mlp.up), ("down", block.mlp.down)):
             weight, scales = quantize_rows(layer.weight)
             self.register_buffer(f"{name}_weight", weight)
             self.register_buffer(f"{name}_scales", scales)
-            layer.weight = None  # type: ignore[assignment]
+            layer.weight = None
 
     def forward(self, stream: Tensor, branch: Tensor | None, tokens: int, queries: int | None) -> tuple[Tensor, Tensor]:
         """(R, D), and the branch that is still to be added to it → the same."""

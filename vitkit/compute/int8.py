@@ -27,7 +27,9 @@ TINY = 1e-12  # a scale for rows of zeros
 SUPPORTED = allow(
     "int8 inference",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth",
+    "norm axial gelu eps dropout stochastic_depth "
+    "patch_bias class_position distillation registers projection ln_pre",
+    plain="query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
     only={"gelu": ("tanh", "exact")},
     modules=PLAIN_BLOCK,
@@ -53,7 +55,7 @@ def quantize_blocks(model: Model) -> nn.Module:
         if isinstance(module, Block):
             attention: Any = module.attention
             attention.qkv, attention.out = PerTokenInt8Linear(attention.qkv), PerTokenInt8Linear(attention.out)
-            module.mlp = nn.Sequential(  # type: ignore[assignment]
+            module.mlp = nn.Sequential(
                 PerTokenInt8Linear(module.mlp.up), _InplaceGelu(), AfterGeluInt8Linear(module.mlp.down)
             )
     return quantized

@@ -14,12 +14,27 @@ from vitkit.model.config import ViTConfig
 ARCHITECTURE = {  # the options of a ViT that are not settings of their own
     "positions": "position embeddings: learned 1-D, 2-D or relative, none (Table 8); sincos and sincos1d are fixed",
     "inject": "where positions are added: at the stem, at every layer its own, or shared by all layers (Table 8)",
-    "pool": "what the head sees: the class token, or global average pooling (gap; gap-norm normalises after it)",
+    "pool": "what the head sees: the class token, global average pooling (gap; gap-norm normalises after it), both "
+    "side by side (token-gap), or attention pooling",
     "class_token": "whether there is a class token",
     "representation": "width of the tanh layer before the logits, the paper's head of pre-training; false: none",
     "norm": "layer normalisation before each part of a block (pre, the paper's) or after it (post)",
     "axial": "axial attention, along rows and then along columns (D.6)",
-    "gelu": "tanh approximation, as in Google's code, or exact, as in timm and Hugging Face",
+    "gelu": "tanh approximation, as in Google's code, exact, as in timm and Hugging Face, or quick, as in CLIP",
+    "swiglu": "a gated MLP instead of GELU (DINOv2's g, DINOv3's S+, H+ and 7B)",
+    "layer_scale": "initial value of LayerScale's factors; false: none",
+    "query_bias": "whether the projection to queries has a bias",
+    "key_bias": "whether the projection to keys has a bias",
+    "value_bias": "whether the projection to values has a bias",
+    "patch_bias": "whether the patch embedding has a bias",
+    "rotary": "rotary positions, by coordinates from -1 to 1 over the image (centred) or by row and column (index)",
+    "rotary_base": "the longest period of rotary angles, almost, in units of the shortest",
+    "rotary_layout": "the pairs that rotary positions turn: i and i + d/2 (half), or 2i and 2i + 1 (interleaved)",
+    "registers": "number of register tokens",
+    "class_position": "whether the class token has a position embedding",
+    "distillation": "DeiT's distillation token: read beside the class token (token), or with a head of its own (heads)",
+    "projection": "width of a linear layer without bias after pooling (CLIP); false: none",
+    "ln_pre": "layer normalisation before the first block (CLIP)",
     "depth": "number of blocks",
     "width": "width of the tokens",
     "mlp": "width of the MLP",
@@ -90,7 +105,9 @@ def _architecture_options() -> Iterator[ListedSetting]:
     hints, items = get_type_hints(ViTConfig), {item.name: item for item in fields(ViTConfig)}
     for name, meaning in ARCHITECTURE.items():
         of_the_name = items[name].default is MISSING or name == "class_token"
-        default = {"class_token": "true with pool = token, else false"}.get(name, "that of the model's name")
+        default = {"class_token": "true with pool = token or token-gap, else false"}.get(
+            name, "that of the model's name"
+        )
         words = default if of_the_name else as_text(items[name].default)
         yield ListedSetting(
             name=f"options.{name}", meaning=meaning, default=words, range=_choices(hints[name]), recipes={}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, check_ranges, setting
 from vitkit.errors import ConfigError
-from vitkit.model.config import PositionTransfer
+from vitkit.model.options import PositionTransfer
 
 Objective = Literal["labels", "masked-patch"]
 Start = Literal["auto", "head", "full"]

@@ -24,7 +24,7 @@ from vitkit.evaluate.intervals import proportion
 from vitkit.evaluate.linear import L2Trial
 from vitkit.evaluate.metrics import Ints
 from vitkit.evaluate.neighbours import NEIGHBOURS, TEMPERATURE, classify
-from vitkit.model.config import check_count
+from vitkit.model.options import check_count
 from vitkit.text import few
 
 

@@ -65,7 +65,7 @@ def attention_maps(
 ) -> NDArray[np.float32]:
     """Return a token's attention weights over the patches: (B, L, H, h, w); default: the token that the head reads.
 
-    Its weight for the class token is left out, so a map sums to 1 at most.
+    Its weights for class token and registers are left out, so a map sums to 1 at most.
     """
     vit = require_vit(model, "attention")
     chosen = select_heads(vit, heads)

@@ -27,7 +27,7 @@ def dense_features(model: Model, images: Tensor) -> NDArray[np.float32]:
             if isinstance(model, ResNet):
                 features = captured[name].permute(0, 2, 3, 1)
             else:
-                features = captured[name][:, int(model.config.class_token) :].unflatten(1, model.config.grid)
+                features = captured[name][:, model.config.special_tokens :].unflatten(1, model.config.grid)
             batches.append(features.float().cpu())
     return torch.cat(batches).numpy()
 

@@ -1,8 +1,9 @@
 """Mean attention distance (Fig. 7 right, Fig. 11, D.7): how many pixels away are the patches that a head attends to?
 
 The distance of one query patch is the mean distance to all patches, weighted by attention; that of a head is the mean
-over queries and images. The class token has no position in the image: it is left out as a query and as a key, and the
-other weights of each row are scaled to sum to 1. Heads differ by where they put their weights, whose sum is always 1.
+over queries and images. Class token and registers have no position in the image: they are left out as queries and as
+keys, and the other weights of each row are scaled to sum to 1. Heads differ by where they put their weights, whose sum
+is always 1.
 
 Shapes: B images, L attention layers, H heads, T tokens, N = h·w patches.
 """

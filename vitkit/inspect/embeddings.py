@@ -42,7 +42,7 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
         )
     if not 0 <= layer < len(tables):
         raise ConfigError(f"layer {layer} has no position embeddings of its own", tables=str(len(tables)))
-    table = tables[layer]()[int(config.class_token) :].double()  # (N, D)
+    table = tables[layer]()[config.special_positions :].double()  # (N, D)
     unit = F.normalize(table, dim=1, eps=1e-12)
     return (unit @ unit.T).float().cpu().numpy().reshape(*config.grid, *config.grid)
 

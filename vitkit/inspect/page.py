@@ -148,6 +148,7 @@ def _distance(inspection: Inspection, output: OutputFolder) -> dict[str, Any]:
         "uniform": f"{distance.uniform:.0f} px",
         "corner": f"{corner:.0f} px",
         "class_token": config.class_token,
+        "more_special_tokens": config.special_tokens > config.class_token,
         "axial": config.axial,
     }
 

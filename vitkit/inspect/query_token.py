@@ -1,6 +1,6 @@
 """The query token whose attention is shown, and its attention weights on the patch grid.
 
-Shapes: T tokens (the class token first, if there is one), h x w patch grid.
+Shapes: T tokens (special tokens first, the class token before others), h x w patch grid.
 """
 
 from typing import Literal
@@ -15,8 +15,8 @@ Token = Literal["class", "mean"] | tuple[int, int]  # a patch by (row, column); 
 
 
 def default_token(model: VisionTransformer) -> Token:
-    """Return the token that the head reads; where it reads all patches, their mean."""
-    return "class" if model.config.pool == "token" else "mean"
+    """Return the token that the head reads, the class token first of all; where it reads all patches, their mean."""
+    return "class" if model.config.pool in ("token", "token-gap") else "mean"
 
 
 def query_weights(model: VisionTransformer, token: Token | None) -> Tensor:
@@ -24,7 +24,7 @@ def query_weights(model: VisionTransformer, token: Token | None) -> Tensor:
     token = default_token(model) if token is None else token
     config, weights = model.config, torch.zeros(model.config.tokens)
     if token == "mean":
-        weights[int(config.class_token) :] = 1 / config.patches
+        weights[config.special_tokens :] = 1 / config.patches
     elif token == "class":
         if not config.class_token:
             raise ConfigError("this model has no class token", try_="mean, or a patch: ROW COLUMN")
@@ -38,13 +38,13 @@ def query_weights(model: VisionTransformer, token: Token | None) -> Tensor:
             raise ConfigError(
                 f"there is no patch at row {row}, column {column}", grid=f"{h} rows, {w} columns, counted from 0"
             )
-        weights[int(config.class_token) + row * w + column] = 1
+        weights[config.special_tokens + row * w + column] = 1
     return weights
 
 
 def on_patch_grid(model: VisionTransformer, attention: Tensor) -> Tensor:
-    """Reshape (…, T) to (…, h, w), without the class token, which has no position in the image."""
-    return attention[..., int(model.config.class_token) :].unflatten(-1, model.config.grid)
+    """Reshape (…, T) to (…, h, w), without special tokens, which have no position in the image."""
+    return attention[..., model.config.special_tokens :].unflatten(-1, model.config.grid)
 
 
 def describe_token(token: Token) -> str:

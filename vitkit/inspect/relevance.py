@@ -19,20 +19,36 @@ from vitkit.errors import ConfigError
 from vitkit.inspect.attention import attention_layers, expand_axial
 from vitkit.inspect.inference import DoesNotApply, as_model_input, at_least_float32, batch_size, require_vit
 from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
-from vitkit.kernels.fuse import PLAIN_BLOCK
+from vitkit.kernels.fuse import PLAIN_BLOCK, TENSOR
 from vitkit.model.allow_list import allow
-from vitkit.model.attention import SelfAttention, split_heads
+from vitkit.model.attention import AttentionPositions, PartlyBiasedLinear, SelfAttention, split_heads
 from vitkit.model.build import Model
 from vitkit.model.encoder import AxialBlock, Block
-from vitkit.model.positions import Relative
+from vitkit.model.layer_scale import LayerScale
+from vitkit.model.mlp import Mlp, SwiGlu
 from vitkit.model.vit import VisionTransformer
 
 UNDERSTOOD = allow(
     "relevance",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth",
+    "norm axial gelu eps dropout stochastic_depth "
+    "patch_bias class_position distillation registers projection "
+    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
-    modules={AxialBlock: {"row": (Block,), "column": (Block,)}, **PLAIN_BLOCK},
+    modules={
+        **PLAIN_BLOCK,
+        AxialBlock: {"row": (Block,), "column": (Block,)},
+        Block: {
+            **PLAIN_BLOCK[Block],
+            "mlp": (Mlp, SwiGlu),
+            "attention_scale": (nn.Identity, LayerScale),
+            "mlp_scale": (nn.Identity, LayerScale),
+        },
+        SelfAttention: {"qkv": (nn.Linear, PartlyBiasedLinear), "out": (nn.Linear,)},
+        PartlyBiasedLinear: {"weight": TENSOR, "bias": TENSOR},
+        SwiGlu: {"gate_up": (nn.Linear,), "down": (nn.Linear,), "dropout": (nn.Dropout,)},
+        LayerScale: {"gamma": TENSOR},
+    },
 )
 
 
@@ -106,8 +122,8 @@ class _ExplicitAttention(nn.Module):
         super().__init__()
         self.attention, self.collected = attention, collected
 
-    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:
-        weights = self.attention.weights(x, relative)  # (b, H, T, T)
+    def forward(self, x: Tensor, positions: AttentionPositions | None = None) -> Tensor:
+        weights = self.attention.weights(x, positions)  # (b, H, T, T)
         self.collected.append(weights)
         _, _, value = split_heads(self.attention.qkv(x), self.attention.heads)
         return self.attention.out((weights @ value).transpose(1, 2).flatten(2))  # (b, T, D)

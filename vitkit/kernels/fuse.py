@@ -23,11 +23,11 @@ from vitkit.kernels.linear import apply_linear, is_plain_linear
 from vitkit.kernels.mlp import fused_mlp
 from vitkit.kernels.norm import residual_layer_norm
 from vitkit.model.allow_list import Children, allow
-from vitkit.model.attention import SelfAttention, split_heads
+from vitkit.model.attention import AttentionPositions, SelfAttention, apply_positions, split_heads
 from vitkit.model.build import Model
 from vitkit.model.capture import Seen
-from vitkit.model.encoder import Block, Mlp
-from vitkit.model.positions import Relative
+from vitkit.model.encoder import Block
+from vitkit.model.mlp import Mlp, apply_gelu
 from vitkit.model.vit import VisionTransformer
 from vitkit.torch_private import has_hooks
 
@@ -38,8 +38,10 @@ PLAIN_BLOCK: dict[type[nn.Module], Children] = {  # a block of the model with no
     Block: {
         "attention_norm": (nn.LayerNorm,),
         "attention": (SelfAttention,),
+        "attention_scale": (nn.Identity,),
         "mlp_norm": (nn.LayerNorm,),
         "mlp": (Mlp,),
+        "mlp_scale": (nn.Identity,),
         "dropout": (nn.Dropout,),
     },
     SelfAttention: {"qkv": (nn.Linear,), "out": (nn.Linear,)},
@@ -47,11 +49,15 @@ PLAIN_BLOCK: dict[type[nn.Module], Children] = {  # a block of the model with no
     nn.Linear: {"weight": TENSOR, "bias": TENSOR},
     nn.LayerNorm: {"weight": TENSOR, "bias": TENSOR},
     nn.Dropout: {},
+    nn.Identity: {},
 }
 FUSIBLE = allow(
     "the fused training path",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth",
+    "norm axial gelu eps dropout stochastic_depth "
+    "patch_bias class_position distillation registers projection ln_pre",
+    plain="query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    only={"gelu": ("tanh", "exact")},
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
     modules=PLAIN_BLOCK,
 )
@@ -60,16 +66,16 @@ FUSIBLE = allow(
 class FusedAttention(SelfAttention):
     fp8 = False  # whether the projection's forward product is in fp8
 
-    def forward(self, x: Tensor, relative: Relative | None = None, queries: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, positions: AttentionPositions | None = None, queries: int | None = None) -> Tensor:
         """(B, T, D) → the same, or the output of the first `queries` tokens only: (B, Q, D)."""
-        if relative is None and queries is None and can_fuse_attention(x, self.heads) and is_plain_linear(self.qkv):
+        if positions is None and queries is None and can_fuse_attention(x, self.heads) and is_plain_linear(self.qkv):
             mixed = fused_attention(x, self.qkv.weight, self.qkv.bias, self.heads, fp8=self.fp8)
             return apply_linear(self.out, mixed)
-        if relative is None and queries and triton_applies(x) and is_plain_linear(self.qkv) and not self.fp8:
+        if positions is None and queries and triton_applies(x) and is_plain_linear(self.qkv) and not self.fp8:
             query, key, value = self._project(x, queries)
         else:
             query, key, value = split_heads(apply_linear(self.qkv, x, fp8=self.fp8), self.heads)
-        bias = relative(query) if relative is not None else None
+        query, key, bias = apply_positions(query, key, positions)
         mixed = sdpa(query[:, :, :queries], key, value, bias)  # (B, H, Q, d)
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, Q, D)
 
@@ -89,9 +95,9 @@ class FusedMlp(Mlp):
         plain = is_plain_linear(self.up) and is_plain_linear(self.down)
         if triton_applies(x) and plain and not (self.training and self.dropout.p):
             up, down = self.up, self.down
-            tanh = self.approximate == "tanh"
+            tanh = self.gelu == "tanh"
             return fused_mlp(x, up.weight, up.bias, down.weight, down.bias, tanh=tanh, fp8=self.fp8)
-        hidden = F.gelu(apply_linear(self.up, x, fp8=self.fp8), approximate=self.approximate)
+        hidden = apply_gelu(apply_linear(self.up, x, fp8=self.fp8), self.gelu)
         return apply_linear(self.down, self.dropout(hidden), fp8=self.fp8)
 
 
@@ -99,16 +105,16 @@ class FusedBlock(Block):
     attention: FusedAttention
     class_token_only = False  # whether only the class token leaves this block
 
-    def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1) -> Tensor:
-        self.capture_attention(x, relative, seen, name)
+    def forward(self, x: Tensor, positions: AttentionPositions | None, seen: Seen, name: str, lines: int = 1) -> Tensor:
+        self.capture_attention(x, positions, seen, name)
         all_tokens = not self.class_token_only or name in seen or "encoded" in seen
         queries = None if all_tokens else 1
         if self.pre_norm:
             x, normed = residual_layer_norm(self.attention_norm, x)
-            x = x[:, :queries] + self.regularise(self.attention(normed, relative, queries), lines)  # eq. 2
+            x = x[:, :queries] + self.regularise(self.attention(normed, positions, queries), lines)  # eq. 2
             x, normed = residual_layer_norm(self.mlp_norm, x)
             return x + self.regularise(self.mlp(normed), lines)  # eq. 3
-        x = self.attention_norm(x[:, :queries] + self.regularise(self.attention(x, relative, queries), lines))
+        x = self.attention_norm(x[:, :queries] + self.regularise(self.attention(x, positions, queries), lines))
         return self.mlp_norm(x + self.regularise(self.mlp(x), lines))
 
 

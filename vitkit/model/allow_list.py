@@ -82,12 +82,20 @@ def allow(
     consumer: str,
     *,
     vit: str = "",
+    plain: str = "",
     resnet: str = "",
     conv: str = "",
     only: Mapping[str, Collection[Any]] | None = None,
     modules: Mapping[type[nn.Module], Children] | None = None,
 ) -> AllowList:
-    """Return a list of the named fields of each config, with any value or, in `only`, with the values given there."""
+    """Return a list of the named fields of each config, with any value or, in `only`, with the values given there.
+
+    The fields of a ViT in `plain` are understood with their default only, that of the paper's model.
+    """
     names = {ViTConfig: vit, ResNetConfig: resnet, ConvConfig: conv}
-    options = {kind: {name: (only or {}).get(name) for name in text.split()} for kind, text in names.items() if text}
+    options: dict[type, dict[str, Values]] = {
+        kind: {name: (only or {}).get(name) for name in text.split()} for kind, text in names.items() if text
+    }
+    defaults = {one.name: (one.default,) for one in fields(ViTConfig)}
+    options.get(ViTConfig, {}).update({name: defaults[name] for name in plain.split()})
     return AllowList(consumer, options, modules or {})

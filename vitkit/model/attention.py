@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from vitkit.model.initialise import linear
 from vitkit.model.positions import Relative
+from vitkit.model.rotary import RotaryPositions
+
+AttentionPositions = Relative | RotaryPositions  # the kinds of positions that live inside attention
 
 
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -31,22 +34,49 @@ def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
+class PartlyBiasedLinear(nn.Linear):
+    """A projection to query, key and value of which not all have a bias; `bias` holds those that exist, in a row."""
+
+    def __init__(self, *, width: int, biased: tuple[bool, bool, bool]):
+        super().__init__(width, 3 * width)
+        self.biased = biased
+        self.bias = nn.Parameter(torch.zeros(sum(biased) * width))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
+        parts, zeros = iter(self.bias.chunk(sum(self.biased))), self.bias.new_zeros(self.in_features)
+        bias = torch.cat([next(parts) if one else zeros for one in self.biased])  # (3·D,)
+        return F.linear(x, self.weight, bias)  # (B, T, 3·D)
+
+
 class SelfAttention(nn.Module):
-    def __init__(self, *, width: int, heads: int):
+    def __init__(self, *, width: int, heads: int, biased: tuple[bool, bool, bool] = (True, True, True)):
+        """`biased` says which of query, key and value have a bias."""
         super().__init__()
         self.heads = heads
-        self.qkv = linear(width, 3 * width)
+        some = any(biased) and not all(biased)
+        self.qkv = (
+            PartlyBiasedLinear(width=width, biased=biased) if some else linear(width, 3 * width, bias=all(biased))
+        )
         for part in self.qkv.weight.chunk(3):  # query, key and value are three Xavier layers in one
             nn.init.xavier_uniform_(part)
         self.out = linear(width, width)
 
-    def forward(self, x: Tensor, relative: Relative | None = None) -> Tensor:  # (B, T, D)
+    def forward(self, x: Tensor, positions: AttentionPositions | None = None) -> Tensor:  # (B, T, D)
         query, key, value = split_heads(self.qkv(x), self.heads)  # (B, H, T, d) each
-        bias = relative(query) if relative is not None else None
+        query, key, bias = apply_positions(query, key, positions)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # (B, H, T, d)
         return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
-    def weights(self, x: Tensor, relative: Relative | None = None) -> Tensor:
+    def weights(self, x: Tensor, positions: AttentionPositions | None = None) -> Tensor:
         """Return the attention weights that `forward` uses, recomputed from its input: (B, H, T, T)."""
         query, key, _ = split_heads(self.qkv(x), self.heads)
-        return attention_weights(query, key, relative(query) if relative is not None else None)
+        return attention_weights(*apply_positions(query, key, positions))
+
+
+def apply_positions(
+    query: Tensor, key: Tensor, positions: AttentionPositions | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return query and key, turned by rotary positions, and the bias that relative positions add to the scores."""
+    if isinstance(positions, RotaryPositions):
+        return *positions(query, key), None
+    return query, key, None if positions is None else positions(query)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import SizeError
 from vitkit.model.capture import Seen, keep, match_names
-from vitkit.model.config import ModelConfig, PositionTransfer, check_count, parse_size
+from vitkit.model.config import ModelConfig, parse_size
 from vitkit.model.heads import Head
+from vitkit.model.options import PositionTransfer, check_count
 from vitkit.model.resize_positions import Interpolation
 
 

@@ -14,19 +14,35 @@ Model = VisionTransformer | ResNet
 def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224, **options: Any) -> Model:
     """Return an untrained model of the paper by its name: `create("B/16", classes=37, image=(224, 320))`.
 
-    Names: Ti S B L H g G (and a toy, mu) with any patch side, "S/16"; hybrids, "R50+B/16", where the number is the
-    total stride; BiT ResNets, "R50x1". Options, with the paper's choice first:
+    Names: Ti S B L H g G, So400m g-opt (SigLIP), giant2 (DINOv2), S+ H+ 7B (DINOv3) and a toy, mu, with any patch side,
+    "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1". Options, with the paper's
+    choice first:
 
         channels          3
         positions         "1d", "2d", "relative", "none" (Table 8), or fixed: "sincos" of x and y (big_vision's
                           sincos2d), "sincos1d" along the line of tokens (Vaswani et al.)
         inject            "stem", "every" layer its own, or one "shared" by every layer (Table 8)
-        pool              "token", "gap" (normalise, then average), "gap-norm" (average, then normalise), "attention"
-        class_token       True with pool="token", else False
+        rotary            "none", or rotary positions on queries and keys of patches, beside or without `positions`:
+                          "centred" coordinates, from -1 to 1 over the image (DINOv3), or the "index" of row and column
+        rotary_base       100.0: the longest period of the angles, almost, in units of the shortest
+        rotary_layout     "half": the pair of number i is i + d/2 of d (rotate-half); "interleaved": 2i and 2i + 1
+        pool              "token", "gap" (normalise, then average), "gap-norm" (average, then normalise), "token-gap"
+                          (class token and average side by side, DINOv2's classifiers), "attention" (SigLIP)
+        class_token       True with pool="token" or "token-gap", else False
+        class_position    True, or False: positions are for patches only (DeiT-III)
+        distillation      "none"; DeiT's distillation token: "token" (one head reads it and the class token side by
+                          side) or "heads" (each has its own, and the mean of their logits counts)
+        registers         0: number of register tokens, which have no positions (DINOv2, DINOv3)
         representation    None, or the width of the pre-training head's tanh layer
+        projection        None, or the width of a linear layer without bias after pooling (CLIP)
         norm              "pre" or "post"
+        ln_pre            False, or True for a LayerNorm before the first block (CLIP)
         axial             False, or True for attention along rows, then columns (D.6)
-        gelu              "tanh" (Google) or "exact" (timm, Hugging Face)
+        query_bias key_bias value_bias    True, or False for a projection without bias (DINOv3: no key bias)
+        swiglu            False, or True for a gated MLP (DINOv2's g, DINOv3's S+, H+, 7B, whose names say so)
+        gelu              "tanh" (Google), "exact" (timm, Hugging Face) or "quick" (OpenAI's CLIP)
+        layer_scale       None, or the initial value of LayerScale's factors
+        patch_bias        True, or False for a patch embedding without bias (CLIP)
         dropout           0.0: after dense layers except qkv, and after adding positions
         stochastic_depth  0.0: rate of the last layer
         depth width mlp heads patch stem eps    override the named sizes; a hybrid's stem, and the body of a ResNet, as

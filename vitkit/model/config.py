@@ -5,28 +5,31 @@ This file does not import torch, so that `vitkit cost` and error messages stay i
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, SupportsIndex
 
 from vitkit.errors import ConfigError, SizeError, did_you_mean
+from vitkit.model.options import (
+    GROUPS,
+    MOST,
+    MOST_WIDTH,
+    Distillation,
+    EpsilonOn,
+    Gelu,
+    Injection,
+    Norm,
+    Pool,
+    Positions,
+    Rotary,
+    RotaryLayout,
+    check_combinations,
+    check_count,
+    check_values,
+)
 from vitkit.stored_json import conform
 
-Positions = Literal["none", "1d", "2d", "relative", "sincos", "sincos1d"]
-# what loading does with learned positions: interpolate in 2-D (section 3.2), stretch in 1-D, keep, or re-initialise
-PositionTransfer = Literal["interpolate", "stretch", "keep", "fresh"]
-Injection = Literal["stem", "every", "shared"]
-Pool = Literal["token", "gap", "gap-norm", "attention"]
-Norm = Literal["pre", "post"]
-Gelu = Literal["tanh", "exact"]
-EpsilonOn = Literal["std", "variance"]
-
-GROUPS = 32  # in every group normalisation
-# Far above every model that was ever built: a size from a damaged file shall not take all memory, nor overflow a shape.
-MOST = {"depth": 4096, "patch": 2**13, "channels": 2**12, "classes": 2**24, "image": 2**20}
-MOST_WIDTH = 2**20  # of width, mlp, heads and representation
 MOST_STAGES = 8
 
 
@@ -84,21 +87,37 @@ class ViTConfig:
     image: tuple[int, int] = (224, 224)  # height, width
     channels: int = 3
     classes: int = 1000  # 0: no head, the model returns the representation
+    patch_bias: bool = True
     positions: Positions = "1d"
     inject: Injection = "stem"
+    rotary: Rotary = "none"  # rotary positions inside attention, by these coordinates; beside or without the others
+    rotary_base: float = 100.0  # angles fall from 1 to almost 1 / base of the coordinate
+    rotary_layout: RotaryLayout = "half"
     pool: Pool = "token"
     class_token: bool = True
+    class_position: bool = True  # whether class and distillation token have positions as the patches have
+    distillation: Distillation = "none"
+    registers: int = 0  # tokens without a position, between the class token and the patches
     representation: int | None = None  # width of the tanh layer in front of the logits (pre-training)
+    projection: int | None = None  # width of CLIP's output projection, a linear layer without bias after pooling
     norm: Norm = "pre"
+    ln_pre: bool = False  # CLIP's LayerNorm of the tokens before the first block
     axial: bool = False
+    query_bias: bool = True
+    key_bias: bool = True
+    value_bias: bool = True
+    swiglu: bool = False
     gelu: Gelu = "tanh"
+    layer_scale: float | None = None  # initial value
     eps: float = 1e-6
     dropout: float = 0.0
     stochastic_depth: float = 0.0
 
     def __post_init__(self) -> None:
-        self._check_values()
-        self._check_combinations()
+        check_values(self)
+        check_combinations(self)
+        if not (self.stem is None or isinstance(self.stem, ConvConfig)):
+            raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
         check_image(self.image)
         height, width = self.image
         if height % self.stride or width % self.stride or min(height, width) < self.stride:
@@ -122,70 +141,28 @@ class ViTConfig:
         return self.grid[0] * self.grid[1]
 
     @property
+    def special_tokens(self) -> int:
+        """The number of tokens in front of the patches: class token, distillation token, registers."""
+        return self.class_token + (self.distillation != "none") + self.registers
+
+    @property
+    def special_positions(self) -> int:
+        """The number of special tokens that have positions; registers never have."""
+        return self.class_token + (self.distillation != "none") if self.class_position else 0
+
+    @property
     def tokens(self) -> int:
-        return self.patches + self.class_token
+        return self.special_tokens + self.patches
+
+    @property
+    def pooled_width(self) -> int:
+        """The width of the pooled vector: twice the model's where it is two vectors side by side."""
+        return self.width * (2 if self.pool == "token-gap" or self.distillation != "none" else 1)
 
     @property
     def embedded_channels(self) -> int:
         """The channels that the patch embedding takes: those of the image, or of the stem's feature map."""
         return self.stem.channels_out if self.stem else self.channels
-
-    def _check_values(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is not known", choose_from=", ".join(choices))
-        for name in ("depth", "width", "mlp", "heads", "patch", "channels"):
-            check_count(name, getattr(self, name), least=1)
-        check_count("classes", self.classes, least=0)
-        if self.representation is not None:
-            check_count("representation", self.representation, least=1)
-        for name in ("class_token", "axial"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be true or false")
-        for name in ("dropout", "stochastic_depth"):
-            if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
-                raise ConfigError(f"{name}={getattr(self, name)!r} is a probability: 0 or more, under 1")
-        if not (_is_number(self.eps) and 0 < self.eps < math.inf):
-            raise ConfigError(f"eps={self.eps!r} must be a number above 0")
-        if not (self.stem is None or isinstance(self.stem, ConvConfig)):
-            raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
-        if self.width % self.heads:
-            raise ConfigError(
-                f"a width of {self.width} cannot be shared by {self.heads} heads; heads must divide the width"
-            )
-
-    def _check_combinations(self) -> None:
-        if self.pool == "token" and not self.class_token:
-            raise ConfigError(
-                "pool='token' reads the class token, which class_token=False leaves out",
-                try_="pool='gap', the paper's alternative (D.3)",
-            )
-        if self.positions == "relative" and self.inject == "stem":
-            raise ConfigError(
-                "relative positions live inside attention, there is nothing to add at the stem",
-                try_="inject='every' (its own offsets in each layer) or 'shared'",
-            )
-        if self.positions == "none" and self.inject != "stem":
-            raise ConfigError(f"inject={self.inject!r} has nothing to inject with positions='none'")
-        if self.positions in ("sincos", "sincos1d") and self.inject == "every":
-            raise ConfigError("sin-cos tables are fixed, so each layer's own would be the same", try_="inject='shared'")
-        if self.positions == "2d" and self.width % 2:
-            raise ConfigError(f"2-D positions give half the width to rows and half to columns; {self.width} is odd")
-        if self.positions == "sincos1d" and self.width % 2:
-            raise ConfigError(f"1-D sin-cos positions need an even width; {self.width} is odd")
-        if self.positions == "sincos" and self.width % 4:
-            raise ConfigError(f"sin-cos positions need a width divisible by 4; {self.width} is not")
-        if self.axial and self.class_token:
-            raise ConfigError(
-                "axial attention runs along rows and columns of patches, a class token is in neither",
-                try_="pool='gap', class_token=False",
-            )
-        if self.axial and self.positions == "relative":
-            raise ConfigError("axial attention with relative positions is not built", try_="positions='1d'")
-        if self.norm == "post" and self.pool == "gap-norm":
-            raise ConfigError(
-                "post-norm blocks end normalised; pool='gap-norm' would normalise twice", try_="pool='gap'"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,20 +183,6 @@ class ResNetConfig:
 
 
 ModelConfig = ViTConfig | ResNetConfig
-
-_KINDS: dict[str, Any] = {"positions": Positions, "inject": Injection, "pool": Pool, "norm": Norm, "gelu": Gelu}
-_CHOICES = {name: get_args(kind) for name, kind in _KINDS.items()}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def check_count(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}={value!r} must be a whole number, {least} or more")
-    if value > (most := MOST.get(name, MOST_WIDTH)):
-        raise ConfigError(f"{name}={value} is more than a model can have, {most:,}")
 
 
 def check_image(image: tuple[int, int]) -> None:

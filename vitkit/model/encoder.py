@@ -1,62 +1,57 @@
 """The Transformer encoder (paper eq. 2-3): blocks of attention and MLP, each with a residual connection.
 
-Shapes: B batch, T tokens, N = h·w patches, D width, M MLP width, H heads.
+Shapes: B batch, T tokens, N = h·w patches, D width, H heads.
 """
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.model.attention import SelfAttention
+from vitkit.model.attention import AttentionPositions, SelfAttention
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import Gelu, PositionTransfer, ViTConfig
-from vitkit.model.initialise import linear
-from vitkit.model.positions import Relative, build_positions, fresh_positions
+from vitkit.model.config import ViTConfig
+from vitkit.model.layer_scale import build_layer_scale
+from vitkit.model.mlp import build_mlp
+from vitkit.model.options import PositionTransfer
+from vitkit.model.positions import build_positions, fresh_positions, skip_tokens
 from vitkit.model.resize_positions import Interpolation
-
-
-class Mlp(nn.Module):
-    def __init__(self, *, width: int, hidden: int, gelu: Gelu, dropout: float):
-        super().__init__()
-        self.up = linear(width, hidden)
-        self.down = linear(hidden, width)
-        for layer in (self.up, self.down):
-            nn.init.normal_(layer.bias, std=1e-6)
-        self.approximate = "tanh" if gelu == "tanh" else "none"
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
-        hidden = F.gelu(self.up(x), approximate=self.approximate)  # (B, T, M)
-        return self.down(self.dropout(hidden))  # (B, T, D)
+from vitkit.model.rotary import RotaryPositions
 
 
 class Block(nn.Module):
     """One layer: pre-norm as in the paper, or post-norm (the original Transformer) for comparison."""
 
+    mlp: Any  # Mlp or SwiGlu
+
     def __init__(self, config: ViTConfig, *, drop: float):
         super().__init__()
         self.pre_norm = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(config.width, eps=config.eps)
-        self.attention = SelfAttention(width=config.width, heads=config.heads)
+        biased = (config.query_bias, config.key_bias, config.value_bias)
+        self.attention = SelfAttention(width=config.width, heads=config.heads, biased=biased)
+        self.attention_scale = build_layer_scale(config.width, config.layer_scale)
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.eps)
-        self.mlp = Mlp(width=config.width, hidden=config.mlp, gelu=config.gelu, dropout=config.dropout)
+        self.mlp = build_mlp(config, dropout=config.dropout)
+        self.mlp_scale = build_layer_scale(config.width, config.layer_scale)
         self.dropout = nn.Dropout(config.dropout)
         self.drop = drop
 
-    def forward(self, x: Tensor, relative: Relative | None, seen: Seen, name: str, lines: int = 1) -> Tensor:
+    def forward(self, x: Tensor, positions: AttentionPositions | None, seen: Seen, name: str, lines: int = 1) -> Tensor:
         """(B, T, D) → the same; in an axial block B holds `lines` rows or columns of each image side by side."""
-        self.capture_attention(x, relative, seen, name)
+        self.capture_attention(x, positions, seen, name)
         if self.pre_norm:
-            x = x + self.regularise(self.attention(self.attention_norm(x), relative), lines)  # eq. 2
-            return x + self.regularise(self.mlp(self.mlp_norm(x)), lines)  # eq. 3
-        x = self.attention_norm(x + self.regularise(self.attention(x, relative), lines))
-        return self.mlp_norm(x + self.regularise(self.mlp(x), lines))
+            branch = self.attention_scale(self.attention(self.attention_norm(x), positions))
+            x = x + self.regularise(branch, lines)  # eq. 2
+            branch = self.mlp_scale(self.mlp(self.mlp_norm(x)))
+            return x + self.regularise(branch, lines)  # eq. 3
+        x = self.attention_norm(x + self.regularise(self.attention_scale(self.attention(x, positions)), lines))
+        return self.mlp_norm(x + self.regularise(self.mlp_scale(self.mlp(x)), lines))
 
-    def capture_attention(self, x: Tensor, relative: Relative | None, seen: Seen, name: str) -> None:
+    def capture_attention(self, x: Tensor, positions: AttentionPositions | None, seen: Seen, name: str) -> None:
         if f"{name}/attention" in seen:
-            seen[f"{name}/attention"] = self.attention.weights(self.attention_norm(x) if self.pre_norm else x, relative)
+            normed = self.attention_norm(x) if self.pre_norm else x
+            seen[f"{name}/attention"] = self.attention.weights(normed, positions)
 
     def regularise(self, branch: Tensor, lines: int) -> Tensor:
         return drop_path(self.dropout(branch), self.drop, self.training, lines)
@@ -71,7 +66,7 @@ class AxialBlock(nn.Module):
         self.row = Block(config, drop=drop)
         self.column = Block(config, drop=drop)
 
-    def forward(self, x: Tensor, relative: None, seen: Seen, name: str) -> Tensor:
+    def forward(self, x: Tensor, positions: None, seen: Seen, name: str) -> Tensor:
         h, w = self.grid
         rows = x.unflatten(1, (h, w)).flatten(0, 1)  # (B·h, w, D)
         rows = self.row(rows, None, seen, f"{name}/rows", lines=h).unflatten(0, (-1, h))
@@ -94,7 +89,11 @@ class Encoder(nn.Module):
         self.relative = config.positions == "relative"
         self.every_layer = config.inject != "stem"
         self.positions = build_positions(config)
+        self.positioned = config.special_positions  # of the special tokens, the first so many have positions
+        self.without_position = config.special_tokens - config.special_positions
+        self.rotary = RotaryPositions(config) if config.rotary != "none" else None
         self.dropout = nn.Dropout(config.dropout)
+        self.ln_pre = nn.LayerNorm(config.width, eps=config.eps) if config.ln_pre else None
         # Stochastic depth rises linearly from 0 at the first layer to its full rate at the last.
         rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
         kind = AxialBlock if config.axial else Block
@@ -105,12 +104,13 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, seen: Seen) -> Tensor:  # (B, T, D)
         for layer, block in enumerate(self.blocks):
-            relative = self._positions(layer) if self.relative else None
+            inside = self._positions(layer) if self.relative else self.rotary
             x = self.add_positions(x, layer)
             if layer == 0:
                 x = self.dropout(x)
+                x = x if self.ln_pre is None else self.ln_pre(x)
                 keep(seen, "tokens", x)
-            x = block(x, relative, seen, f"block{layer}")
+            x = block(x, inside, seen, f"block{layer}")
             keep(seen, f"block{layer}", x)
         x = self.norm(x)
         keep(seen, "encoded", x)
@@ -122,6 +122,8 @@ class Encoder(nn.Module):
             self.positions = fresh_positions(config, self.positions)
         for table in self.positions if positions != "fresh" else ():
             (table.stretch if positions == "stretch" else table.resize)(config.grid, interpolation)
+        if self.rotary is not None:
+            self.rotary.resize(config.grid)
         for block in self.blocks:
             if isinstance(block, AxialBlock):
                 block.grid = config.grid
@@ -130,7 +132,7 @@ class Encoder(nn.Module):
         """Add the absolute positions that this layer has, if it has any."""
         absolute = len(self.positions) > 0 and not self.relative
         if absolute and (layer == 0 or self.every_layer):
-            return x + self._positions(layer)()
+            return x + skip_tokens(self._positions(layer)(), self.positioned, self.without_position)
         return x
 
     def _positions(self, layer: int) -> Any:

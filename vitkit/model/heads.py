@@ -1,6 +1,6 @@
 """Tokens → representation → logits (paper eq. 4): the ways to pool, and the heads of pre-training and fine-tuning.
 
-Shapes: B batch, T tokens, D width, R representation width, K classes, H heads.
+Shapes: B batch, T tokens, D width, V pooled width (D or 2·D), R representation width, K classes, H heads.
 """
 
 import torch
@@ -8,25 +8,45 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.model.config import ViTConfig
-from vitkit.model.encoder import Mlp
 from vitkit.model.initialise import lecun_normal_, linear
+from vitkit.model.mlp import build_mlp
 
 
 class TokenPool(nn.Module):
+    """The class token."""
+
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T, D)
         return tokens[:, 0]  # (B, D)
 
 
+class DistilledPool(nn.Module):
+    """The class token and the distillation token, side by side."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens[:, :2].flatten(1)  # (B, 2·D)
+
+
 class MeanPool(nn.Module):
-    """The mean of the patch tokens, without a class token. Google's tokens come normalised; timm normalises here."""
+    """The mean of the patch tokens, without special tokens. Google's tokens come normalised; timm normalises here."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.first = int(config.class_token)
+        self.first = config.special_tokens
         self.norm = nn.LayerNorm(config.width, eps=config.eps) if config.pool == "gap-norm" else nn.Identity()
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.norm(tokens[:, self.first :].mean(dim=1))  # (B, D)
+
+
+class TokenMeanPool(nn.Module):
+    """The class token and the mean of the patch tokens, side by side, as DINOv2's linear classifiers read them."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.first = config.special_tokens
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.cat([tokens[:, 0], tokens[:, self.first :].mean(dim=1)], dim=1)  # (B, 2·D)
 
 
 class AttentionPool(nn.Module):
@@ -42,7 +62,7 @@ class AttentionPool(nn.Module):
             nn.init.xavier_uniform_(part)
         self.out = linear(config.width, config.width)
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.eps)
-        self.mlp = Mlp(width=config.width, hidden=config.mlp, gelu=config.gelu, dropout=0.0)
+        self.mlp = build_mlp(config, dropout=0.0)
 
     def forward(self, tokens: Tensor) -> Tensor:
         query = self.query(self.probe).expand(tokens.shape[0], -1, -1)  # (B, 1, D)
@@ -60,21 +80,45 @@ class Head(nn.Module):
     With 0 classes there are no logits and the representation comes out.
     """
 
-    def __init__(self, *, width: int, classes: int, representation: int | None = None):
+    logits: nn.Module
+
+    def __init__(self, *, width: int, classes: int, representation: int | None = None, distilled: bool = False):
         super().__init__()
         self.representation = _lecun(width, representation) if representation else None
-        self.logits = zero_linear(representation or width, classes) if classes else nn.Identity()
+        if not classes:
+            self.logits = nn.Identity()
+        elif distilled:
+            self.logits = DistilledLogits(width=width // 2, classes=classes)
+        else:
+            self.logits = zero_linear(representation or width, classes)
 
-    def represent(self, pooled: Tensor) -> Tensor:  # (B, D)
+    def represent(self, pooled: Tensor) -> Tensor:  # (B, V)
         return pooled if self.representation is None else self.representation(pooled).tanh()  # (B, R)
 
     def forward(self, representation: Tensor) -> Tensor:
         return self.logits(representation)  # (B, K)
 
 
+class DistilledLogits(nn.Module):
+    """DeiT's two heads, one for the class token and one for the distillation token, and the mean of their logits."""
+
+    def __init__(self, *, width: int, classes: int):
+        super().__init__()
+        self.class_token = zero_linear(width, classes)
+        self.distillation_token = zero_linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # (B, 2·D)
+        class_token, distillation_token = tokens.chunk(2, dim=-1)
+        return (self.class_token(class_token) + self.distillation_token(distillation_token)) / 2  # (B, K)
+
+
 def build_pool(config: ViTConfig) -> nn.Module:
+    if config.distillation != "none":
+        return DistilledPool()
     if config.pool == "token":
         return TokenPool()
+    if config.pool == "token-gap":
+        return TokenMeanPool(config)
     if config.pool == "attention":
         return AttentionPool(config)
     return MeanPool(config)

@@ -15,9 +15,10 @@ def lecun_normal_(weight: Tensor) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
-def linear(inputs: int, outputs: int) -> nn.Linear:
+def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     """Return a linear layer initialised as in the paper's encoder: Xavier-uniform weight, zero bias."""
-    layer = nn.Linear(inputs, outputs)
+    layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     return layer

@@ -10,12 +10,13 @@ from vitkit.model.initialise import lecun_normal_
 
 
 class PatchEmbedding(nn.Module):
-    def __init__(self, *, channels: int, patch: int, width: int):
+    def __init__(self, *, channels: int, patch: int, width: int, bias: bool = True):
         super().__init__()
         self.patch = patch
-        self.project = nn.Linear(channels * patch * patch, width)
+        self.project = nn.Linear(channels * patch * patch, width, bias=bias)
         lecun_normal_(self.project.weight)
-        nn.init.zeros_(self.project.bias)
+        if bias:
+            nn.init.zeros_(self.project.bias)
 
     def forward(self, image: Tensor) -> Tensor:  # (B, C, h·P, w·P)
         return self.project(cut(image, self.patch))  # (B, N, D)

@@ -2,7 +2,8 @@
 
 Absolute kinds are added to the tokens; relative ones become a bias on attention scores.
 
-Shapes: B batch, h x w patch grid, T tokens (the class token first, if there is one), D width, H heads, d = D / H.
+Shapes: B batch, h x w patch grid, S special tokens that have positions (class token, distillation token), P = S + h·w
+tokens that have positions, T tokens, D width, H heads, d = D / H.
 """
 
 import math
@@ -18,40 +19,40 @@ from vitkit.model.resize_positions import Grid, Interpolation, resize_offsets, r
 class Learned1D(nn.Module):
     """One vector per token, the paper's default."""
 
-    def __init__(self, *, grid: Grid, width: int, class_token: bool):
+    def __init__(self, *, grid: Grid, width: int, special: int):
         super().__init__()
-        self.grid, self.extra = grid, int(class_token)
-        self.table = _table(grid[0] * grid[1] + self.extra, width)
+        self.grid, self.special = grid, special
+        self.table = _table(special + grid[0] * grid[1], width)
 
     def forward(self) -> Tensor:
-        return self.table  # (T, D)
+        return self.table  # (P, D)
 
     @torch.no_grad()
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
-        """Interpolate the vectors of the patches in 2-D; the class token keeps its own."""
-        token, patches = self.table[: self.extra], self.table[self.extra :]
+        """Interpolate the vectors of the patches in 2-D; special tokens keep theirs."""
+        special, patches = self.table[: self.special], self.table[self.special :]
         resized = resize_table(patches, self.grid, grid, interpolation)
-        self.table = _like(self.table, torch.cat([token, resized]))
+        self.table = _like(self.table, torch.cat([special, resized]))
         self.grid = grid
 
     @torch.no_grad()
     def stretch(self, grid: Grid, interpolation: Interpolation) -> None:
-        """Interpolate the vectors of the patches in 1-D, row after row; the class token keeps its own."""
-        token, patches = self.table[: self.extra], self.table[self.extra :]
+        """Interpolate the vectors of the patches in 1-D, row after row; special tokens keep theirs."""
+        special, patches = self.table[: self.special], self.table[self.special :]
         stretched = stretch_table(patches, grid[0] * grid[1], interpolation)
-        self.table = _like(self.table, torch.cat([token, stretched]))
+        self.table = _like(self.table, torch.cat([special, stretched]))
         self.grid = grid
 
 
 class Learned2D(nn.Module):
-    """A table for columns (X) and one for rows (Y), D/2 each, concatenated; the class token has a vector of its own."""
+    """A table for columns (X) and one for rows (Y), D/2 each, concatenated; special tokens have their own vectors."""
 
-    def __init__(self, *, grid: Grid, width: int, class_token: bool):
+    def __init__(self, *, grid: Grid, width: int, special: int):
         super().__init__()
         self.grid = grid
         self.columns = _table(grid[1], width // 2)
         self.rows = _table(grid[0], width // 2)
-        self.token = _table(1, width) if class_token else None
+        self.token = _table(special, width) if special else None
 
     def forward(self) -> Tensor:
         h, w = self.grid
@@ -68,24 +69,24 @@ class Learned2D(nn.Module):
         self.grid = grid
 
 
-def sincos_table(grid: Grid, width: int, class_token: bool) -> Tensor:
-    """(T, D) as big_vision and MoCo v3 have it: sin x, cos x, sin y, cos y; zeros for the class token."""
+def sincos_table(grid: Grid, width: int, special: int) -> Tensor:
+    """(P, D) as big_vision and MoCo v3 have it: sin x, cos x, sin y, cos y; zeros for special tokens."""
     y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
     quarter = width // 4
     omega = 10_000.0 ** -(torch.arange(quarter, dtype=torch.float32) / max(quarter - 1, 1))
     x, y = x.flatten()[:, None] * omega, y.flatten()[:, None] * omega  # (h·w, D/4)
     table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
-    return torch.cat([torch.zeros(1, width), table]) if class_token else table
+    return torch.cat([torch.zeros(special, width), table])
 
 
-def sinusoid_table(grid: Grid, width: int, class_token: bool) -> Tensor:
-    """(T, D) as Vaswani et al. have it: sin(t / 10000^(2i/D)) in column 2i and its cosine in column 2i + 1.
+def sinusoid_table(grid: Grid, width: int, special: int) -> Tensor:
+    """(P, D) as Vaswani et al. have it: sin(t / 10000^(2i/D)) in column 2i and its cosine in column 2i + 1.
 
-    t counts the tokens from 0, the class token first, if there is one, and then row after row of patches.
+    t counts the tokens from 0, special tokens first, if there are any, and then row after row of patches.
     """
-    tokens = torch.arange(grid[0] * grid[1] + class_token, dtype=torch.float64)
+    tokens = torch.arange(special + grid[0] * grid[1], dtype=torch.float64)
     omega = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angles = tokens[:, None] * omega  # (T, D/2), float64: an angle of thousands would lose its fraction in float32
+    angles = tokens[:, None] * omega  # (P, D/2), float64: an angle of thousands would lose its fraction in float32
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).float()
 
 
@@ -95,17 +96,17 @@ class SinCos(nn.Module):
     table: Tensor
     compute = staticmethod(sincos_table)
 
-    def __init__(self, *, grid: Grid, width: int, class_token: bool):
+    def __init__(self, *, grid: Grid, width: int, special: int):
         super().__init__()
-        self.class_token, self.width = class_token, width
+        self.special, self.width = special, width
         # Saved with the weights though it could be computed: a file then holds all that the forward pass adds.
-        self.register_buffer("table", self.compute(grid, width, class_token))
+        self.register_buffer("table", self.compute(grid, width, special))
 
     def forward(self) -> Tensor:
-        return self.table  # (T, D)
+        return self.table  # (P, D)
 
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
-        self.table = self.compute(grid, self.width, self.class_token).to(self.table)
+        self.table = self.compute(grid, self.width, self.special).to(self.table)
 
 
 class SinCos1D(SinCos):
@@ -172,8 +173,15 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
         )
     kind = _ABSOLUTE[config.positions]
     return nn.ModuleList(
-        kind(grid=config.grid, width=config.width, class_token=config.class_token) for _ in range(count)
+        kind(grid=config.grid, width=config.width, special=config.special_positions) for _ in range(count)
     )
+
+
+def skip_tokens(table: Tensor, first: int, skipped: int) -> Tensor:
+    """(P, D) → (T, D): zeros for the `skipped` tokens without a position, which follow the first `first` tokens."""
+    if not skipped:
+        return table
+    return torch.cat([table[:first], table.new_zeros(skipped, table.shape[1]), table[first:]])
 
 
 def fresh_positions(config: ViTConfig, old: nn.ModuleList) -> nn.ModuleList:

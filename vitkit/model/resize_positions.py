@@ -11,7 +11,8 @@ from torch import Tensor
 
 from vitkit.data.resize import resize
 from vitkit.errors import ConfigError, SizeError
-from vitkit.model.config import PositionTransfer, ViTConfig
+from vitkit.model.config import ViTConfig
+from vitkit.model.options import PositionTransfer
 
 Grid = tuple[int, int]  # rows, columns
 Interpolation = Literal["paper", "bicubic"]
@@ -95,7 +96,8 @@ def check_transfer(config: ViTConfig, target: Grid, positions: PositionTransfer)
     if positions == "interpolate":
         return
     if config.positions not in LEARNED:
-        actual = "has none" if config.positions == "none" else f"has {config.positions}, computed for any grid"
+        without = "has none" if config.rotary == "none" else "has rotary positions, computed for any grid"
+        actual = without if config.positions == "none" else f"has {config.positions}, computed for any grid"
         raise ConfigError(
             f"only learned positions can be {DONE[positions]}, and this model {actual}",
             try_="load_positions=interpolate, the default",
@@ -119,7 +121,7 @@ def describe_transfer(config: ViTConfig, before: Grid, positions: PositionTransf
     if before == config.grid and positions != "fresh":
         return f"positions kept ({grids})"
     if config.positions == "none":
-        return f"no positions ({grids})"
+        return f"rotary positions computed anew ({grids})" if config.rotary != "none" else f"no positions ({grids})"
     return f"positions {DONE[positions] if config.positions in LEARNED else 'computed anew'} ({grids})"
 
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from vitkit.errors import ConfigError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import GROUPS, ConvConfig, PositionTransfer, ResNetConfig
+from vitkit.model.config import ConvConfig, ResNetConfig
 from vitkit.model.heads import Head
 from vitkit.model.initialise import lecun_normal_
+from vitkit.model.options import GROUPS, PositionTransfer
 from vitkit.model.resize_positions import DONE, Interpolation
 
 

@@ -19,18 +19,25 @@ class Size(NamedTuple):
     width: int
     mlp: int
     heads: int
+    swiglu: bool = False
 
 
 # fmt: off
-SIZES = {  #        depth width  mlp   heads
-    "mu": Size( 2,   32,  128,   2),    # a toy, for tests and first steps
-    "Ti": Size(12,  192,  768,   3),    # DeiT / AugReg
-    "S":  Size(12,  384, 1536,   6),
-    "B":  Size(12,  768, 3072,  12),    # paper, Table 1
-    "L":  Size(24, 1024, 4096,  16),
-    "H":  Size(32, 1280, 5120,  16),
-    "g":  Size(40, 1408, 6144,  16),    # Zhai et al., Scaling Vision Transformers
-    "G":  Size(48, 1664, 8192,  16),
+SIZES = {  #            depth width  mlp  heads swiglu
+    "mu":     Size( 2,   32,  128,   2),    # a toy, for tests and first steps
+    "Ti":     Size(12,  192,  768,   3),    # DeiT / AugReg
+    "S":      Size(12,  384, 1536,   6),
+    "B":      Size(12,  768, 3072,  12),    # paper, Table 1
+    "L":      Size(24, 1024, 4096,  16),
+    "H":      Size(32, 1280, 5120,  16),
+    "g":      Size(40, 1408, 6144,  16),    # Zhai et al., Scaling Vision Transformers; I-JEPA's and OpenCLIP's, too
+    "G":      Size(48, 1664, 8192,  16),    # OpenCLIP's bigG, too
+    "So400m": Size(27, 1152, 4304,  16),    # Alabdulmohsin et al., Getting ViT in Shape; SigLIP
+    "g-opt":  Size(40, 1536, 6144,  16),    # SigLIP 2
+    "giant2": Size(40, 1536, 4096,  24, True),  # DINOv2's g
+    "S+":     Size(12,  384, 1536,   6, True),  # DINOv3 from here
+    "H+":     Size(32, 1280, 5120,  20, True),
+    "7B":     Size(40, 4096, 8192,  32, True),
 }
 # fmt: on
 
@@ -51,15 +58,15 @@ STEMS = {
 
 RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 
-# What the paper, AugReg and Google's code name; other patches and combinations of the tables work too.
+# What the paper, AugReg, Google's code and the public weights name; other patches and combinations work too.
 NAMED = tuple(
     """
-    Ti/16 S/32 S/16 B/32 B/16 B/8 L/32 L/16 H/14 g/14 G/14 mu/4 R+Ti/16 R26+S/32 R26+B/32 R50+B/16 R50+B/32 R50+L/16
-    R50+L/32 R50x1 R50x2 R101x1 R152x1 R152x2 R200x3
+    Ti/16 S/32 S/16 S+/16 B/32 B/16 B/8 L/32 L/16 L/14 H/14 H+/16 So400m/14 g/14 giant2/14 g-opt/16 G/14 7B/16 mu/4
+    R+Ti/16 R26+S/32 R26+B/32 R50+B/16 R50+B/32 R50+L/16 R50+L/32 R50x1 R50x2 R101x1 R152x1 R152x2 R200x3
     """.split()
 )
 
-_VIT = re.compile(r"(?:(?P<stem>R\d*)\+)?(?P<size>[A-Za-z]+)/(?P<number>[1-9]\d*)")
+_VIT = re.compile(r"(?:(?P<stem>R\d*)\+)?(?P<size>[A-Za-z0-9-]+\+?)/(?P<number>[1-9]\d*)")
 _RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>[1-9]\d?)")
 
 
@@ -67,8 +74,9 @@ def configure(name: str, **options: Any) -> ModelConfig:
     """Return the configuration of a named model, with any field of ViTConfig or ResNetConfig overridden."""
     if "image" in options:
         options["image"] = parse_size(options["image"])
-    if options.get("representation") is False:  # as settings write none
-        del options["representation"]
+    for option in ("representation", "projection", "layer_scale"):
+        if options.get(option) is False:  # as settings write none
+            del options[option]
     resnet = _RESNET.fullmatch(name)
     if resnet and int(resnet["depth"]) in RESNETS:
         check_options(f"{name}, a ResNet,", ResNetConfig, options)
@@ -94,8 +102,11 @@ def name_of(config: ModelConfig) -> str | None:
             if config.body.layers == layers and config.body.preactivation and config.body.width % 64 == 0:
                 return f"R{depth}x{config.body.width // 64}"
         return None
-    for size_name, size in SIZES.items():
-        if (config.depth, config.width, config.mlp, config.heads) == size:
+    own = (config.depth, config.width, config.mlp, config.heads)
+    # first the size with this MLP, S+ and not S; a size with another MLP than the table's keeps its name
+    by_mlp = sorted(SIZES.items(), key=lambda item: item[1].swiglu != config.swiglu)
+    for size_name, size in by_mlp:
+        if own == size[:4]:
             if config.stem is None:
                 return f"{size_name}/{config.patch}"
             for (stem_name, number), stem in STEMS.items():
@@ -104,14 +115,13 @@ def name_of(config: ModelConfig) -> str | None:
     return None
 
 
-def heads_by_width(width: int) -> int | None:
-    """Return the number of heads that the table has for a width; weights do not record it."""
-    return next((size.heads for size in SIZES.values() if size.width == width), None)
+def heads_by_width(width: int, *, swiglu: bool = False) -> int | None:
+    """Return the number of heads that the table has for a width and a kind of MLP; weights do not record it."""
+    return next((size.heads for size in SIZES.values() if (size.width, size.swiglu) == (width, swiglu)), None)
 
 
 def _vit(size: Size, options: dict[str, Any]) -> ViTConfig:
-    pool = options.get("pool", "token")
-    options.setdefault("class_token", pool == "token")
+    options.setdefault("class_token", options.get("pool", "token") in ("token", "token-gap"))
     options.setdefault("inject", "every" if options.get("positions") == "relative" else "stem")
     return ViTConfig(**{**size._asdict(), **options})
 

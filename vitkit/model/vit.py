@@ -1,6 +1,6 @@
 """The Vision Transformer (paper Figure 1): patches → tokens → encoder → head.
 
-Shapes: B batch, C channels, N patches, T tokens, D width, K classes.
+Shapes: B batch, C channels, N patches, T tokens, D width, V pooled width (D or 2·D), K classes.
 """
 
 from dataclasses import replace
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from vitkit.errors import SizeError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import PositionTransfer, ViTConfig
+from vitkit.model.config import ViTConfig
 from vitkit.model.encoder import Encoder
 from vitkit.model.heads import Head, build_pool
+from vitkit.model.initialise import linear
+from vitkit.model.options import PositionTransfer
 from vitkit.model.patches import PatchEmbedding
 from vitkit.model.resize_positions import Interpolation, check_transfer
 from vitkit.model.resnet import ConvBody
@@ -23,11 +25,21 @@ class VisionTransformer(ImageModel[ViTConfig]):
     def __init__(self, config: ViTConfig):
         super().__init__(config)
         self.stem = ConvBody(config.stem, config.channels) if config.stem else None
-        self.patches = PatchEmbedding(channels=config.embedded_channels, patch=config.patch, width=config.width)
+        self.patches = PatchEmbedding(
+            channels=config.embedded_channels, patch=config.patch, width=config.width, bias=config.patch_bias
+        )
         self.class_token = nn.Parameter(torch.zeros(1, config.width)) if config.class_token else None
+        self.distillation_token = _random_tokens(1, config.width) if config.distillation != "none" else None
+        self.register_tokens = _random_tokens(config.registers, config.width) if config.registers else None
         self.encoder = Encoder(config)
         self.pool = build_pool(config)
-        self.head = Head(width=config.width, classes=config.classes, representation=config.representation)
+        self.projection = linear(config.pooled_width, config.projection, bias=False) if config.projection else None
+        self.head = Head(
+            width=self.representation_width,
+            classes=config.classes,
+            representation=config.representation,
+            distilled=config.distillation == "heads",
+        )
 
     @property
     def captures(self) -> tuple[str, ...]:
@@ -38,17 +50,20 @@ class VisionTransformer(ImageModel[ViTConfig]):
             for layer in range(self.config.depth)
             for name in (*(f"block{layer}/{view}" for view in views), f"block{layer}")
         ]
-        return (*stem, "patches", "tokens", *blocks, "encoded", "representation")
+        pooled = ("pooled",) if self.config.projection else ()
+        return (*stem, "patches", "tokens", *blocks, "encoded", *pooled, "representation")
 
     @property
     def representation_width(self) -> int:
-        return self.config.width
+        return self.config.projection or self.config.pooled_width
 
     def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
-        return self.pool(self.encode(self.embed(images, seen), seen))  # (B, D)
+        pooled = self.pool(self.encode(self.embed(images, seen), seen))  # (B, V)
+        keep(seen, "pooled", pooled)
+        return pooled if self.projection is None else self.projection(pooled)
 
     def embed(self, images: Tensor, seen: Seen | None = None) -> Tensor:
-        """Return the patch embeddings of images (B, N, D), before class token and positions."""
+        """Return the patch embeddings of images (B, N, D), before special tokens and positions."""
         seen = {} if seen is None else seen
         features = images if self.stem is None else self.stem(images, seen)
         patches = self.patches(features)
@@ -56,14 +71,17 @@ class VisionTransformer(ImageModel[ViTConfig]):
         return patches
 
     def encode(self, patches: Tensor, seen: Seen | None = None) -> Tensor:
-        """Return the encoded tokens of patch embeddings (B, T, D), the class token first if there is one."""
+        """Return the encoded tokens of patch embeddings (B, T, D); the last N are the patches."""
         return self.encoder(self.tokens(patches), {} if seen is None else seen)
 
     def tokens(self, patches: Tensor) -> Tensor:
-        """Prepend the class token, if there is one: (B, N, D) → (B, T, D)."""
-        if self.class_token is None:
-            return patches
-        return torch.cat([self.class_token.expand(patches.shape[0], 1, -1), patches], dim=1)
+        """Prepend the special tokens, if there are any: (B, N, D) → (B, T, D)."""
+        special = [
+            tokens.expand(patches.shape[0], -1, -1)
+            for tokens in (self.class_token, self.distillation_token, self.register_tokens)
+            if tokens is not None
+        ]
+        return torch.cat([*special, patches], dim=1) if special else patches
 
     def resize(
         self,
@@ -83,7 +101,8 @@ class VisionTransformer(ImageModel[ViTConfig]):
 
     def replace_head(self, classes: int) -> None:
         super().replace_head(classes)
-        self.config = replace(self.config, representation=None)
+        distillation = "token" if self.config.distillation == "heads" else self.config.distillation
+        self.config = replace(self.config, representation=None, distillation=distillation)
 
     def check_images(self, images: Tensor) -> None:
         super().check_images(images)
@@ -94,3 +113,8 @@ class VisionTransformer(ImageModel[ViTConfig]):
                 try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
                 "which interpolate the positions",
             )
+
+
+def _random_tokens(count: int, width: int) -> nn.Parameter:
+    """Return tokens that differ from each other at the start: equal ones would stay equal."""
+    return nn.Parameter(nn.init.normal_(torch.empty(count, width), std=0.02))

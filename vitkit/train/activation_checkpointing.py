@@ -31,17 +31,17 @@ def recomputes(model: Model) -> bool:
     return isinstance(model, VisionTransformer) and any("forward" in vars(block) for block in model.encoder.blocks)
 
 
-def _forward(block: nn.Module, x: Tensor, relative: Any, seen: dict[str, Any], name: str) -> Tensor:
+def _forward(block: nn.Module, x: Tensor, positions: Any, seen: dict[str, Any], name: str) -> Tensor:
     run = partial(type(block).forward, block)
     if not torch.is_grad_enabled() or seen:
-        return run(x, relative, seen, name)
+        return run(x, positions, seen, name)
     if not torch.compiler.is_compiling():
         slots = tensor_slots(block)
         tensors = read_slots(slots)
         if not all(isinstance(tensor, nn.Parameter) for tensor in tensors.values()):
             # bf16 copies are in the place of the weights in the forward pass only: the second run needs them, too
             run = partial(_with_tensors, block, slots, tensors)
-    output: Tensor = checkpoint(run, x, relative, seen, name, use_reentrant=False)
+    output: Tensor = checkpoint(run, x, positions, seen, name, use_reentrant=False)
     return output
 
 

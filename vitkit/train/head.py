@@ -28,6 +28,7 @@ from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.model.build import Model
+from vitkit.model.config import ViTConfig
 from vitkit.progress import PrintLine, show_progress
 from vitkit.run_folder import RunFolder
 from vitkit.text import counted, duration
@@ -65,6 +66,8 @@ class FittedHead:
 
     def apply_to(self, model: Model) -> None:
         """Copy the layer into the model's head."""
+        if isinstance(model.config, ViTConfig) and model.config.distillation == "heads":
+            model.replace_head(model.config.classes)  # one layer that reads both tokens
         logits = model.get_submodule("head.logits")
         assert isinstance(logits, nn.Linear)
         with torch.no_grad():

@@ -83,7 +83,9 @@ def layer_index(name: str, model: Model) -> int:
             return int(index) + 1
         case ["encoder", "positions", index, *_] if own_tables:
             return int(index) + 1
-        case ["stem" | "patches" | "class_token", *_] | ["encoder", "positions", *_]:
+        case ["stem" | "patches" | "class_token" | "distillation_token" | "register_tokens", *_]:
+            return 0
+        case ["encoder", "positions" | "ln_pre", *_]:
             return 0
         case ["body", "root" | "root_norm", *_]:
             return 0

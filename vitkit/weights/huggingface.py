@@ -15,7 +15,8 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import Gelu, ResNetConfig, ViTConfig, parse_size
+from vitkit.model.config import ResNetConfig, ViTConfig, parse_size
+from vitkit.model.options import Gelu
 from vitkit.stored_json import conform
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
@@ -35,6 +36,9 @@ KNOWN = allow(
     "the hf format",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth",
+    plain="patch_bias class_position distillation registers projection ln_pre query_bias key_bias "
+    "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    only={"gelu": ("tanh", "exact"), "pool": ("token", "gap", "gap-norm", "attention")},
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
 

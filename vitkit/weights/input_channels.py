@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitkit.model.build import Model, build
-from vitkit.model.config import ViTConfig
+from vitkit.model.config import ModelConfig, ViTConfig
 
 
 def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
@@ -25,17 +25,17 @@ def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
     layer = _first_layer(model)
     weight = state[f"{layer}.weight"]
     patch = (len(weight), before, -1)  # (D, C, P·P)
-    adapted = build(replace(model.config, channels=channels))
+    adapted = build(_adapted_config(model, channels))
     preprocessing = model.metadata.preprocessing
     mean, std = (_for_channels(values, before) for values in (preprocessing.mean, preprocessing.std))
     if channels == 1:
         grey_mean, grey_std = float(mean.mean()), float(std.mean())
         scaled = weight.double().reshape(patch) / std[:, None]  # of pixels on 0 … 1
         kernel = grey_std * scaled.sum(1, keepdim=True)
-        if f"{layer}.bias" in state:
+        if f"{layer}.bias" in adapted.state_dict():
             # the mean of a colour is not the grey mean: a constant, which the bias takes
             shift = (scaled.sum(2) * (grey_mean - mean)).sum(1)
-            state[f"{layer}.bias"] = (state[f"{layer}.bias"].double() + shift).to(weight.dtype)
+            state[f"{layer}.bias"] = (state.get(f"{layer}.bias", torch.zeros(())).double() + shift).to(weight.dtype)
         mean, std = mean.mean(0, keepdim=True), std.mean(0, keepdim=True)
         done = "summed over the channels"
     else:
@@ -54,6 +54,13 @@ def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
     return adapted.train(model.training), f"{before} → {channels} {noun}, the first weights {done}" + _accuracy(
         model, channels
     )
+
+
+def _adapted_config(model: Model, channels: int) -> ModelConfig:
+    """Return the config for `channels` channels; a patch embedding without bias gets one where grey images need it."""
+    config = replace(model.config, channels=channels)
+    grey = channels == 1 and isinstance(config, ViTConfig) and not config.stem
+    return replace(config, patch_bias=True) if grey else config
 
 
 def _first_layer(model: Model) -> str:

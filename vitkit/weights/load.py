@@ -11,7 +11,8 @@ import torch
 
 from vitkit.errors import ConfigError, WeightsError, did_you_mean
 from vitkit.model.build import Model, build
-from vitkit.model.config import PositionTransfer, ViTConfig, check_count, parse_size
+from vitkit.model.config import ViTConfig, parse_size
+from vitkit.model.options import PositionTransfer, check_count
 from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
 from vitkit.model.variants import configure
 from vitkit.text import few

@@ -20,7 +20,8 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig, parse_size
+from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, parse_size
+from vitkit.model.options import Gelu, Pool
 from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
 from vitkit.weights import formats, mapping
@@ -61,6 +62,9 @@ KNOWN = allow(
     "the timm format",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth",
+    plain="patch_bias class_position distillation registers projection ln_pre query_bias key_bias "
+    "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    only={"gelu": ("tanh", "exact"), "pool": ("token", "gap", "gap-norm", "attention")},
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )

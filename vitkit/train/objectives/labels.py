@@ -6,7 +6,7 @@ Shapes: B images, C channels, K classes, n images of a split. Pixels are 0 … 1
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.model.build import Model
@@ -57,9 +57,10 @@ def restore_priors(head: Head, weights: Tensor) -> None:
     The weighted loss is least where softmax gives w_k p_k / Σ_j w_j p_j, and the sigmoid w_k p_k / (1 - p_k + w_k p_k),
     with p the true posterior; either way the logits are those of p plus log w.
     """
-    bias = head.get_parameter("logits.bias")
     with torch.no_grad():
-        bias.sub_(weights.log().to(bias))
+        for layer in head.logits.modules():  # DeiT's two heads, of which the mean counts, both get it
+            if isinstance(layer, nn.Linear):
+                layer.bias.sub_(weights.log().to(layer.bias))
 
 
 def class_weights(labels: SplitLabels, classes: int, balance: float) -> Tensor | None:

@@ -59,14 +59,15 @@ class MaskedPatch(Objective):
         self.settings, self.predictions = settings, predictions
         self.mask_token = nn.Parameter(nn.init.normal_(torch.empty(1, width), std=0.02))
         self.guess = zero_linear(width, predictions * LEVELS**channels or channels * patch**2)
-        for unused in (model.pool, model.head):  # DDP waits for the gradient of whatever could have one
-            unused.requires_grad_(False)
+        for unused in (model.pool, model.projection, model.head):  # DDP waits for gradients of whatever could have one
+            if unused is not None:
+                unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor, targets: Tensor | None = None) -> LossAndMetrics:
         """Return the loss for pixels (B, C, h·P, w·P); `targets` are ignored."""
         config = self.model.config
         corrupted, chosen = corrupt(self.model.embed(self.normalise(pixels)), self.mask_token, self.settings.rate)
-        tokens = self.model.encode(corrupted)[:, int(config.class_token) :]  # (B, N, D)
+        tokens = self.model.encode(corrupted)[:, config.special_tokens :]  # (B, N, D)
         guesses = self.guess(pick(tokens, chosen)).float()  # (B, M, S·K), or (B, M, C·P·P)
         if not self.predictions:
             return F.mse_loss(guesses, pick(cut(pixels, config.stride), chosen)), {}
