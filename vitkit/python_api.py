@@ -41,10 +41,11 @@ from vitkit.model.build import Model
 from vitkit.model.config import check_count, parse_size
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.embedding import BATCH, embed_images
+from vitkit.predict.image_stream import workers_for
 from vitkit.predict.inputs import ImageInput, expand
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.samples import find_samples
-from vitkit.predict.stream import predict_files, workers_for
+from vitkit.predict.stream import predict_files
 from vitkit.progress import Progress, no_progress, show_progress
 from vitkit.run import resume, start_run
 from vitkit.run_record import RunRecord, describe_config

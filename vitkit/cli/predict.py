@@ -89,11 +89,12 @@ def predict(
     from vitkit.evaluate.matching import read_labels
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.failures import Failures
+    from vitkit.predict.image_stream import workers_for
     from vitkit.predict.inputs import refuse_urls
     from vitkit.predict.printing import print_predictions
     from vitkit.predict.rows import check_output_path, csv_lines
     from vitkit.predict.samples import Samples
-    from vitkit.predict.stream import predict_files, predict_into, workers_for
+    from vitkit.predict.stream import predict_files, predict_into
     from vitkit.progress import no_progress, show_progress
     from vitkit.text import printable_lines
     from vitkit.weights.load import load

@@ -26,6 +26,7 @@ from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model, shared_copy
 from vitkit.predict.embedding import embed_images
 from vitkit.predict.engines import Engine, exact_engine
+from vitkit.predict.image_stream import ImageTask
 from vitkit.predict.inputs import SINGLE_IMAGE, ImageInput, expand, file_name, not_an_image, preprocess
 from vitkit.predict.prediction import THRESHOLD, Prediction, to_probabilities
 from vitkit.weights.load import load
@@ -130,11 +131,24 @@ class Classifier:
             batch.clear()
 
     def prediction(
-        self, probabilities: NDArray[np.float32] | None = None, *, name: str | None = None, error: str | None = None
+        self, probabilities: NDArray[np.float32] | None = None, /, *, name: str | None = None, error: str | None = None
     ) -> Prediction:
         """Return a prediction of this classifier's classes from (K,) probabilities, or with an error instead."""
         row = np.empty(0, np.float32) if probabilities is None else probabilities
         return Prediction(self.labels, row, name=name, error=error, thresholds=self.thresholds)
+
+    @property
+    def task(self) -> ImageTask[Prediction]:
+        """The prediction of many images, as streams of files take it."""
+        return ImageTask(
+            doing="predicting",
+            transform=self.transform,
+            channels=self.model.config.channels,
+            device=self.device,
+            batch=self.engine.batch,
+            compute=self.probabilities,
+            result=self.prediction,
+        )
 
     def probabilities(self, images: Tensor) -> NDArray[np.float32]:
         """(B, C, height, width), preprocessed → (B, K)."""
