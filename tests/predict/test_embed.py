@@ -100,9 +100,9 @@ def test_numpy_has_the_same_rows_and_their_names_beside_it(job: Path, tmp_path: 
             np.testing.assert_array_equal(vector, np.array(row["vector"], np.float32))
         else:
             assert np.isnan(vector).all()
-    names = [json.loads(line) for line in (tmp_path / "vectors.jsonl").read_text().splitlines()]
+    names = [json.loads(line) for line in (tmp_path / "vectors.images.jsonl").read_text().splitlines()]
     assert names == [{"image": row["image"], "error": row["error"]} for row in rows]
-    for name, out in (("vectors.npy exists already, and is complete", matrix), ("vectors.jsonl exists", matrix)):
+    for name, out in (("vectors.npy exists already, and is complete", matrix), ("vectors.images.jsonl exists", matrix)):
         with pytest.raises(vitkit.VitkitError, match=name):
             embed_into(out, Embedder(small_model()), paths_of(job))
         out.unlink(missing_ok=True)
@@ -278,7 +278,7 @@ def test_a_job_killed_and_resumed_gives_the_bytes_of_an_uninterrupted_one(tmp_pa
     subprocess.run(command(whole / out.name), env=environment, capture_output=True, check=True)
     assert out.read_bytes() == (whole / out.name).read_bytes()
     if ending == "npy":
-        assert (tmp_path / "vectors.jsonl").read_bytes() == (whole / "vectors.jsonl").read_bytes()
+        assert (tmp_path / "vectors.images.jsonl").read_bytes() == (whole / "vectors.images.jsonl").read_bytes()
     vectors = np.load(out) if ending == "npy" else pyarrow.parquet.read_table(out)["vector"].to_pylist()
     rows = [index for index in range(images) if index % 100 != 17]
     model = vitkit.load(tmp_path / "run")

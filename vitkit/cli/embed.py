@@ -33,7 +33,7 @@ def embed(
     out: Annotated[
         Path,
         options.option(
-            "the file to write, with the names of a .npy in the .jsonl beside it; after a stop, the same command "
+            "the file to write, with the names of a .npy in .images.jsonl beside it; after a stop, the same command "
             "continues it",
             "FILE.parquet|.npy",
         ),

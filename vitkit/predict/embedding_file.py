@@ -57,7 +57,7 @@ def embed_into(
     source: str = "",
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
-    """Write the vectors of image files to .parquet, or to .npy with a .jsonl of their names beside it.
+    """Write the vectors of image files to .parquet, or to .npy with their names in .images.jsonl beside it.
 
     After an interruption, the same call continues after the last row. Return how many rows were complete already, and
     the images that could not be read. `source` is where the model came from, for messages.
@@ -94,7 +94,7 @@ def check_vectors_path(out: Path) -> None:
 
 def files_beside(out: Path) -> list[Path]:
     """Return the files that belong to the output: for .npy, the names of its rows."""
-    return [out.with_suffix(".jsonl")] if out.suffix.lower() == ".npy" else []
+    return [out.with_suffix(".images.jsonl")] if out.suffix.lower() == ".npy" else []
 
 
 def _traits(embedder: Embedder, paths: Sequence[Path], source: str) -> dict[str, Trait]:
