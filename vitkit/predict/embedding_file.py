@@ -73,7 +73,7 @@ def embed_into(
             row=StoredEmbedding,
             check=lambda row: _check_row(row, embedder.width),
             write=lambda path, rows: write(path, rows, len(paths), embedder.width),
-            beside=files_beside,
+            sidecars=sidecar_files,
         ),
         _traits(embedder, paths, source),
         workers=workers,
@@ -85,14 +85,14 @@ def embed_into(
 def check_vectors_path(out: Path) -> None:
     """Raise a ConfigError for a path that the vectors could not be written to."""
     check_output_file(out, WRITERS)
-    for path in files_beside(out):
+    for path in sidecar_files(out):
         if os.path.exists(path) and not os.path.isfile(path):
             raise ConfigError(f"--out {out}: {path}, for the names of its images, is not a regular file")
     if out.suffix.lower() == ".parquet":
         import_pyarrow("--out FILE.npy")
 
 
-def files_beside(out: Path) -> list[Path]:
+def sidecar_files(out: Path) -> list[Path]:
     """Return the files that belong to the output: for .npy, the names of its rows."""
     return [out.with_suffix(".images.jsonl")] if out.suffix.lower() == ".npy" else []
 
@@ -159,7 +159,7 @@ def _write_parquet(path: Path, rows: Rows, images: int, width: int) -> None:
 
 def _write_numpy(path: Path, rows: Rows, images: int, width: int) -> None:
     """Write the names first: where there is a matrix, its names are there as well."""
-    [names] = files_beside(path)
+    [names] = sidecar_files(path)
     with replacing(names, ConfigError) as temporary, temporary.open("w", encoding="utf-8") as file:
         for row in rows():
             file.write(json.dumps({"image": row["image"], "error": row["error"]}) + "\n")

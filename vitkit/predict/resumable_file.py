@@ -34,7 +34,7 @@ class RowFormat(Generic[Result]):
     row: Any  # the type of a row
     write: Callable[[Path, Rows], None]
     check: Callable[[Mapping[str, Any]], None] = lambda row: None  # raises a VitkitError for a damaged row
-    beside: Callable[[Path], Sequence[Path]] = lambda out: ()  # further files that `write` makes
+    sidecars: Callable[[Path], Sequence[Path]] = lambda out: ()  # further files that `write` makes
 
 
 def write_resumable(
@@ -49,7 +49,7 @@ def write_resumable(
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
     """Write a row for each image; return how many were complete already, and the images that failed."""
-    for path in (out, *format.beside(out)):
+    for path in (out, *format.sidecars(out)):
         if os.path.exists(path) and not overwrite and not _being_replaced(path, journal_path(out)):
             complete = ", and is complete" if path == out else ""
             raise ConfigError(
