@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.compute.embedding_model import EmbeddingPool
 from vitkit.compute.features import FeatureExtractor, write_features
 from vitkit.compute.inference import Precision, check_precision
 from vitkit.data.check import DataReport
@@ -41,11 +42,12 @@ from vitkit.model.build import Model
 from vitkit.model.config import parse_size
 from vitkit.model.options import check_count
 from vitkit.predict.classifier import Classifier
-from vitkit.predict.embedding import BATCH, embed_images
+from vitkit.predict.embedder import BATCH, Embedder
+from vitkit.predict.image_stream import workers_for
 from vitkit.predict.inputs import ImageInput, expand
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.samples import find_samples
-from vitkit.predict.stream import predict_files, workers_for
+from vitkit.predict.stream import predict_files
 from vitkit.progress import Progress, no_progress, show_progress
 from vitkit.run import resume, start_run
 from vitkit.run_record import RunRecord, describe_config
@@ -219,26 +221,21 @@ class Run(RunRecord):
         self,
         images: ImageInput | Iterable[ImageInput],
         *,
+        pool: EmbeddingPool = "representation",
+        normalise: bool = False,
         precision: Precision = "fp32",
         batch: int = BATCH,
         workers: int | None = None,
     ) -> NDArray[np.float32]:
-        """Return the features of each image, (images, width), for scikit-learn, search or a plot.
+        """Return a vector for each image, (images, width), for scikit-learn, search or a plot.
 
-        They are the representation before the logits, which `probe` uses. An unreadable image is an error.
+        `pool` is "representation", what the logits are computed from, which `probe` uses; "token", the class token;
+        "gap", the mean of the patch tokens; "token+gap", both. `normalise` divides each vector by its L2 norm. An
+        unreadable image is an error.
         """
         _check_counts(batch=batch, workers=workers)
-        inputs = expand(images)
-        check_precision(self.model, self.device, precision)
-        in_files = all(isinstance(image, str | os.PathLike) for image in inputs)  # open files cannot go to workers
-        return embed_images(
-            self.model,
-            inputs,
-            precision=precision,
-            batch=batch,
-            workers=workers_for(len(inputs), workers, self.device) if in_files else 0,
-            progress=self._progress,
-        )
+        embedder = Embedder(self.model, pool=pool, normalise=normalise, precision=precision, batch=batch)
+        return embedder(images, workers=workers, progress=self._progress)
 
     def probe(
         self,

@@ -74,6 +74,7 @@ def test_the_page_lists_every_verb():
         "probe RUN DATA --method knn --device cpu --workers 0",
         "inspect RUN DATA/test --out OUT/inspect --device cpu",
         "predict RUN DATA/test gone.jpg --out OUT/answers.csv --device cpu",
+        "embed RUN DATA/test gone.jpg --out OUT/vectors.npy --device cpu",
         "export RUN --to pt2 --out OUT/model.pt2 --data DATA",
         "grid TOML --out OUT/rates --device cpu",
         "paper",
@@ -94,7 +95,7 @@ def test_a_verb_prints_the_keys_of_the_page(
     content = printed(capsys, *words, "--json")
     assert_documented(content, {"predict": "predict --out", "list": command}.get(verb, verb))
     if "failures" in content:
-        assert content["failed"] == len(content["failures"]) == (1 if verb == "predict" else 0)
+        assert content["failed"] == len(content["failures"]) == (1 if verb in ("predict", "embed") else 0)
 
 
 def test_runs_print_the_same_keys(

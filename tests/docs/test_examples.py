@@ -49,7 +49,17 @@ SLOW = (  # another one of the verb runs in the default suite
     "vitkit probe runs/pre photos/ --method linear",
     "vitkit probe ViT-B_16.npz",
 )
-WRITE = ("check", "fit", "pretrain", "resume", "inspect", "export", "shard", "convert")  # verbs that leave a new file
+WRITE = (
+    "check",
+    "fit",
+    "pretrain",
+    "resume",
+    "inspect",
+    "export",
+    "shard",
+    "convert",
+    "embed",
+)  # verbs that leave a new file
 COMMANDS = examples.commands()
 PAGES_WITH_PYTHON = sorted({block.page for block in examples.all_blocks() if block.language == "python"})
 REQUESTS = [command for command in COMMANDS if command.startswith("curl ")]

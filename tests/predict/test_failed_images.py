@@ -225,7 +225,7 @@ def test_few_images_are_never_worth_choosing_a_fast_engine(
     main([*arguments, "--fast"])
     assert capsys.readouterr() == exact
     assert (exact.err.count("\n"), exact.err[:6], chosen) == (1, "input ", [])
-    monkeypatch.setattr("vitkit.cli.predict.MIN_IMAGES_FOR_FAST", {"cpu": len(names)})
+    monkeypatch.setattr("vitkit.cli.image_jobs.MIN_IMAGES_FOR_FAST", {"cpu": len(names)})
     main([*arguments, "--fast"])
     assert chosen == [len(names)]
     assert "\nengine    " in capsys.readouterr().err

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Json, option, print_json
-from vitkit.errors import ConfigError, did_you_mean
 from vitkit.messages import WARNING, say
 
 if TYPE_CHECKING:
     from vitkit.config.listing import ListedSetting
+    from vitkit.config.model_listing import ListedModel
     from vitkit.config.recipe_listing import ListedRecipe
 
 WIDTH = 100  # columns of text
@@ -27,11 +27,15 @@ def list(
     ],
     pattern: Annotated[
         Positional[str],
-        option("only those that contain this text; of a recipe by its name, the settings as TOML", "[PATTERN]"),
+        option(
+            "only those that contain this text; of a model by its name, its details; of a recipe, its TOML", "[PATTERN]"
+        ),
     ] = "",
     json: Json = False,
 ) -> None:
-    """List models, recipes or settings, with the meaning of each; of one recipe, its settings as TOML.
+    """List public models, recipes or settings, with the meaning of each; of one, the details.
+
+    vitkit list models dinov2
 
     vitkit list settings mixup
 
@@ -108,28 +112,49 @@ def _recipe_lines(recipe: ListedRecipe) -> Iterator[str]:
 
 
 def _models(pattern: str, json: bool) -> None:
-    from vitkit.model.variants import NAMED
-    from vitkit.weights.public import PUBLIC
+    from vitkit.config.model_listing import list_models, untrained_variants
 
-    names = [name for name in NAMED if pattern.lower() in name.lower()]
-    _check_any(names, "model", pattern, NAMED)
+    models, untrained = list_models(pattern), untrained_variants(pattern)
     if json:
-        rows = [
-            {
-                "name": name,
-                "weights": [public.source for public in PUBLIC.get(name, ())],
-                "trained_by": [public.trained_by for public in PUBLIC.get(name, ())],
-            }
-            for name in names
-        ]
-        print_json("list", {"models": rows})
+        print_json("list", {"models": [model.to_json() for model in models], "untrained": untrained})
         return
-    for name in names:
-        sources = [f"{public.source} ({public.trained_by}, {public.trained_on})" for public in PUBLIC.get(name, ())]
-        print(f"{name:<9} {', '.join(sources) or 'no public weights'}")
-    print("\nvitkit cost MODEL … has their sizes")
+    if len(models) == 1 and not untrained:
+        print("\n".join(_model_lines(models[0])))
+        return
+    for model in models:
+        print(_model_row(model))
+    if untrained:
+        print(f"\nwithout public weights: {', '.join(untrained)}")
+    print("\nvitkit list models NAME has the details of one; vitkit cost MODEL … has sizes")
 
 
-def _check_any(names: Collection[str], kind: str, pattern: str, known: Collection[str]) -> None:
-    if not names:
-        raise ConfigError(f"no {kind} contains {pattern!r}{did_you_mean(pattern, known)}", try_=f"vitkit list {kind}s")
+def _model_row(model: ListedModel) -> str:
+    checkpoint = model.checkpoint
+    gated = ", gated" if checkpoint.gated else ""
+    pets = f"; Pets {model.pets} (ours)" if model.pets else ""
+    origin = f"{checkpoint.family} on {checkpoint.trained_on}"
+    return f"{checkpoint.variant:<9} {model.name}  {checkpoint.image} px; {origin}; {checkpoint.licence}{gated}{pets}"
+
+
+def _model_lines(model: ListedModel) -> Iterator[str]:
+    checkpoint = model.checkpoint
+    yield model.name
+    yield from _wrapped("family", checkpoint.family)
+    count = f", about {model.parameters / 1e6:.3g}M parameters" if model.parameters else ""
+    yield from _wrapped("size", f"{checkpoint.variant}{count}")
+    yield from _wrapped("image", f"{checkpoint.image} px")
+    yield from _wrapped("licence", checkpoint.licence)
+    yield from _wrapped("data", checkpoint.trained_on)
+    yield from _wrapped("from", model.origin)
+    if checkpoint.gated:
+        yield from _wrapped("gated", f"accept its conditions at {model.origin}, then: hf auth login")
+    if model.pets:
+        yield from _wrapped(
+            "Pets", f"{model.pets} % top-1 after fine-tuning at 224 px, three seeds (ours, docs/pets.md)"
+        )
+    else:
+        yield from _wrapped("Pets", "not measured")
+    if checkpoint.note:
+        yield from _wrapped("note", checkpoint.note)
+    yield from _wrapped("use", model.command)
+    yield from _wrapped("", f"vitkit embed {model.name} IMAGES --out vectors.parquet")

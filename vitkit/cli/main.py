@@ -31,8 +31,8 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 VERBS = (
-    "demo check fit pretrain resume evaluate probe inspect predict export serve shard list cost convert bench grid "
-    "paper".split()
+    "demo check fit pretrain resume evaluate probe inspect predict embed export serve shard list cost convert bench "
+    "grid paper".split()
 )
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
 MORE_HELP = (
@@ -56,6 +56,7 @@ SYNONYMS = {  # the words that other tools use
     "evaluate": "eval val validate test score",
     "probe": "knn linear fewshot few-shot",
     "predict": "classify infer inference",
+    "embed": "features vectors embeddings encode",
     "inspect": "attention visualize visualise",
     "export": "onnx",
     "serve": "deploy",

@@ -28,6 +28,8 @@ OPTIONS = {
     "json": "as-json output-format",
     "top": "topk top-k k",
     "to": "format target",
+    "normalise": "normalize l2 l2-normalize normalize-embeddings",
+    "pool": "pooling global-pool",
 }
 # our setting, for --set: the same
 SETTINGS = {

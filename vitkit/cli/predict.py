@@ -10,34 +10,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from vitkit import messages
 from vitkit.cli import options
+from vitkit.cli.image_jobs import (
+    Fast,
+    Images,
+    Overwrite,
+    fast_engine_pays,
+    print_written,
+    report_failures,
+    resumable,
+)
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
-from vitkit.errors import TOO_MANY_FAILED, ConfigError, Interrupted
-from vitkit.text import counted
-from vitkit.train.signals import exit_code, stop_cleanly_on_sigterm
+from vitkit.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitkit.predict.failures import Failures
     from vitkit.predict.prediction import Prediction
-
-# choosing a fast engine takes as long as predicting about so many images exactly: measured for Ti/16 on two busy cores,
-# estimated for a GPU; a fixed number, so that a job which is continued decides as it did before
-MIN_IMAGES_FOR_FAST = {"cpu": 1_000, "cuda": 10_000}
 
 log = logging.getLogger("vitkit")
 
 
 def predict(
     run: options.Run,
-    images: Annotated[
-        Positional[tuple[str, ...]],
-        options.option(
-            "images, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…"
-        ),
-    ],
+    images: Images,
     top: Annotated[int, arg(help="classes for each image, the most probable first", metavar="K")] = 5,
     out: Annotated[
         Path | None,
@@ -45,18 +43,11 @@ def predict(
             "write rows to this file; after a stop, the same command continues it", "FILE.csv|.jsonl|.parquet"
         ),
     ] = None,
-    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE and start over")] = False,
+    overwrite: Overwrite = False,
     labels: options.LabelsFile = None,
     image: options.ImageSize = None,
     preprocessing: Overrides = NO_OVERRIDES,
-    fast: Annotated[
-        bool,
-        tyro.conf.FlagCreatePairsOff,
-        arg(
-            help="the fastest engine of this machine, where the images are many enough to choose one; prints which, "
-            "and how closely it agrees"
-        ),
-    ] = False,
+    fast: Fast = False,
     device: options.Device = "auto",
     workers: options.Workers = None,
     max_failed: options.MaxFailed = 0.01,
@@ -89,11 +80,12 @@ def predict(
     from vitkit.evaluate.matching import read_labels
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.failures import Failures
+    from vitkit.predict.image_stream import workers_for
     from vitkit.predict.inputs import refuse_urls
     from vitkit.predict.printing import print_predictions
     from vitkit.predict.rows import check_output_path, csv_lines
     from vitkit.predict.samples import Samples
-    from vitkit.predict.stream import predict_files, predict_into, workers_for
+    from vitkit.predict.stream import predict_files, predict_into
     from vitkit.progress import no_progress, show_progress
     from vitkit.text import printable_lines
     from vitkit.weights.load import load
@@ -111,39 +103,26 @@ def predict(
         log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", run)
     messages.say("input", classifier.transform.description, file=sys.stderr)
     workers = workers_for(len(paths), workers, classifier.device)
-    if fast and len(paths) >= MIN_IMAGES_FOR_FAST.get(classifier.device.type, 0):
+    if fast and fast_engine_pays(classifier.device, len(paths)):
         classifier.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
         messages.say("engine", classifier.engine.description, file=sys.stderr)
     log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", classifier.engine.batch, workers)
     log.info("engine: %s", classifier.engine.description)
     if out is not None:
-        try:
-            with stop_cleanly_on_sigterm():
-                before, failures = predict_into(
-                    out,
-                    classifier,
-                    paths,
-                    top=top,
-                    workers=workers,
-                    overwrite=overwrite,
-                    source=run,
-                    csv_raw=csv_raw,
-                    progress=show_progress,
-                )
-        except KeyboardInterrupt as stopped:
-            command = "the same command, without --overwrite," if overwrite else "the same command"
-            raise Interrupted(
-                f"stopped; {command} continues after the last row of {out}.part", exit_code(stopped)
-            ) from None
-        if json:
-            result = {"out": str(out), "images": len(paths), "there_already": before, "unreadable": failures.failed}
-            options.print_json("predict", {**result, "failed": failures.failed, "failures": failures.first})
-        else:
-            kept = f", {before:,} of them from an earlier call" if before else ""
-            messages.print_line(
-                f"written  {out}: {counted(len(paths), 'image')}{kept}; {failures.failed:,} could not be read"
+        with resumable(out, overwrite=overwrite):
+            before, failures = predict_into(
+                out,
+                classifier,
+                paths,
+                top=top,
+                workers=workers,
+                overwrite=overwrite,
+                source=run,
+                csv_raw=csv_raw,
+                progress=show_progress,
             )
-        _report_failures(failures, max_failed)
+        print_written("predict", out, len(paths), before, failures, json=json, note="")
+        report_failures("predict", failures, max_failed)
         return
     progress = no_progress if sys.stdout.isatty() else show_progress  # a bar would run through the rows
     failures = Failures(len(paths))
@@ -158,22 +137,10 @@ def predict(
             print(text.dumps(prediction.record(top)))
     else:
         print_predictions(predictions, [str(path) for path in paths], top)
-    _report_failures(failures, max_failed)
+    report_failures("predict", failures, max_failed)
 
 
 def _count_failures(failures: Failures, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
     for prediction in predictions:
         failures.add(prediction.name, prediction.error)
         yield prediction
-
-
-def _report_failures(failures: Failures, max_failed: float) -> None:
-    """Print how many images failed in the last line, and exit with 3 if they are too many; the rows say why."""
-    if not failures.failed:
-        return
-    sys.stdout.flush()  # main reports a full disk
-    text = failures.describe(max_failed)
-    if failures.too_many(max_failed):
-        messages.error("vitkit predict", text, exit_code=TOO_MANY_FAILED)
-        sys.exit(TOO_MANY_FAILED)
-    messages.say("failed", text, file=sys.stderr)

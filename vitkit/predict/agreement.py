@@ -1,6 +1,7 @@
-"""The agreement of another engine's or file's probabilities with those of the exact model on the same images.
+"""The agreement of another engine's or file's probabilities, or vectors, with those of the exact model on the same
+images.
 
-Shapes: n images, K classes.
+Shapes: n images, K classes, V width of a vector.
 """
 
 import math
@@ -38,3 +39,22 @@ def measure_agreement(
         agree=int(((exact[rows, first] - exact[rows, answer] <= tie) & finite).sum()),
         largest=float(np.abs(exact - other).max()) if finite.all() else math.inf,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorAgreement:
+    """The cosine similarities of vectors with the exact ones, which search and clustering compare them by."""
+
+    images: int
+    lowest: float  # of all images
+    mean: float
+
+
+def measure_vector_agreement(exact: NDArray[np.float32], other: NDArray[np.float32]) -> VectorAgreement:
+    """Compare two (n, V) tables of vectors; nan agrees with nothing, a vector of zeros only with itself."""
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(other, axis=1)
+    similar = np.where(
+        lengths > 0, (exact * other).sum(axis=1) / np.where(lengths > 0, lengths, 1), (exact == other).all(axis=1)
+    )
+    similar = np.nan_to_num(similar, nan=-1.0)
+    return VectorAgreement(images=len(exact), lowest=float(similar.min()), mean=float(similar.mean()))

@@ -4,7 +4,7 @@
     classifier("cat.jpg").label
     for prediction in classifier(["a.jpg", pil_image, array]): print(prediction.top(3))
 
-Shapes: B images, C channels, K classes, D width of the representation.
+Shapes: B images, C channels, K classes, V width of a vector.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.compute.inference import for_inference
+from vitkit.compute.embedding_model import EmbeddingPool
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model, shared_copy
-from vitkit.predict.embedding import embed_images
+from vitkit.predict.embedder import Embedder
 from vitkit.predict.engines import Engine, exact_engine
-from vitkit.predict.inputs import SINGLE_IMAGE, ImageInput, expand, file_name, not_an_image, preprocess
+from vitkit.predict.image_stream import ImageTask
+from vitkit.predict.inputs import SINGLE_IMAGE, ImageInput, file_name, not_an_image, preprocess
 from vitkit.predict.prediction import THRESHOLD, Prediction, to_probabilities
 from vitkit.weights.load import load
 
@@ -81,6 +82,7 @@ class Classifier:
         self.preprocess = preprocess(self.model)  # image in any form → (C, height, width); DecodeError if unreadable
         self.transform = self.preprocess.transform
         self.engine: Engine = exact_engine(self.model, self.device)
+        self._embedders: dict[tuple[EmbeddingPool, bool], Embedder] = {}
         if fast:
             from vitkit.predict.samples import find_samples
 
@@ -130,22 +132,43 @@ class Classifier:
             batch.clear()
 
     def prediction(
-        self, probabilities: NDArray[np.float32] | None = None, *, name: str | None = None, error: str | None = None
+        self, probabilities: NDArray[np.float32] | None = None, /, *, name: str | None = None, error: str | None = None
     ) -> Prediction:
         """Return a prediction of this classifier's classes from (K,) probabilities, or with an error instead."""
         row = np.empty(0, np.float32) if probabilities is None else probabilities
         return Prediction(self.labels, row, name=name, error=error, thresholds=self.thresholds)
 
+    @property
+    def task(self) -> ImageTask[Prediction]:
+        """The prediction of many images, as streams of files take it."""
+        return ImageTask(
+            doing="predicting",
+            transform=self.transform,
+            channels=self.model.config.channels,
+            device=self.device,
+            batch=self.engine.batch,
+            compute=self.probabilities,
+            result=self.prediction,
+        )
+
     def probabilities(self, images: Tensor) -> NDArray[np.float32]:
         """(B, C, height, width), preprocessed → (B, K)."""
         return to_probabilities(self.engine.logits(images), self.multilabel)
 
-    def embed(self, images: Tensor | ImageInput | Iterable[ImageInput]) -> NDArray[np.float32]:
-        """Return (B, D): the representation before the logits, as in `vitkit probe`, a row for each image.
+    def embed(
+        self,
+        images: Tensor | ImageInput | Iterable[ImageInput],
+        *,
+        pool: EmbeddingPool = "representation",
+        normalise: bool = False,
+    ) -> NDArray[np.float32]:
+        """Return a vector for each image, (B, V), for search, clustering and de-duplication.
 
-        The images come in any form that a prediction takes, or as a preprocessed tensor (B, C, height, width).
+        `pool` is "representation", what the logits are computed from, as in `vitkit probe`; "token", the class token;
+        "gap", the mean of the patch tokens; "token+gap", both. `normalise` divides each vector by its L2 norm. The
+        images come in any form that a prediction takes, or as a preprocessed tensor (B, C, height, width).
         """
-        if isinstance(images, Tensor):
-            with torch.inference_mode():
-                return for_inference(self.model, "fp32").represent(images.to(self.device)).cpu().numpy()
-        return embed_images(self.model, expand(images))
+        embedder = self._embedders.get((pool, normalise))
+        if embedder is None:
+            embedder = self._embedders[pool, normalise] = Embedder(self.model, pool=pool, normalise=normalise)
+        return embedder.vectors(images) if isinstance(images, Tensor) else embedder(images)

@@ -1,7 +1,7 @@
 """Engines compute a trained model's logits: the exact one, and faster candidates that this machine can run.
 
-The exact engine is the model itself in float32; every other one, exported or fast, is compared with it. Nothing is
-measured here.
+The exact engine is the model itself in float32; every other one, exported or fast, is compared with it. Of an embedding
+model, the vectors take the place of the logits. Nothing is measured here.
 
 Shapes: B images, C channels, K classes.
 """
@@ -38,6 +38,14 @@ class Engine:
 def exact_engine(model: Model, device: torch.device) -> Engine:
     logits = _run_torch(for_inference(model.to(device), "fp32"), device)
     return Engine(logits, f"exact: float32 on {describe_device(device, torch.get_num_threads())}")
+
+
+def precise_engine(model: Model, device: torch.device, precision: Precision) -> Engine:
+    """Return the engine of a precision that the user has chosen; nothing is compared."""
+    if precision == "fp32":
+        return exact_engine(model, device)
+    logits = _run_torch(for_inference(model.to(device), precision), device)
+    return Engine(logits, f"{precision}: on {describe_device(device, torch.get_num_threads())}")
 
 
 @dataclass(frozen=True)

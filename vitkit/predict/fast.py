@@ -1,7 +1,9 @@
 """The choice of a fast engine: each candidate of this machine is compared with the exact engine on real images and
 timed on the model itself; the fastest that agrees is taken, and its description says what was measured.
 
-Shapes: n images, C channels, K classes.
+Classifiers agree in classes and probabilities, embedding models in the direction of their vectors.
+
+Shapes: n images, C channels, K classes or numbers of a vector.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +21,7 @@ from torch import Tensor
 from vitkit.compute.onnx_session import missing_packages
 from vitkit.devices import describe_device, use_threads
 from vitkit.model.build import Model
-from vitkit.predict.agreement import Agreement, measure_agreement
+from vitkit.predict.agreement import Agreement, VectorAgreement, measure_agreement, measure_vector_agreement
 from vitkit.predict.engines import Compute, Engine, EngineCandidate, engine_candidates, exact_engine
 from vitkit.predict.inputs import preprocess
 from vitkit.predict.prediction import to_probabilities
@@ -34,8 +37,10 @@ COMPARE_SECONDS = 2.0  # seconds
 MIN_AGREEING = 0.97  # of the images
 TIE = 0.05  # classes that the exact model finds as likely as its first, within this, agree
 MAX_DIFFERENCE = 0.25  # of a probability
+MIN_COSINE = 0.99  # of the vectors of each image
 
 Clock = Callable[[], float]
+Measure = Callable[[Tensor, Tensor], Agreement | VectorAgreement]  # of the exact outputs and the others
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class EngineTrial:
     candidate: EngineCandidate
     compute: Compute | None  # None if it failed or does not agree
     speedups: tuple[float, ...] = ()  # over exact, for each of BATCHES
-    agreement: Agreement | None = None
+    agreement: Agreement | VectorAgreement | None = None
     data: str = ""  # the images that it was compared on
     failure: str | None = None
 
@@ -75,10 +80,12 @@ def fastest_engine(
 ) -> Engine:
     """Return the fastest engine that agrees with the exact one, or the exact one.
 
+    The outputs of a model without classes are vectors, and are compared as such.
     `samples` are images of the kind that will be predicted; without them, those inside the package are compared on.
     """
     exact, samples = exact_engine(model, device), package_samples(model) if samples is None else samples
-    reference = Reference(exact, model, samples, multilabel=multilabel)
+    measure = partial(measure_predictions, multilabel=multilabel) if model.config.classes else measure_vectors
+    reference = Reference(exact, model, samples, measure)
     best: EngineTrial | None = None
     rejected: list[str] = []
     for candidate in engine_candidates(model, device):
@@ -116,10 +123,10 @@ def try_candidate(candidate: EngineCandidate, exact: Engine, reference: Referenc
 
 
 class Reference:
-    """The exact engine's probabilities for real images, computed once."""
+    """The exact engine's logits or vectors for real images, computed once."""
 
-    def __init__(self, exact: Engine, model: Model, samples: Samples, *, multilabel: bool) -> None:
-        self.multilabel, self.data = multilabel, samples.description
+    def __init__(self, exact: Engine, model: Model, samples: Samples, measure: Measure) -> None:
+        self.measure, self.data = measure, samples.description
         preprocessed = _preprocessed(model, samples)
         first = next(preprocessed, None)
         if first is None:  # not one of them can be read
@@ -135,12 +142,20 @@ class Reference:
             if time.perf_counter() > until and len(images) >= MIN_IMAGES:
                 break
         self.images = torch.stack(images)  # (n, C, height, width)
-        self.probabilities = to_probabilities(torch.cat(logits), multilabel)  # (n, K)
+        self.exact = torch.cat(logits)  # (n, K)
 
-    def compare(self, compute: Compute) -> Agreement:
+    def compare(self, compute: Compute) -> Agreement | VectorAgreement:
         # a batch size that nothing is prepared for: any has to work
-        logits = torch.cat([compute(batch) for batch in self.images.split(7)])
-        return measure_agreement(self.probabilities, to_probabilities(logits, self.multilabel), tie=TIE)
+        return self.measure(self.exact, torch.cat([compute(batch) for batch in self.images.split(7)]))
+
+
+def measure_predictions(exact: Tensor, other: Tensor, *, multilabel: bool) -> Agreement:
+    """Compare (n, K) logits as probabilities."""
+    return measure_agreement(to_probabilities(exact, multilabel), to_probabilities(other, multilabel), tie=TIE)
+
+
+def measure_vectors(exact: Tensor, other: Tensor) -> VectorAgreement:
+    return measure_vector_agreement(exact.numpy(), other.numpy())
 
 
 def _preprocessed(model: Model, samples: Samples) -> Iterator[Tensor]:
@@ -149,11 +164,15 @@ def _preprocessed(model: Model, samples: Samples) -> Iterator[Tensor]:
     return (transform(pixels) for _, pixels in samples.spread(MAX_IMAGES))
 
 
-def agrees(agreement: Agreement) -> bool:
+def agrees(agreement: Agreement | VectorAgreement) -> bool:
+    if isinstance(agreement, VectorAgreement):
+        return agreement.lowest >= MIN_COSINE
     return agreement.agree >= MIN_AGREEING * agreement.images and agreement.largest <= MAX_DIFFERENCE
 
 
-def describe_agreement(agreement: Agreement, data: str) -> str:
+def describe_agreement(agreement: Agreement | VectorAgreement, data: str) -> str:
+    if isinstance(agreement, VectorAgreement):
+        return f"cosine similarity {agreement.lowest:.4f} or more on {agreement.images} images ({data})"
     tied = agreement.agree - agreement.same
     ties = f" and one about as likely for {tied}" if tied > 0 else ""
     return (

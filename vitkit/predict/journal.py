@@ -6,7 +6,7 @@ are never mixed.
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,13 +34,22 @@ def journal_path(path: Path) -> Path:
 
 
 class Journal:
-    def __init__(self, path: Path, traits: Mapping[str, Trait], *, row: Any = dict[str, Any], restart: bool = False):
+    def __init__(
+        self,
+        path: Path,
+        traits: Mapping[str, Trait],
+        *,
+        row: Any = dict[str, Any],
+        check: Callable[[Mapping[str, Any]], None] = lambda row: None,
+        restart: bool = False,
+    ):
         """Open the journal of the file `path`; `done` of its rows are complete already, unless it restarts.
 
-        `row` is the type of a row; one that a damaged disk has changed into something else is not complete.
+        `row` is the type of a row; one that a damaged disk has changed into something else, or for which `check` raises
+        a VitkitError, is not complete.
         """
         self.path = journal_path(path)
-        self.row = row
+        self.row, self.check = row, check
         self.done = 0
         with self._explain_os_errors():
             self.file = open_regular(self.path, "ab+")
@@ -102,6 +111,7 @@ class Journal:
         try:
             old: dict[str, Any] = parse_json(line, dict[str, Any], str(self.path))
             row: dict[str, Any] = conform(_with_new_keys(old), self.row, str(self.path))
+            self.check(row)
             return row
         except VitkitError:
             return None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitkit.errors import DecodeError
 
+NOT_FINITE = "the model's output is not a number; its weights may be damaged"
 THRESHOLD = 0.5  # from which a class of a multi-label model is predicted, where none was chosen
 
 
@@ -32,7 +33,7 @@ class Prediction:
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.probabilities).all():  # nan would come first in every order, and JSON has none
-            object.__setattr__(self, "error", "the model's output is not a number; its weights may be damaged")
+            object.__setattr__(self, "error", NOT_FINITE)
 
     @property
     def label(self) -> str:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,22 @@ def write_rows(path: Path, rows: Iterable[Row], top: int, *, csv_raw: bool = Fal
 
 
 def check_output_path(path: Path) -> None:
-    if path.suffix.lower() not in WRITERS:
-        raise ConfigError(f"--out {path}: the name must end in {', '.join(WRITERS)}")
+    """Raise a ConfigError for a path that rows could not be written to."""
+    check_output_file(path, WRITERS)
+    if path.suffix.lower() == ".parquet":
+        import_pyarrow("--out FILE.csv")
+
+
+def check_output_file(path: Path, suffixes: Collection[str]) -> None:
+    """Raise a ConfigError unless a file of that name, with one of the suffixes, could be written."""
+    if path.suffix.lower() not in suffixes:
+        raise ConfigError(f"--out {path}: the name must end in {', '.join(suffixes)}")
     if os.path.isdir(path):  # unlike pathlib's, not stopped by a name that is too long
         raise ConfigError(f"--out {path}: this is a folder")
     if os.path.exists(path) and not os.path.isfile(path):
         raise ConfigError(f"--out {path}: this is a pipe or a device, not a regular file")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
-    if path.suffix.lower() == ".parquet":
-        _pyarrow()
 
 
 def csv_lines(rows: Iterable[Row], top: int, *, raw: bool = False) -> Iterator[str]:
@@ -97,7 +103,7 @@ def _write_parquet(path: Path, rows: Iterable[Row], top: int, csv_raw: bool) -> 
 
     Rows of a multi-label model have the list `predicted` as well.
     """
-    arrow, parquet = _pyarrow()
+    arrow, parquet = import_pyarrow("--out FILE.csv")
     remaining, multilabel = _are_multilabel(rows)
     schema = arrow.schema(
         [
@@ -128,12 +134,13 @@ def _flat(row: Row) -> dict[str, Any]:
     }
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def import_pyarrow(otherwise: str) -> tuple[Any, Any]:
+    """Return pyarrow and its Parquet module; where they are missing, the error suggests what else to do."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ConfigError("Parquet needs pyarrow", try_='pip install "vitkit[formats]", or --out FILE.csv') from None
+        raise ConfigError("Parquet needs pyarrow", try_=f'pip install "vitkit[formats]", or {otherwise}') from None
     return pyarrow, pyarrow.parquet
 
 

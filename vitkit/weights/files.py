@@ -23,6 +23,7 @@ from vitkit.errors import WeightsError
 from vitkit.regular_file import open_regular
 from vitkit.stored_json import parse_json, read_json
 from vitkit.weights.formats import Checkpoint
+from vitkit.weights.licence import card_licence, config_licence
 from vitkit.weights.native import HEADER
 from vitkit.weights.run_checkpoints import latest_checkpoint, load_incomplete_run, step_of
 
@@ -76,12 +77,14 @@ def _with_records(
             try_="delete model.json; the header of model.safetensors has the same record",
         )
     record = record or in_header
+    config = (_json(folder / "config.json") if folder else None) or {}
     return Checkpoint(
         origin=str(origin),
         tensors=tensors,
         record=record,
-        config=(_json(folder / "config.json") if folder else None) or {},
+        config=config,
         preprocessor=_json(folder / "preprocessor_config.json") if folder else None,
+        licence=(card_licence(folder) if folder else None) or config_licence(config),
     )
 
 

@@ -21,6 +21,7 @@ class Checkpoint:
     record: Mapping[str, Any] | None = None  # model.json, or the same in the safetensors header
     config: Mapping[str, Any] = field(default_factory=dict)  # config.json
     preprocessor: Mapping[str, Any] | None = None  # preprocessor_config.json
+    licence: str | None = None  # as README.md or config.json states it
     grid: tuple[int, int] | None = None
     heads: int | None = None
     image: tuple[int, int] | None = None

@@ -21,6 +21,7 @@ from vitkit.weights.bundled import BUNDLED, bundled_folder
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, LoadedWeights
 from vitkit.weights.hub import PREFIX, download
+from vitkit.weights.licence import known_licence, print_licence
 from vitkit.weights.public import DEFAULTS
 
 log = logging.getLogger("vitkit")
@@ -67,6 +68,7 @@ def load(
         model = build(weights.config)
     model.load_state_dict(weights.state, assign=True)
     model.metadata = weights.metadata
+    print_licence(source, model.metadata.provenance)
     if image is not None or positions != "interpolate":
         _resize(model, source, image, interpolation, positions)
     if classes is not None and classes != model.config.classes:
@@ -122,7 +124,16 @@ def read_weights(
                 if actual
                 else f"{checkpoint.origin} is a ResNet, which has no {name}."
             )
-    return weights
+    return _with_licence(weights, source, checkpoint.licence)
+
+
+def _with_licence(weights: LoadedWeights, source: str | os.PathLike[str], stated: str | None) -> LoadedWeights:
+    """Return the weights with their licence in the provenance: their own record's, our list's, or the stated one."""
+    provenance = weights.metadata.provenance
+    licence = provenance.get("license") or known_licence(source) or stated
+    if not licence:
+        return weights
+    return replace(weights, metadata=replace(weights.metadata, provenance={**provenance, "license": licence}))
 
 
 def _load_format(checkpoint: Checkpoint) -> LoadedWeights:

@@ -1,7 +1,8 @@
-"""The public checkpoints of each variant: repository, training data, licence and preprocessing.
+"""The public checkpoints that fine-tuning starts from: repository, training data, licence and preprocessing.
 
-All of them come from Google's own training runs (the paper, AugReg, BiT), are on the Hugging Face Hub in timm's or
-Google's format, and take inputs in [-1, 1]; one of Ti/16 is also inside the package. This file does not import torch.
+They come from Google's own training runs (the paper, AugReg, BiT), are on the Hugging Face Hub in timm's or Google's
+format, and take inputs in [-1, 1]; one of Ti/16 is also inside the package. `KNOWN` adds the checkpoints of other
+families (vitkit.weights.public_families). This file does not import torch.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Literal
 
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.weights.bundled import TI16
+from vitkit.weights.public_families import FAMILIES, ListedCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,22 @@ PUBLIC = {
 }
 
 DEFAULTS = {variant: checkpoints[0] for variant, checkpoints in PUBLIC.items()}
+# by the name that `vitkit.load` takes
+KNOWN: dict[str, ListedCheckpoint] = {
+    **{
+        checkpoint.source: ListedCheckpoint(
+            source=checkpoint.source,
+            family=checkpoint.trained_by,
+            variant=variant,
+            image=checkpoint.image,
+            licence=checkpoint.licence,
+            trained_on=checkpoint.trained_on,
+        )
+        for variant, checkpoints in PUBLIC.items()
+        for checkpoint in checkpoints
+    },
+    **{checkpoint.source: checkpoint for checkpoint in FAMILIES},
+}
 # the ImageNet-21k weights of the paper's own authors, of which its Tables 2 and 5 are
 PAPERS_OWN = {
     variant: own[-1]

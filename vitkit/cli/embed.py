@@ -1,0 +1,106 @@
+"""The verb `embed`: write the features of images."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import arg
+
+from vitkit import messages
+from vitkit.cli import options
+from vitkit.cli.image_jobs import (
+    Fast,
+    Images,
+    Overwrite,
+    fast_engine_pays,
+    print_written,
+    report_failures,
+    resumable,
+)
+from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
+from vitkit.errors import ConfigError
+
+log = logging.getLogger("vitkit")
+
+
+def embed(
+    run: options.Run,
+    images: Images,
+    out: Annotated[
+        Path,
+        options.option(
+            "the file to write, with the names of a .npy in .images.jsonl beside it; after a stop, the same command "
+            "continues it",
+            "FILE.parquet|.npy",
+        ),
+    ],
+    pool: Annotated[
+        Literal["representation", "token", "gap", "token+gap"],
+        arg(
+            help="what the vector is: the representation, which the logits are computed from; the class token; the "
+            "mean of the patch tokens; or both, the class token first"
+        ),
+    ] = "representation",
+    normalise: Annotated[
+        bool, tyro.conf.FlagCreatePairsOff, arg(help="divide each vector by its L2 norm; a product is then a cosine")
+    ] = False,
+    overwrite: Overwrite = False,
+    image: options.ImageSize = None,
+    preprocessing: Overrides = NO_OVERRIDES,
+    precision: options.InferencePrecision = "fp32",
+    fast: Fast = False,
+    device: options.Device = "auto",
+    workers: options.Workers = None,
+    max_failed: options.MaxFailed = 0.01,
+    json: options.Json = False,
+) -> None:
+    """Write the features of images to a file, for search, clustering and de-duplication.
+
+    vitkit embed ti16 photos/ --out vectors.parquet        vitkit embed ti16 photos/ --out vectors.npy --normalise
+
+    Every image has its row; a missing or unreadable one has the reason and no vector (in a .npy, a row of nan). The
+    exit code is 0, or 3 if more images failed than --max-failed allows: by default 1 % of them, or one of a few.
+    """
+    options.at_least(0, workers=workers)
+    options.check_max_failed(max_failed)
+    if fast and precision != "fp32":
+        raise ConfigError(
+            "--fast chooses the precision itself", try_=f"--precision {precision}, or --fast, without the other"
+        )
+    size = None if image is None else options.image_size(image)
+    preprocessing.check()
+
+    from vitkit.data.sources.image_paths import find_images, unlabelled_split
+    from vitkit.devices import pick_device
+    from vitkit.predict.embedder import Embedder
+    from vitkit.predict.embedding_file import check_vectors_path, embed_into
+    from vitkit.predict.image_stream import workers_for
+    from vitkit.predict.inputs import refuse_urls
+    from vitkit.predict.samples import Samples
+    from vitkit.progress import show_progress
+    from vitkit.weights.load import load
+
+    refuse_urls(images)
+    paths = find_images(images)
+    check_vectors_path(out)
+    model = load(run, image=size)
+    preprocessing.apply(model)
+    embedder = Embedder(model.to(pick_device(device)), pool=pool, normalise=normalise, precision=precision)
+    messages.say("input", embedder.transform.description, file=sys.stderr)
+    workers = workers_for(len(paths), workers, embedder.device)
+    if fast and fast_engine_pays(embedder.device, len(paths)):
+        embedder.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
+        messages.say("engine", embedder.engine.description, file=sys.stderr)
+    log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", embedder.engine.batch, workers)
+    log.info("engine: %s", embedder.engine.description)
+    with resumable(out, overwrite=overwrite):
+        before, failures = embed_into(
+            out, embedder, paths, workers=workers, overwrite=overwrite, source=run, progress=show_progress
+        )
+    note = f", {embedder.width:,} numbers each"
+    print_written("embed", out, len(paths), before, failures, json=json, note=note)
+    report_failures("embed", failures, max_failed)
