@@ -230,7 +230,7 @@ class Run(RunRecord):
         """Return a vector for each image, (images, width), for scikit-learn, search or a plot.
 
         `pool` is "representation", what the logits are computed from, which `probe` uses; "token", the class token;
-        "gap", the mean of the patch tokens; "token+gap", both. `normalise` divides each vector by its L2 norm. An
+        "gap", the mean of the patch tokens; "token-gap", both. `normalise` divides each vector by its L2 norm. An
         unreadable image is an error.
         """
         _check_counts(batch=batch, workers=workers)

@@ -115,12 +115,12 @@ def test_pool_and_normalise_choose_the_vector(job: Path, tmp_path: Path):
     close = {"atol": tolerance(tokens), "rtol": 0}
     np.testing.assert_allclose(run.embed(readable, pool="token"), both[:, :32], **close)
     np.testing.assert_allclose(run.embed(readable, pool="gap"), both[:, 32:], **close)
-    np.testing.assert_allclose(run.classifier.embed(readable, pool="token+gap"), both, **close)
+    np.testing.assert_allclose(run.classifier.embed(readable, pool="token-gap"), both, **close)
     unit = both / np.linalg.norm(both, axis=1, keepdims=True)
-    np.testing.assert_allclose(run.classifier.embed(readable, pool="token+gap", normalise=True), unit, **close)
+    np.testing.assert_allclose(run.classifier.embed(readable, pool="token-gap", normalise=True), unit, **close)
     out = tmp_path / "unit.npy"
     names = [str(path) for path in readable]
-    main(["embed", str(run), *names, "--out", str(out), "--pool", "token+gap", "--normalise", "--device", "cpu"])
+    main(["embed", str(run), *names, "--out", str(out), "--pool", "token-gap", "--normalise", "--device", "cpu"])
     np.testing.assert_allclose(np.load(out), unit, **close)
     assert run.embed(readable, precision="bf16").shape == (9, 32)
 

@@ -39,7 +39,7 @@ def embed(
         ),
     ],
     pool: Annotated[
-        Literal["representation", "token", "gap", "token+gap"],
+        Literal["representation", "token", "gap", "token-gap"],
         arg(
             help="what the vector is: the representation, which the logits are computed from; the class token; the "
             "mean of the patch tokens; or both, the class token first"

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, shared_copy
+from vitkit.model.config import ViTConfig
 from vitkit.model.heads import Head, MeanPool
 from vitkit.model.vit import VisionTransformer
 
-EmbeddingPool = Literal["representation", "token", "gap", "token+gap"]
+EmbeddingPool = Literal["representation", "token", "gap", "token-gap"]
 
 
 class TokenAndMeanPool(nn.Module):
@@ -37,7 +38,7 @@ def embedding_model(model: Model, pool: EmbeddingPool = "representation") -> Mod
     """Return a model images → vectors (B, V) that shares the weights of the given one.
 
     "representation" is the input of the logits; "token" the encoded class token, "gap" the mean of the encoded patch
-    tokens, "token+gap" both, the class token first.
+    tokens, "token-gap" both, the class token first; the last three are without CLIP's projection.
     """
     check_pool(model, pool)
     embedding = shared_copy(model)
@@ -45,10 +46,12 @@ def embedding_model(model: Model, pool: EmbeddingPool = "representation") -> Mod
     if isinstance(embedding, VisionTransformer) and pool != "representation":
         config, tanh_layer = embedding.config, None
         norm = embedding.pool.norm if isinstance(embedding.pool, MeanPool) else nn.Identity()
-        embedding.pool = TokenAndMeanPool(pool, config.tokens - config.patches, norm)
-        if pool == "token" or config.pool == "token":  # with "token", the last block computes the class token alone
+        embedding.pool = TokenAndMeanPool(pool, config.special_tokens, norm)
+        embedding.projection = None
+        # Fast paths compute the class token alone in the last block where the config says that it is all they need.
+        if (pool == "token" or config.pool == "token") and config.distillation == "none":
             config = replace(config, pool="token" if pool == "token" else "gap")
-        embedding.config = replace(config, representation=None)
+        embedding.config = replace(config, representation=None, projection=None)
     embedding.head = Head(width=embedding.representation_width, classes=0)
     embedding.head.representation = tanh_layer
     embedding.config = replace(embedding.config, classes=0)
@@ -61,7 +64,8 @@ def embedding_width(model: Model, pool: EmbeddingPool) -> int:
     if pool == "representation":
         layer = model.head.representation
         return model.representation_width if layer is None else layer.out_features
-    return model.representation_width * (2 if pool == "token+gap" else 1)
+    width = model.config.width if isinstance(model.config, ViTConfig) else model.representation_width
+    return width * (2 if pool == "token-gap" else 1)
 
 
 def check_pool(model: Model, pool: EmbeddingPool) -> None:

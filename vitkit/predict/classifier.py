@@ -165,7 +165,7 @@ class Classifier:
         """Return a vector for each image, (B, V), for search, clustering and de-duplication.
 
         `pool` is "representation", what the logits are computed from, as in `vitkit probe`; "token", the class token;
-        "gap", the mean of the patch tokens; "token+gap", both. `normalise` divides each vector by its L2 norm. The
+        "gap", the mean of the patch tokens; "token-gap", both. `normalise` divides each vector by its L2 norm. The
         images come in any form that a prediction takes, or as a preprocessed tensor (B, C, height, width).
         """
         embedder = self._embedders.get((pool, normalise))

@@ -46,7 +46,7 @@ class Embedder:
     """A model that turns images into vectors.
 
     pool        "representation", the input of the logits; "token", the class token; "gap", the mean of the patch
-                tokens; "token+gap", both, the class token first
+                tokens; "token-gap", both, the class token first
     normalise   divide each vector by its L2 norm
     precision   of the forward pass
     batch       images at a time

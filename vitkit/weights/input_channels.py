@@ -58,9 +58,10 @@ def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
 
 def _adapted_config(model: Model, channels: int) -> ModelConfig:
     """Return the config for `channels` channels; a patch embedding without bias gets one where grey images need it."""
-    config = replace(model.config, channels=channels)
-    grey = channels == 1 and isinstance(config, ViTConfig) and not config.stem
-    return replace(config, patch_bias=True) if grey else config
+    config = model.config
+    if channels == 1 and isinstance(config, ViTConfig) and config.stem is None:
+        return replace(config, channels=channels, patch_bias=True)
+    return replace(config, channels=channels)
 
 
 def _first_layer(model: Model) -> str:
