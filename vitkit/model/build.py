@@ -1,7 +1,11 @@
 """Build a model with fresh weights from a name or a configuration."""
 
 import copy
+from collections.abc import Callable, Collection
 from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
 
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.resnet import ResNet
@@ -55,6 +59,28 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
 
 def build(config: ModelConfig) -> Model:
     return VisionTransformer(config) if isinstance(config, ViTConfig) else ResNet(config)
+
+
+def build_on_meta(config: ModelConfig) -> Model:
+    """Return a model on the meta device: names and shapes of its tensors, without memory for their values."""
+    with torch.device("meta"), _WithoutNormalValues():
+        return build(config)
+
+
+class _WithoutNormalValues(TorchFunctionMode):
+    """Draw no normal values for tensors without memory, for which torch would import its compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        arguments = kwargs or {}
+        if func is torch.nn.init.normal_:
+            return args[0] if args else arguments["tensor"]
+        return func(*args, **arguments)
 
 
 def shared_copy(model: Model) -> Model:

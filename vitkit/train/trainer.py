@@ -15,7 +15,7 @@ from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.errors import ConfigError
-from vitkit.model.build import Model, build
+from vitkit.model.build import Model, build_on_meta
 from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
@@ -305,8 +305,7 @@ def _trained_model(loop: TrainingLoop, model: Model) -> Model:
     for name, tensor in (loop.ema.state() if loop.ema is not None else {}).items():
         if name.startswith("model."):
             state[name.removeprefix("model.")] = full_tensor(tensor).cpu()
-    with torch.device("meta"):
-        trained = build(model.config)
+    trained = build_on_meta(model.config)
     trained.load_state_dict(state, assign=True)
     trained.metadata = model.metadata
     return trained.eval()

@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-import torch
-
 from vitkit.errors import ConfigError, WeightsError, did_you_mean
-from vitkit.model.build import Model, build
+from vitkit.model.build import Model, build_on_meta
 from vitkit.model.config import ViTConfig, parse_size
 from vitkit.model.options import PositionTransfer, check_count
 from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
@@ -64,8 +62,7 @@ def load(
     if classes is not None:
         check_count("classes", classes, least=0)
     weights = read_weights(source, grid=grid, heads=heads)
-    with torch.device("meta"):
-        model = build(weights.config)
+    model = build_on_meta(weights.config)
     model.load_state_dict(weights.state, assign=True)
     model.metadata = weights.metadata
     print_licence(source, model.metadata.provenance)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import WeightsError
-from vitkit.model.build import Model, build
+from vitkit.model.build import Model, build_on_meta
 from vitkit.model.config import ModelConfig
 from vitkit.text import few
 
@@ -71,8 +71,7 @@ def zero_biases(tensors: Tensors, layers: str) -> dict[str, Tensor]:
 
 def meta_state_dict(config: ModelConfig) -> dict[str, Tensor]:
     """Return the names and shapes of a model's tensors on the meta device, without memory for their values."""
-    with torch.device("meta"):
-        return build(config).state_dict()
+    return build_on_meta(config).state_dict()
 
 
 def to_native_state(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig, origin: str) -> dict[str, Tensor]:
