@@ -53,7 +53,8 @@ def replacing(path: Path, error: type[VitkitError] = VitkitError) -> Iterator[Pa
 
     The file has the permissions of any new file.
     """
-    if path.exists() and not path.is_file():  # a device or a pipe would be gone, and a file in its place
+    # a device or a pipe would be gone, and a file in its place; os.path: a name that is too long is no file
+    if os.path.exists(path) and not os.path.isfile(path):
         raise error(f"{path} is not a regular file, and cannot be written.", try_="another name")
     remove_abandoned_once(path.parent.absolute())
     temporary = temporary_path(path.parent)
