@@ -79,6 +79,15 @@ def tagged_tiff(tags: int = 50_000) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, tags) + struct.pack("<HHII", 256, 4, 1, 8) * tags
 
 
+def understated_gif(side: int = 7000) -> bytes:
+    """Return a GIF whose header states a canvas of one pixel, and whose first frame has 49 megapixels."""
+    file = io.BytesIO()
+    Image.new("P", (side, side)).save(file, "GIF")
+    content = bytearray(file.getvalue())
+    content[6:10] = struct.pack("<HH", 1, 1)
+    return bytes(content)
+
+
 def photo() -> bytes:
     """Return a JPEG of an ordinary size and detail: about 2 megapixels and 500 kB."""
     rng = np.random.default_rng(1)
@@ -100,6 +109,7 @@ def attacks() -> dict[str, bytes]:
         "run-length BMP": image_request(run_length_bmp()),
         "43-byte PGM": image_request(gap_pgm()),
         "38 TIFF of many tags": json_request([tagged_tiff()] * 38),
+        "understated GIF": image_request(understated_gif()),
     }
 
 

@@ -6,8 +6,8 @@ Image number n is a function of n alone: a small file of some format with bytes 
 mixed with another format's, or with whole numbers of its header replaced by extreme ones. Each goes through what the
 server does with an upload, what `Classifier` and `vitkit predict` do with a file, and what `vitkit check` and `fit` do
 to find copies. Only a DecodeError may come out, and where the server has pixels, the command line must have the same
-ones. What breaks a rule is listed with its number, and written to --keep. Pixels are limited to a million, so that an
-image takes milliseconds.
+ones, and no more than the server has counted. What breaks a rule is listed with its number, and written to --keep.
+Pixels are limited to a million, so that an image takes milliseconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from vitkit.data.image_info import read_image_info
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import decode_upload
+from vitkit.serve.decode_upload import UNSTATED_LIMIT, decode_upload
+from vitkit.serve.pixel_count import stated_pixels
 
 PIXELS = 1_000_000
 EXTREMES = (0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
@@ -195,6 +196,7 @@ def _compare(content: bytes, channels: int, totals: Totals) -> str | None:
 
     The server accepts fewer formats, so an image that only the command line reads is no difference.
     """
+    stated = stated_pixels(content) or UNSTATED_LIMIT
     ours, _ = attempt(lambda: decode_upload(content, channels=channels, pixel_limit=PIXELS))
     theirs, reason = attempt(lambda: decode(content, channels=channels, pixel_limit=PIXELS))
     totals.decoded_by_server += ours is not None
@@ -203,6 +205,8 @@ def _compare(content: bytes, channels: int, totals: Totals) -> str | None:
         image = TRANSFORM(ours)
         if not torch.isfinite(image).all():
             return "the server's input to the model is not finite"
+        if stated < ours.shape[0] * ours.shape[1]:
+            return f"{ours.shape[0]} x {ours.shape[1]} pixels, of which the server's budget counts {stated}"
     if reason is None or "over the limit" not in str(reason):  # these two have a limit of their own, 200 times as high
         read_image_info(content, channels)
         thumbnail(content)

@@ -27,6 +27,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -100,8 +101,8 @@ def run_command(arguments: Iterable[str], log: Path, kill_at: tuple[str, int, fl
                 return status, False
             os.kill(child, signal.SIGKILL)
             killed = True
-    os.close(reading)
     _, status = os.waitpid(child, 0)
+    os.close(reading)  # not before: a part that begins late would fail to say so
     return status, killed and os.WIFSIGNALED(status)
 
 
@@ -118,6 +119,8 @@ def _in_child(arguments: list[str], log: Path, kill_at: tuple[str, int, float] |
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

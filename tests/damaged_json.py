@@ -1,12 +1,14 @@
-"""Hypothesis strategies for damaged and hostile JSON, and for files that are no JSON at all."""
+"""Hypothesis strategies for damaged and hostile JSON and TOML, and for files that are neither."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Iterator
 from typing import Any
 
+import tomli_w
 from hypothesis import strategies as st
 
 from vitkit.stored_json import DEEPEST
@@ -83,3 +85,22 @@ def damaged_text(draw: st.DrawFn, content: Any) -> bytes:
     if action == "encoding":
         return text.encode(draw(st.sampled_from(["utf-16", "utf-32", "utf-8-sig", "utf-16-be"])))
     return draw(st.sampled_from(NO_OBJECTS))
+
+
+@st.composite
+def damaged_toml(draw: st.DrawFn, content: dict[str, Any]) -> bytes:
+    """Return the content as the bytes of a TOML file, damaged in its values or in its bytes."""
+    text = tomli_w.dumps(content).encode()
+    action = draw(st.sampled_from(["values", "values", "values", "values", "cut", "byte", "other"]))
+    if action == "values":
+        # TOML has no null, and tables only; its writer does not nest as deep as its reader
+        with contextlib.suppress(TypeError, AttributeError, ValueError, RecursionError):
+            return tomli_w.dumps(draw(damaged(content))).encode()
+    if action == "cut":
+        return text[: draw(st.integers(0, len(text)))]
+    if action == "byte":
+        position = draw(st.integers(0, len(text) - 1))
+        return text[:position] + draw(st.binary(min_size=1, max_size=2)) + text[position + 1 :]
+    return draw(
+        st.sampled_from([*NO_OBJECTS, b"a = " + b"[" * 100_000, b"a = 1979-05-27T07:32:00Z", b"a = 0x" + b"f" * 40])
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -77,13 +78,24 @@ def write_arrays(root: Path, changed: bool) -> Path:
     return root / "photos.npz"
 
 
-SOURCES: dict[str, Callable[[Path, bool], Path]] = {
+def write_hub(root: Path, changed: bool) -> str:
+    datasets = pytest.importorskip("datasets", reason="needs the extra hub")
+    rows = [*images(changed)]
+    table = {"image": [{"bytes": content, "path": None} for _, _, content in rows], "label": [row[0] for row in rows]}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(COLOURS))})
+    shutil.rmtree(root / "hub", ignore_errors=True)
+    datasets.Dataset.from_dict(table, features=features).save_to_disk(root / "hub")
+    return f"hf:{root / 'hub'}"
+
+
+SOURCES: dict[str, Callable[[Path, bool], Path | str]] = {
     "folder": write_folder,
     "manifest": write_manifest,
     "zip": write_zip,
     "tar": write_tar,
     "shards": write_shards,
     "npz": write_arrays,
+    "hub": write_hub,
 }
 
 

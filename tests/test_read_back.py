@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shutil
+import sqlite3
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -25,12 +26,14 @@ from safetensors.torch import load_file, save_file
 
 import vitkit
 from tests.damaged_json import NO_OBJECTS, damaged_text
-from vitkit.config import toml
+from vitkit.data.image_info import ImageInfo, ImageInfoCache
 from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.open import open_data
 from vitkit.errors import VitkitError
+from vitkit.evaluate.class_map import read_class_map
 from vitkit.evaluate.imagenet_real import read_real
 from vitkit.export.metadata import build_metadata, read_metadata, transform_of, usage
+from vitkit.export.pt2 import refuse_pickles
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.stream import predict_into
 from vitkit.train.checkpoint import intact_checkpoint
@@ -63,14 +66,19 @@ def void(value: object) -> None:
     pass
 
 
+def good_lines(path: Path) -> list[bytes]:
+    """Return the lines that a file had when it was first asked for; reading a journal changes or removes it."""
+    original = path.with_name(f"{path.name}.good")
+    if not original.exists():
+        shutil.copy(path, original)
+    return original.read_bytes().splitlines(keepends=True)
+
+
 def lines(name: str, read: Callable[[Path], object]) -> Document:
     """Return the document of a file of JSON lines, of which the last is damaged and a good one follows."""
 
     def replace(folder: Path, text: bytes) -> None:
-        original = folder / f"{name}.good"
-        if not original.exists():
-            shutil.copy(folder / name, original)
-        before = original.read_bytes().splitlines(keepends=True)
+        before = good_lines(folder / name)
         (folder / name).write_bytes(b"".join([*before[:-1], text, b"\n", before[-1]]))
 
     return Document(lambda folder: json.loads((folder / name).read_bytes().splitlines()[-1]), replace, read)
@@ -155,8 +163,29 @@ def continue_journal(folder: Path) -> None:
     assert len(out.read_text().splitlines()) == len(ANTS)
 
 
-def read_settings(folder: Path) -> None:
-    toml.from_tables(toml.read(folder / "settings.toml"))
+def replace_journal_header(folder: Path, text: bytes) -> None:
+    _, *rows = good_lines(folder / "rows.jsonl.part")
+    (folder / "rows.jsonl.part").write_bytes(b"".join([text, b"\n", *rows]))
+
+
+def replace_tensors_config(folder: Path, text: bytes) -> None:
+    with zipfile.ZipFile(folder / "program.pt2", "w") as archive:
+        archive.writestr("model/data/weights/model_weights_config.json", text)
+
+
+def cached_record(folder: Path) -> Any:
+    with contextlib.closing(sqlite3.connect(folder / "facts.sqlite")) as table:
+        return json.loads(table.execute("SELECT record FROM facts").fetchone()[0])
+
+
+def replace_cached_record(folder: Path, text: bytes) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "facts.sqlite")) as table, table:
+        table.execute("UPDATE facts SET record = ?", (text,))
+
+
+def read_cached_record(folder: Path) -> None:
+    content = (folder / ANTS[0]).read_bytes()
+    assert isinstance(ImageInfoCache(folder / "facts.sqlite").lookup(content, 3), ImageInfo)
 
 
 DOCUMENTS = {
@@ -196,6 +225,18 @@ DOCUMENTS = {
     ),
     "real.json": plain("real.json", lambda folder: read_real(folder / "real.json", imagenet())),
     "rows of a journal": lines("rows.jsonl.part", continue_journal),
+    "header of a journal": Document(
+        lambda folder: json.loads((folder / "rows.jsonl.part").read_bytes().splitlines()[0]),
+        replace_journal_header,
+        continue_journal,
+    ),
+    "a map of classes": plain("map.json", lambda folder: read_class_map(folder / "map.json")),
+    "a tensor's description in a pt2 file": Document(
+        lambda folder: {"config": {"head": {"path_name": "weight_0", "use_pickle": False}}},
+        replace_tensors_config,
+        lambda folder: refuse_pickles(folder / "program.pt2"),
+    ),
+    "a cached fact": Document(cached_record, replace_cached_record, read_cached_record),
 }
 
 
@@ -242,6 +283,10 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     exported = onnx.helper.make_model(graph)
     onnx.helper.set_model_props(exported, {"vitkit": metadata})
     onnx.save(exported, folder / "model.onnx")
+    (folder / "map.json").write_text(json.dumps({"chair": ["ant", 1], "banana": "bee; cow", "none": None}))
+    cache = ImageInfoCache(folder / "facts.sqlite")
+    cache.lookup((folder / ANTS[0]).read_bytes(), 3)
+    cache.save()
     interrupt_prediction(folder)
     return folder
 
@@ -270,6 +315,8 @@ def test_the_good_copy_is_read(name: str, copy: Path):
         replace_sidecar(copy, b'{"label": "ant"}')
     if name == "metadata of a pt2 file":
         replace_pt2(copy, json.dumps(DOCUMENTS[name].content(copy)).encode())
+    if name == "a tensor's description in a pt2 file":
+        replace_tensors_config(copy, json.dumps(DOCUMENTS[name].content(copy)).encode())
     DOCUMENTS[name].read(copy)
 
 
@@ -286,9 +333,9 @@ def test_whatever_stands_in_a_document_is_read_or_is_an_error_of_ours(
     assert peak_memory() - before < MOST_MEMORY
 
 
-# a line of a manifest may be empty, a label may be missing, and rows of a journal are computed again
+# a line of a manifest may be empty, a label may be missing, rows of a journal and cached facts are computed again
 @pytest.mark.parametrize(
-    "name", sorted(DOCUMENTS.keys() - {"a manifest", "a label in a tar file", "rows of a journal"})
+    "name", sorted(DOCUMENTS.keys() - {"a manifest", "a label in a tar file", "rows of a journal", "a cached fact"})
 )
 def test_a_document_that_is_no_object_is_an_error_of_ours(name: str, copy: Path):
     for text in NO_OBJECTS:

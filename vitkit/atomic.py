@@ -53,12 +53,12 @@ def replacing(path: Path, error: type[VitkitError] = VitkitError) -> Iterator[Pa
 
     The file has the permissions of any new file.
     """
+    # a device or a pipe would be gone, and a file in its place; os.path: a name that is too long is no file
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise error(f"{path} is not a regular file, and cannot be written.", try_="another name")
     remove_abandoned_once(path.parent.absolute())
     temporary = temporary_path(path.parent)
     try:
-        exists = path.exists()  # an error for a name that is too long
-        if exists and not path.is_file():  # a device or a pipe would be gone, and a file in its place
-            raise error(f"{path} is not a regular file, and cannot be written.", try_="another name")
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # the kernel applies the umask
         mode = os.fstat(handle).st_mode & 0o777
         os.close(handle)

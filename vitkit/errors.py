@@ -46,6 +46,10 @@ class DecodeError(VitkitError):
     """An image that cannot be decoded; the message is one line."""
 
 
+class TooManyPixels(DecodeError):
+    """An image with more pixels than the limit."""
+
+
 class Interrupted(Exception):
     """Work that was interrupted and saved; the message says how to continue."""
 

@@ -61,6 +61,8 @@ def interval(low: float, high: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return 123.4 seconds as "2 min 3 s"."""
+    if not math.isfinite(seconds):
+        return "an unknown time"
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

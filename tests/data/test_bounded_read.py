@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import lzma
+import multiprocessing
 import os
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import threading
 import zipfile
 import zlib
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +29,7 @@ from vitkit.data import bounded_read
 from vitkit.data.bounded_read import TooLarge, check_npz, inflate, load_npy, read_image_file
 from vitkit.data.check import check
 from vitkit.data.decode import decode
-from vitkit.data.decode_memory import LARGE, DecodeMemory
+from vitkit.data.decode_memory import ENORMOUS, LARGE, DecodeMemory, decode_memory
 from vitkit.data.sources.arrays import open_arrays
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
@@ -40,6 +42,7 @@ ALLOWED = 300  # MB beyond the idle process
 # In a process of its own: peak memory never falls again.
 REFUSE_ALL = """
 import json, resource, sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from vitkit.data.check import check
 from vitkit.data.sources.open import open_data
@@ -312,6 +315,42 @@ def test_pixels_of_an_error_give_their_reservation_back():
     with pytest.raises(ZeroDivisionError):
         fail()
     assert memory.free == memory.budget
+
+
+def decode_enormous(connection: Connection, pixels: int) -> None:
+    with decode_memory.hold():
+        decode_memory.reserve(pixels)
+        connection.send("begun")
+        connection.recv()
+    connection.send("done")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="data workers are forked")
+def test_data_workers_decode_one_enormous_image_at_a_time_and_a_killed_one_gives_its_turn_back():
+    context = multiprocessing.get_context("fork")
+    workers = []
+    for pixels in (ENORMOUS + 1, 3 * ENORMOUS, ENORMOUS):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=decode_enormous, args=(theirs, pixels), daemon=True)
+        process.start()
+        workers.append((process, ours))
+        if len(workers) != 2:  # the second one waits
+            assert ours.poll(60)
+            assert ours.recv() == "begun"
+    (first, _), (second, waiting), (third, large) = workers
+    try:
+        assert not waiting.poll(0.2)
+        first.kill()
+        assert waiting.poll(60)
+        assert waiting.recv() == "begun"
+        for connection in (waiting, large):
+            connection.send("go on")
+            assert connection.poll(60)
+            assert connection.recv() == "done"
+    finally:
+        for process in (first, second, third):
+            process.kill()
+            process.join(60)
 
 
 def test_a_npy_image_is_read_as_before():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from vitkit.data.fingerprint import thumbnail
 from vitkit.data.image_info import read_image_info
 from vitkit.errors import DecodeError
 from vitkit.serve.decode_task import DecodedImage, DecodeTask
-from vitkit.serve.image_formats import decode_upload
+from vitkit.serve.decode_upload import UNSTATED_LIMIT, decode_upload
 from vitkit.serve.model_pool import ModelPool
+from vitkit.serve.pixel_count import stated_pixels
 
 ROOT = Path(__file__).parents[2]
 FUZZER = runpy.run_path(str(ROOT / "benchmarks" / "fuzz_decoders.py"))
@@ -88,6 +89,28 @@ def test_such_files_are_a_decode_error_on_every_path(name: str):
             decode_upload(content, channels=channels, pixel_limit=10**6)
         assert read_image_info(content, channels).error
     assert thumbnail(content) is None
+
+
+UNDERSTATED = (11953, 45173, 51440, 53823, 56373, 80847, 86457)  # found by the fuzzer: more pixels than were counted
+
+
+@pytest.mark.parametrize("number", UNDERSTATED)
+def test_no_image_has_more_pixels_than_the_budget_of_its_request_counts(number: int):
+    _, content = FUZZER["damaged"](number, FUZZER["seed_images"]())
+    for channels in (1, 3, 4):
+        with suppress(DecodeError):
+            pixels = decode_upload(content, channels=channels, pixel_limit=10**6)
+            assert pixels.shape[2] == channels
+            assert pixels.shape[0] * pixels.shape[1] <= (stated_pixels(content) or UNSTATED_LIMIT)
+
+
+def test_an_image_that_states_fewer_pixels_than_it_has_is_refused_by_name():
+    _, content = FUZZER["damaged"](86457, FUZZER["seed_images"]())  # a TIFF whose width is a list of 513 numbers
+    assert decode(content, channels=1).shape == (20, 8, 1)
+    with pytest.raises(DecodeError, match="more pixels than its header states"):
+        decode_upload(content, channels=1, pixel_limit=10**6)
+    with pytest.raises(DecodeError, match="over the limit of 100"):
+        decode_upload(make_image(1), channels=3, pixel_limit=100)
 
 
 class Surprise(Exception):

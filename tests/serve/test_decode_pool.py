@@ -71,6 +71,8 @@ class Stub(DecodeTask):
                 with contextlib.redirect_stderr(io.StringIO()) as written:
                     warnings.warn("damaged Exif", stacklevel=1)
                     logging.getLogger("tifffile").error("damaged TIFF")
+                if not os.path.samestat(os.fstat(2), os.stat(os.devnull)):
+                    raise DecodeError("libraries in C write to the server's stderr")
                 if written.getvalue():
                     raise DecodeError(f"written to stderr: {written.getvalue()}")
             case b"bad":
@@ -247,6 +249,13 @@ def test_signals_to_the_group_do_not_end_a_decode_process():
 def test_an_image_cannot_make_a_decoder_write_to_the_stderr_of_the_server():
     with pool_of(PATIENT) as pool:
         assert isinstance(run(pool, lambda decode: decode(b"warn")), DecodedImage)
+
+
+def test_an_image_that_is_refused_at_once_is_charged_for_being_sent():
+    content = b"bad " + bytes(1_000_000)
+    with pool_of() as pool:
+        assert run(pool, lambda decode: decode(content)) == "not an image"
+        assert pool.use.of("a") > 0.9 * decode_pool.least_seconds(content) > 0.9 * decode_pool.SECONDS_PER_BYTE * 10**6
 
 
 @LINUX

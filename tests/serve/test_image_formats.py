@@ -12,7 +12,8 @@ from PIL import Image
 
 from vitkit.data.decode import decode
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import check_format, decode_upload
+from vitkit.serve.decode_upload import decode_upload
+from vitkit.serve.image_formats import check_format
 
 
 def encode(kind: str, *, size: tuple[int, int] = (40, 30), mode: str = "RGB", **options: object) -> bytes:

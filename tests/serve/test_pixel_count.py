@@ -55,6 +55,14 @@ def test_the_stated_size_of_arrays_and_old_bitmaps():
     assert stated_pixels(b"BM" + bytes(12) + b"\x0c\0\0\0" + b"\x10\0\x20\0" + bytes(8)) == 16 * 32
 
 
+def test_a_gif_whose_first_frame_exceeds_its_canvas_has_the_size_that_pillow_gives_it():
+    content = bytearray(encoded("GIF", (300, 200)))
+    for canvas in ((0, 0), (1, 1), (400, 10), (10, 500)):
+        content[6:10] = struct.pack("<HH", *canvas)
+        with Image.open(io.BytesIO(content)) as image:
+            assert stated_pixels(bytes(content)) == image.width * image.height > 300 * 199
+
+
 def test_the_size_of_a_jpeg_is_not_searched_for_beyond_its_first_scan():
     size = b"\xff\xc0\0\x0b\x08\0\x10\0\x20\1\1\x11\0"
     scan = b"\xff\xda\0\x02" + bytes(1000)

@@ -17,13 +17,13 @@ from tests.serve.asgi_client import run_requests
 from tests.serve.servers import PATIENT, TIMEOUT, image_form, make_image, make_pool
 from vitkit.errors import DecodeError
 from vitkit.serve import body, decode_pool, pixel_count, upload
+from vitkit.serve.decode_upload import decode_upload
 from vitkit.serve.image_formats import (
     MAX_JPEG_FILL,
     MAX_JPEG_SEGMENTS,
     MAX_SEGMENTS,
     MAX_TIFF_TAGS,
     check_format,
-    decode_upload,
 )
 
 GOOD = make_image(1)

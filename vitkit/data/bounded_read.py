@@ -5,6 +5,7 @@ bytes come than were stated.
 """
 
 import io
+import lzma
 import os
 import zipfile
 import zlib
@@ -26,6 +27,8 @@ MAX_PIXELS_PER_BYTE = (
     100_000  # above that; an empty A4 page of fax-compressed TIFF at 600 dpi has 40,000 by calculation
 )
 _CHUNK = 2**20
+# zipfile's own, those of its decompressors, of encrypted members and of methods that it does not have
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, NotImplementedError, KeyError)
 _LONGEST_NPY_HEADER = 2**16
 
 
@@ -136,6 +139,18 @@ def check_zip(path: str | Path) -> None:
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(info.file_size for info in archive.infolist() if _compressed(info))
     check_ratio(unpacked, os.path.getsize(path))
+
+
+def read_member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Return a member of a zip file, decompressed up to a limit; ValueError if it is larger, or damaged."""
+    try:
+        with archive.open(name) as file:
+            content = file.read(most + 1)
+    except _DAMAGED as error:
+        raise ValueError(f"{name} cannot be decompressed: {error}") from error
+    if len(content) > most:
+        raise TooLarge(f"{name} is larger than {most:,} bytes")
+    return content
 
 
 def _compressed(info: zipfile.ZipInfo) -> bool:

@@ -18,7 +18,7 @@ from vitkit.data.bounded_read import check_pixels, read_npy_header
 from vitkit.data.decode_memory import decode_memory
 from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
 from vitkit.data.pnm import BINARY_PNM, read_pnm, read_pnm_header
-from vitkit.errors import DecodeError
+from vitkit.errors import DecodeError, TooManyPixels
 
 PIXEL_LIMIT = 200_000_000
 LONGEST_REASON = 200  # characters of a decoder's own message, which may quote the file
@@ -269,7 +269,7 @@ def _open(content: bytes, formats: Collection[str], limit: int | None = None) ->
         try:
             image = Image.open(io.BytesIO(content), formats=[name for name in formats if name in Image.OPEN])
         except Image.DecompressionBombError:
-            raise DecodeError(f"an icon with more pixels than its header says, over the limit of {limit:,}") from None
+            raise TooManyPixels(f"an icon with more pixels than its header says, over the limit of {limit:,}") from None
         finally:
             Image.MAX_IMAGE_PIXELS = theirs
     with image:
@@ -287,7 +287,7 @@ def _register_heif() -> None:
 def _check_size(size: tuple[int, int], limit: int, encoded: int | None = None) -> None:
     width, height = size
     if width * height > limit:
-        raise DecodeError(f"{width} x {height} is {width * height:,} pixels, over the limit of {limit:,}")
+        raise TooManyPixels(f"{width} x {height} is {width * height:,} pixels, over the limit of {limit:,}")
     if encoded is not None:
         check_pixels(width * height, encoded)
 

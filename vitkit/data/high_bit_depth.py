@@ -14,7 +14,7 @@ import numpy as np
 
 from vitkit.data.bounded_read import SMALL, check_pixels, load_npy, read_npy_header
 from vitkit.data.decode_memory import decode_memory
-from vitkit.errors import DecodeError
+from vitkit.errors import DecodeError, TooManyPixels
 
 # TIFF's numbers of compressions. Of the others, decoders return as many bytes as the data say, however many.
 _NONE, _LZW, _PACKBITS, _DEFLATED, _LZMA = (1,), (5,), (32773,), (8, 32946), (34925,)
@@ -67,7 +67,7 @@ def read_tiff(content: bytes, channels: int, limit: int) -> np.ndarray:
         )
         _refuse_bombs(page, content)
         pixels = page.asarray()
-        return np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 and page.planarconfig == 2 else pixels
+        return np.moveaxis(pixels, 0, -1) if page.axes == "SYX" else pixels  # S: bands
 
 
 def _refuse_bombs(page: Any, content: bytes) -> None:
@@ -98,6 +98,6 @@ def _check_size(shape: tuple[int, ...], channels: int, limit: int, encoded: int)
     """Check the size before anything is decompressed: many bands need as much memory as many pixels."""
     pixels, values = math.prod(shape[:2]), math.prod(shape)  # in Python's integers, which do not overflow
     if pixels > limit or values > limit * max(channels, 4):
-        raise DecodeError(f"{' x '.join(map(str, shape))} values, over the limit of {limit:,} pixels")
+        raise TooManyPixels(f"{' x '.join(map(str, shape))} values, over the limit of {limit:,} pixels")
     check_pixels(values, encoded)
     decode_memory.reserve(values)

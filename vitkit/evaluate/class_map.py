@@ -100,7 +100,10 @@ def read_class_map(path: Path) -> ClassMap:
 
 
 def _read_csv(path: Path, text: str) -> ClassMap:
-    lines = list(csv.reader(io.StringIO(text)))
+    try:
+        lines = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ConfigError(f"{path} is not CSV: {error}.") from error
     if not lines or [column.strip() for column in lines[0]] != CSV_COLUMNS:
         raise ConfigError(
             f"{path} does not begin with the columns of a class map.",
@@ -114,8 +117,14 @@ def _read_csv(path: Path, text: str) -> ClassMap:
         if len(line) != len(CSV_COLUMNS):
             raise ConfigError(f"{path}, line {number}: {counted(len(line), 'value')}, where a line has 2.")
         name, target = line
-        pairs.setdefault(nfc(name.strip()), []).extend(_listed(int(target) if target.strip().isdigit() else target))
+        pairs.setdefault(nfc(name.strip()), []).extend(_listed(_class_of_model(target)))
     return pairs
+
+
+def _class_of_model(text: str) -> str | int:
+    """Return an index where the text is one; a name of thousands of digits, or of other signs for them, is none."""
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
 
 
 def _listed(value: str | int | list[str | int] | None) -> list[str | int]:

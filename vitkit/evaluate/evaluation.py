@@ -133,10 +133,14 @@ class Evaluation:
 
     @property
     def headline(self) -> Estimate:
-        chosen = self.mean_average_precision if self.multilabel else self.top1 or self.real
+        chosen = self._main_score
         if chosen is None:
             raise ValueError("this evaluation lacks its main score")
         return chosen
+
+    @property
+    def _main_score(self) -> Estimate | None:
+        return self.mean_average_precision if self.multilabel else self.top1 or self.real
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))  # ASCII: file names need not be text
@@ -148,6 +152,8 @@ class Evaluation:
             if "pictures" in row:  # as vitkit 0.1.0 wrote it
                 row["images"] = row.pop("pictures")
         evaluation: Evaluation = conform(record, cls, origin, error=ConfigError)
+        if evaluation._main_score is None:
+            raise ConfigError(f"{origin} is damaged: it lacks its main score.")
         return evaluation
 
     @classmethod

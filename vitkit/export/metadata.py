@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitkit.compute.onnx_session import PACKAGES
+from vitkit.data.bounded_read import read_member
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import VitkitError, WeightsError
 from vitkit.export.trace import IMAGES, LOGITS, PROBABILITIES, ExportInput
 from vitkit.predict.classifier import Classifier
 from vitkit.regular_file import open_regular
-from vitkit.stored_json import parse_json
+from vitkit.stored_json import MOST_BYTES, parse_json
 from vitkit.weights.native import HEADER, record_of
 
 EXTRA = f"{HEADER}.json"  # the name of the metadata among the extra files of a .pt2
@@ -150,7 +151,7 @@ def is_pt2(path: Path) -> bool:
 def _read_pt2(path: Path) -> str | None:
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.split("/")[1:] == ["extra", EXTRA]]
-        return archive.read(names[0]).decode("utf-8") if names else None
+        return read_member(archive, names[0], MOST_BYTES).decode("utf-8") if names else None
 
 
 def _read_onnx(path: Path) -> str | None:

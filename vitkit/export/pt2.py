@@ -10,9 +10,10 @@ import torch
 from torch.export import ExportedProgram
 
 from vitkit.compute.onnx_session import quietly
+from vitkit.data.bounded_read import read_member
 from vitkit.errors import WeightsError
 from vitkit.export.metadata import EXTRA
-from vitkit.stored_json import parse_json
+from vitkit.stored_json import MOST_BYTES, parse_json
 
 # all that `vitkit export` puts into an archive; torch reads other layouts too, and unpickles what is in them
 _ENTRIES = re.compile(
@@ -44,7 +45,9 @@ def refuse_pickles(path: Path) -> None:
                     or (name.endswith("model.pt") and entry.file_size)
                     or (
                         name.endswith("_config.json")
-                        and _pickled(parse_json(archive.read(entry), _TensorsConfig, name, error=WeightsError))
+                        and _pickled(
+                            parse_json(read_member(archive, name, MOST_BYTES), _TensorsConfig, name, error=WeightsError)
+                        )
                     )
                 ):
                     raise WeightsError(

@@ -17,6 +17,8 @@ An axis may also be a table of named settings: [axes.size], small = { model = "T
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +63,8 @@ def parse_grid(tables: Mapping[str, Any], path: Path) -> Grid:
             raise ConfigError(f"{path}: there is no key {name}{did_you_mean(name, KEYS)}", keys=", ".join(KEYS))
     shared = _table(tables, "settings", path)
     axes = {name: _axis(name, values, path) for name, values in _table(tables, "axes", path).items()}
+    if math.prod(map(len, axes.values())) > MOST_TRIALS:
+        raise ConfigError(f"{path}: the axes have over {MOST_TRIALS:,} combinations", try_="fewer axes or values")
     arms = []
     for combination in itertools.product(*(values.items() for values in axes.values())) if axes else ():
         settings = dict(shared)
@@ -84,7 +88,7 @@ def parse_grid(tables: Mapping[str, Any], path: Path) -> Grid:
     if len(arms) * len(seeds) > MOST_TRIALS:
         raise ConfigError(f"{path}: {len(arms):,} arms x {len(seeds):,} seeds are over {MOST_TRIALS:,} runs")
     names = [arm.name for arm in arms]
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := [name for name, number in Counter(names).items() if number > 1]:
         raise ConfigError(f"{path}: two arms are called {twice[0]!r}", try_="names of their own")
     baseline = tables.get("baseline", names[0])
     if baseline not in names:

@@ -51,7 +51,7 @@ def read_outcome(run: Path) -> Outcome:
         score = 100 * Evaluation.read(run / EVALUATION).headline.value
     plan = record.get("plan", {})
     images = int(plan.get("steps", 0)) * int(plan.get("batch", 0))
-    rates = [line["images_per_second"] for line in folder.metrics() if line["kind"] == "speed"]
+    rates = [line.get("images_per_second") for line in folder.metrics() if line["kind"] == "speed"]
     return Outcome(
         run=run,
         status=status,

@@ -59,7 +59,10 @@ class Evidence:
         return [arm["name"] for arm in self.log["arms"]]
 
     def arm(self, name: str) -> ArmLog:
-        return next(arm for arm in self.log["arms"] if arm["name"] == name)
+        for arm in self.log["arms"]:
+            if arm["name"] == name:
+                return arm
+        raise KeyError(name)
 
     def scores(self, name: str) -> dict[int, float]:
         """Return an arm's scores by seed; a seed that diverged has none."""
@@ -97,6 +100,9 @@ def write_log(folder: Path, log: ClaimLog) -> Path:
     return path
 
 
-def read_log(path: Path) -> ClaimLog:
+def read_log(path: Path, claim: str) -> ClaimLog:
+    """Return the log of a claim from its file."""
     log: ClaimLog = read_json(path, ClaimLog, error=ConfigError)
+    if log["claim"] != claim:
+        raise ConfigError(f"{path} is damaged: it is the log of {log['claim']}.", try_="remove it, or restore it")
     return log

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from vitkit.errors import ConfigError, VitkitError
 from vitkit.grid.page import signed, unsigned
 from vitkit.grid.verdict import Finding, Verdict, overall
 from vitkit.pages.html import KeyFigure, write_html
@@ -18,6 +19,7 @@ from vitkit.text import counted, duration
 
 PAGE = "paper.html"
 NOT_RESULTS = "at smoke scale, which says nothing about them"
+Result = TypeVar("Result")
 SHOWN = 8  # findings of a claim before the rest is folded away
 
 
@@ -56,14 +58,37 @@ def command_of(claim: Claim) -> str:
 
 def judged(claim: Claim, log: ClaimLog) -> tuple[Sequence[Finding], Verdict]:
     """Return the findings of a log and the verdict over them."""
-    findings = claim.judge(Evidence(log))
-    return findings, overall(findings)
+
+    def judge(evidence: Evidence) -> tuple[Sequence[Finding], Verdict]:
+        findings = claim.judge(evidence)
+        return findings, overall(findings)
+
+    return _of_log(judge, claim, log)
+
+
+def _of_log(function: Callable[[Evidence], Result], claim: Claim, log: ClaimLog) -> Result:
+    """Return what a function makes of a log; one that has other arms or numbers than the claim is an error of ours."""
+    try:
+        return function(Evidence(log))
+    except VitkitError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        name = f"{claim.name}-{log['scale']}.json"
+        raise ConfigError(
+            f"the log {name} does not have what the claim needs: {type(error).__name__} {error}.",
+            try_=f"remove claims/{name}, then vitkit paper {claim.name} --scale {log['scale']}, which uses the runs "
+            "that are there",
+        ) from error
 
 
 def _claim(claim: Claim, log: ClaimLog) -> dict[str, Any]:
     findings, verdict = judged(claim, log)
+
+    def draw(evidence: Evidence) -> str:
+        return inline_svg(claim.draw(evidence), claim.name, f"Figure of claim {claim.number}: {claim.statement}")
+
     with plot_style():
-        figure = inline_svg(claim.draw(Evidence(log)), claim.name, f"Figure of claim {claim.number}: {claim.statement}")
+        figure = _of_log(draw, claim, log)
     rows = [finding_row(finding) for finding in findings]
     return {
         "number": claim.number,

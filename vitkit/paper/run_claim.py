@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -25,6 +25,19 @@ from vitkit.stored_json import read_json
 from vitkit.text import utc_timestamp
 
 MEASURED = "measured"  # the folder of measurements, in that of the experiments
+
+
+class Numbers(TypedDict):
+    """The numbers of a measurement as far as they are the same for all claims."""
+
+    seconds: float
+
+
+class MeasuredRecord(TypedDict):
+    """The content of a file of measurements: the names of the runs that they are of, and the numbers."""
+
+    runs: dict[str, str]
+    numbers: Numbers
 
 
 def run_claim(
@@ -83,7 +96,7 @@ def _measure(
             if outcomes[Trial(arm, seed)].status == "finished"
         }
         path = folder / MEASURED / f"{claim.name}-{scale}-seed{seed}.json"
-        measured[seed] = _once(
+        measured[seed] = measured_once(
             path,
             {name: run.name for name, run in runs.items()},
             lambda seed=seed, runs=runs: claim.measure(  # type: ignore[misc]
@@ -93,11 +106,15 @@ def _measure(
     return measured
 
 
-def _once(path: Path, inputs: Mapping[str, str], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def measured_once(path: Path, inputs: Mapping[str, str], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     """Return the numbers in the file if they are of the same runs; measure and write them otherwise."""
     if path.is_file():
-        content: dict[str, Any] = read_json(path, dict[str, Any], error=ConfigError)
-        if content.get("runs") == dict(inputs):
+        try:
+            content: dict[str, Any] = read_json(path, MeasuredRecord, error=ConfigError)
+        except ConfigError as error:
+            error.add(try_=f"remove {path}, then the same command measures again")
+            raise
+        if content["runs"] == dict(inputs):
             numbers: dict[str, Any] = content["numbers"]
             return numbers
     started = time.monotonic()

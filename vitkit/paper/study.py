@@ -61,7 +61,7 @@ def latest_logs(folder: Path) -> list[ClaimLog]:
         paths = [log_path(folder, claim.name, scale) for scale in reversed(SCALES)]
         path = next((path for path in paths if path.is_file()), None)
         if path is not None:
-            found.append(read_log(path))
+            found.append(read_log(path, claim.name))
     return found
 
 

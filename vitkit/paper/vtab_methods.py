@@ -27,7 +27,7 @@ from vitkit.paper.vtab_scores import TaskScore
 from vitkit.paper.vtab_tasks import Task
 from vitkit.progress import show_progress
 from vitkit.run import resume, start_run
-from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, RECORD, REPORT, RunFolder, require_empty
+from vitkit.run_folder import CARD, CONFIG, EVALUATION, MODEL, RECORD, REPORT, RunError, RunFolder, require_empty
 from vitkit.text import few
 from vitkit.weights.load import load
 
@@ -82,13 +82,17 @@ class FineTuning:
             _remove_killed_start(path)
             start_run(self.settings_of(task), self.settings, self.output, self.command)
         folder, evaluation = RunFolder(path), Evaluation.read(path / EVALUATION)
-        augment = folder.config().augment
-        assert evaluation.top1 is not None  # multi-label tasks are refused before
+        augment, counts = folder.config().augment, folder.record().get("trained_counts")
+        if evaluation.top1 is None or counts is None:  # multi-label tasks are refused before
+            raise RunError(
+                f"{path} is damaged: its record lacks the score, or the images that it was trained on.",
+                try_=f"remove {path}, then the same command trains it again",
+            )
         return TaskScore(
             task=task.name,
             group=task.group,
             classes=len(evaluation.classes),
-            trained=sum(folder.record()["trained_counts"].values()),
+            trained=sum(counts.values()),
             scored=evaluation.images,
             top1=evaluation.top1,
             crop=augment.crop is not None or augment.precrop is not None,

@@ -38,6 +38,7 @@ from vitkit.serve.upload import Upload
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+PARSE_COST = 10_000  # bytes that take as long to parse as what is the same for every body
 MAX_TOP = 1000  # classes per image: all of ImageNet
 MAX_INLINE_ROWS = 1000  # that the event loop serialises itself; more would hold up all other requests
 _ERRORS = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
@@ -209,7 +210,7 @@ async def _parse_and_compute(
     client = client_of(request.scope)
     with pool.admission.admit(1, client):  # a request holds at least one image, and already waits for a thread
         parse = partial(parse_images, request.headers["content-type"], body, pool.limits)
-        images = await asyncio.get_running_loop().run_in_executor(pool.thread_executor, parse)
+        images = await pool.parse_thread.run(parse, client=client, cost=PARSE_COST + sum(map(len, body)))
         body.clear()  # the parsed images take as much memory again
         if images.deprecated:
             _warn_of_deprecated_field(pool, request)

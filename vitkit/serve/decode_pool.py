@@ -47,7 +47,12 @@ class _Job:
 
 def estimate_seconds(upload: Upload) -> float:
     """Estimate the processor time to decode and resize an image, from its header and its length."""
-    return SECONDS_PER_JOB + SECONDS_PER_PIXEL * upload.pixels + SECONDS_PER_BYTE * len(upload.content)
+    return SECONDS_PER_PIXEL * upload.pixels + least_seconds(upload.content)
+
+
+def least_seconds(content: bytes) -> float:
+    """Return what an image is charged at least: one that is refused at once still had to be sent to a process."""
+    return SECONDS_PER_JOB + SECONDS_PER_BYTE * len(content)
 
 
 class DecodePool:
@@ -128,6 +133,7 @@ class DecodePool:
         timer.cancel()
         self._free.append(process)
         decoded, seconds = _outcome(done, limit)
+        seconds = max(seconds, least_seconds(job.content))
         self.use.add(ticket.client, seconds)
         self._queue.finish(ticket, seconds)
         if not job.result.done():

@@ -138,6 +138,8 @@ def _serve(connection: Connection, memory: int, niceness: int) -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # strangers would write to the server's stderr, as much as they like
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
+    with open(os.devnull, "wb") as nowhere:  # libtiff and libjpeg write there themselves
+        os.dup2(nowhere.fileno(), 2)
     torch.set_num_threads(1)
     _limit_memory(memory)
     if hasattr(os, "nice"):

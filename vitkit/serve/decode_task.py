@@ -21,7 +21,7 @@ from torch import Tensor
 from vitkit.data.decode import only_decode_errors
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import decode_upload
+from vitkit.serve.decode_upload import decode_upload
 
 MAX_ANSWER_BYTES = 4096  # of the JSON; a reason is much shorter
 

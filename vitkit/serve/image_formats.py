@@ -10,10 +10,8 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator
 
-import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from vitkit.data.decode import decode, only_decode_errors
 from vitkit.errors import DecodeError
 
 FORMAT_NAMES = "JPEG, PNG, WebP, GIF, BMP, TIFF, HEIC, AVIF, binary PPM and .npy"
@@ -43,13 +41,6 @@ MAX_SEGMENTS = 50_000  # or chunks or strips: 30 MB of empty ones keep a decode 
 _COMPRESSION, _STRIPS, _TILE_WIDTH, _TILE_LENGTH, _TILES = 259, 273, 322, 323, 324
 
 
-def decode_upload(content: bytes, *, channels: int, pixel_limit: int) -> np.ndarray:
-    """Return the pixels (height, width, channels), or raise DecodeError for an image that a server should not open."""
-    with only_decode_errors():
-        formats = check_format(content, channels=channels, pixel_limit=pixel_limit) if content else ()
-    return decode(content, channels=channels, pixel_limit=pixel_limit, formats=formats)
-
-
 def check_format(content: bytes, *, channels: int, pixel_limit: int) -> tuple[str, ...]:
     """Return Pillow's names of the format to open it as; whether the file is intact, the decoder finds out."""
     formats = next((formats for signature, formats in _FORMATS.items() if _starts_with(content, signature)), None)
@@ -62,7 +53,7 @@ def check_format(content: bytes, *, channels: int, pixel_limit: int) -> tuple[st
     elif content.startswith(_TIFF):
         _check_tiff(content, channels, pixel_limit)
     elif content.startswith(b"GIF8"):
-        _check_gif(content)
+        first_gif_frame(content)
     elif content.startswith(b"BM"):
         _check_bmp(content)
     return formats
@@ -106,24 +97,27 @@ def _check_png(content: bytes) -> None:
     raise DecodeError(f"a PNG with more than {MAX_SEGMENTS:,} chunks")
 
 
-def _check_gif(content: bytes) -> None:
-    """Count the blocks before the first image, which Pillow goes through in Python; it skips unknown bytes as well."""
+def first_gif_frame(content: bytes, most: int = MAX_SEGMENTS) -> int:
+    """Return where the first frame's position and size begin; DecodeError with more than so many blocks before it.
+
+    Pillow goes through the blocks in Python, and skips unknown bytes as well.
+    """
     flags = content[10] if len(content) > 10 else 0
     offset, blocks = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0), 0
     while (kind := content[offset : offset + 1]) not in (b"", b",", b";"):
         offset += 2 if kind == b"!" else 1
         while kind == b"!" and (length := int.from_bytes(content[offset : offset + 1])):
             offset += 1 + length
-            blocks += 1
-            _check_gif_blocks(blocks)
+            blocks = _count_gif_block(blocks, most)
         offset += kind == b"!"
-        blocks += 1
-        _check_gif_blocks(blocks)
+        blocks = _count_gif_block(blocks, most)
+    return offset + 1
 
 
-def _check_gif_blocks(blocks: int) -> None:
-    if blocks > MAX_SEGMENTS:
-        raise DecodeError(f"a GIF with more than {MAX_SEGMENTS:,} blocks before its first image")
+def _count_gif_block(blocks: int, most: int) -> int:
+    if blocks == most:
+        raise DecodeError(f"a GIF with more than {most:,} blocks before its first image")
+    return blocks + 1
 
 
 def _check_bmp(content: bytes) -> None:

@@ -15,6 +15,7 @@ from vitkit.devices import cores
 from vitkit.errors import did_you_mean
 from vitkit.predict.classifier import Classifier
 from vitkit.serve.decode_pool import DecodePool
+from vitkit.serve.fair_thread import FairThread
 from vitkit.serve.limits import AdmissionControl, Limits, RequestError
 from vitkit.serve.metrics import Metrics
 from vitkit.serve.model_worker import ModelWorker
@@ -64,6 +65,7 @@ class ModelPool:
         # one process more than there are cores for: it decodes small images while the others are busy with large ones
         self.decode_pool = DecodePool(decode_core_count(on_cpu) + 1, self.limits)
         self.thread_executor = ThreadPoolExecutor(1, "vitkit-parse")  # for what would hold up the event loop
+        self.parse_thread = FairThread(self.thread_executor)
         self.compute_executor = compute_executor or make_compute_executor()
         self.workers = {
             name: ModelWorker(

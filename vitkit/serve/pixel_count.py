@@ -1,7 +1,7 @@
 """The number of pixels that an image's header states, read without a decoder: for budgets and the cost of decoding.
 
 It reads a few bytes at fixed positions and walks over a bounded number of segments, so it may run in the server's own
-process. A header can lie; the decoder finds that out, within limits of its own.
+process. A header can lie; `decode_upload` finds that out, and refuses an image with more pixels than were counted.
 """
 
 import re
@@ -10,13 +10,14 @@ from itertools import islice
 
 from vitkit.data.pnm import BINARY_PNM, read_pnm_header
 from vitkit.errors import DecodeError
-from vitkit.serve.image_formats import JPEG_SCAN, MAX_JPEG_SEGMENTS, jpeg_segments, tiff_tags
+from vitkit.serve.image_formats import JPEG_SCAN, MAX_JPEG_SEGMENTS, first_gif_frame, jpeg_segments, tiff_tags
 
 _SIZE_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # SOF0 to SOF15 of a JPEG
 _NPY_SHAPE = re.compile(rb"'shape': \((\d{1,9}), (\d{1,9})")
 _ISPE = re.compile(rb"\0\0\0\x14ispe....(........)", re.DOTALL)  # the size of an image in AVIF and HEIC
 _HEAD = 65536  # bytes in which the boxes of AVIF and HEIC state sizes
 _TIFF_WIDTH, _TIFF_LENGTH = 256, 257
+MAX_BLOCKS = 1_000  # of a GIF, before the first frame
 
 
 def stated_pixels(content: bytes) -> int:
@@ -35,7 +36,7 @@ def _size(content: bytes) -> tuple[int, int]:
     if start.startswith(b"\x89PNG"):
         return struct.unpack_from(">II", start, 16)
     if start.startswith(b"GIF8"):
-        return struct.unpack_from("<HH", start, 6)
+        return _gif_size(content)
     if start.startswith(b"BM"):
         return struct.unpack_from("<ii" if struct.unpack_from("<I", start, 14)[0] != 12 else "<HH", start, 18)
     if start.startswith(b"RIFF"):
@@ -60,6 +61,13 @@ def _jpeg_size(content: bytes) -> tuple[int, int]:
         if marker == JPEG_SCAN:  # the size comes before it; the search for what follows would go through all its bytes
             break
     return 0, 0
+
+
+def _gif_size(content: bytes) -> tuple[int, int]:
+    """Return the size of the canvas, which Pillow enlarges where the first frame exceeds it."""
+    width, height = struct.unpack_from("<HH", content, 6)
+    left, top, frame_width, frame_height = struct.unpack_from("<HHHH", content, first_gif_frame(content, MAX_BLOCKS))
+    return max(width, left + frame_width), max(height, top + frame_height)
 
 
 def _webp_size(start: bytes) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data
 from vitkit.errors import ConfigError, Interrupted
 from vitkit.progress import PrintLine
-from vitkit.run_folder import CONFIG, RunError, RunFolder
+from vitkit.run_folder import CONFIG, METRICS, RunError, RunFolder
 from vitkit.train import checkpoint
 from vitkit.train.distributed import Processes
 from vitkit.train.loop import Diverged
@@ -31,7 +31,7 @@ def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, 
     trials = []
     for lr in candidates:
         trial = RunFolder(folder.path / "rates" / f"{lr:g}")
-        if processes.broadcast(_trial_result(trial, data.multilabel) if processes.is_rank_zero else None) is None:
+        if processes.broadcast(trial_result(trial, data.multilabel) if processes.is_rank_zero else None) is None:
             try:
                 _run_trial(trial, replace(config, lr=lr), data, processes)
             except Interrupted as stopped:
@@ -40,7 +40,7 @@ def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, 
                     stopped.code,
                 ) from stopped
         result = processes.broadcast(
-            {"lr": lr, **(_trial_result(trial, data.multilabel) or {})} if processes.is_rank_zero else None
+            {"lr": lr, **(trial_result(trial, data.multilabel) or {})} if processes.is_rank_zero else None
         )
         trials.append(result)
         print_line(
@@ -91,15 +91,24 @@ def _run_trial(trial: RunFolder, config: Fit, data: Data, processes: Processes) 
         checkpoint.keep_only(trial.checkpoints, ())
 
 
-def _trial_result(trial: RunFolder, multilabel: bool) -> dict[str, float | None] | None:
+def trial_result(trial: RunFolder, multilabel: bool) -> dict[str, float | None] | None:
     """Return the result of the weights that the trial kept, with loss None if it diverged; None before its end."""
     if "diverged" in trial.record():
         return {"top1": 0.0, "loss": None}
     if not trial.finished:
         return None
-    scores = [line for line in trial.metrics() if line["kind"] == "score"]
+    scores = [line for line in trial.metrics() if line["kind"] == "score" and _is_score(line)]
+    if not scores:
+        raise RunError(
+            f"{trial.path / METRICS} is damaged: it has no validation score.",
+            try_=f"remove {trial.path}, then the same command runs this trial again",
+        )
     kept = max(scores, key=partial(_score, multilabel)) if trial.config().patience else scores[-1]
     return {"top1": kept["top1"], "loss": kept["loss"] if math.isfinite(kept["loss"]) else None}
+
+
+def _is_score(line: Mapping[str, Any]) -> bool:
+    return all(isinstance(line.get(name), (int, float)) for name in ("top1", "loss"))
 
 
 def _score(multilabel: bool, result: Mapping[str, Any]) -> tuple[float, float]:
