@@ -39,13 +39,13 @@ def infer_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, 
     )
 
 
-def infer_heads(checkpoint: Checkpoint, width: int, configured: int | None) -> int:
+def infer_heads(checkpoint: Checkpoint, width: int, configured: int | None, *, swiglu: bool = False) -> int:
     """Return the number of heads: the caller's, the configuration's, or the variant table's for this width."""
     if configured and checkpoint.heads and configured != checkpoint.heads:
         raise WeightsError(f"the configuration of {checkpoint.origin} has {configured} heads, not {checkpoint.heads}.")
     heads = checkpoint.heads or configured
     if heads is None:
-        heads = heads_by_width(width)
+        heads = heads_by_width(width, swiglu=swiglu)
         if heads:
             log.info("%s: %d heads inferred from its width, %d", checkpoint.origin, heads, width)
     if heads is None:

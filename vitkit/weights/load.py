@@ -41,7 +41,7 @@ def load(
     classes: int | None = None,
     grid: tuple[int, int] | None = None,
     heads: int | None = None,
-    interpolation: Interpolation = "paper",
+    interpolation: Interpolation | None = None,
     positions: PositionTransfer = "interpolate",
 ) -> Model:
     """Return a model with its weights, in evaluation mode, from a file, a folder, hf:OWNER/NAME or `ti16`.
@@ -49,17 +49,18 @@ def load(
     image           the image size, to which learned positions are resized (section 3.2)
     positions       how: "interpolate" in 2-D, "stretch" in 1-D, "fresh": re-initialise them, also at the same size, or
                     "keep", which refuses another size
-    interpolation   the filter: "paper" (Google's) or "bicubic" (timm's)
+    interpolation   the filter: "paper" (Google's), "bicubic" (timm's), "bicubic-no-antialias" (transformers') or "dino";
+                    None: the one that the code of these weights uses where it is known, otherwise "paper"
     classes         replace the head with a zero-initialised linear layer if its number of classes differs
     grid            (rows, columns) of a checkpoint whose position table is not square
     heads           attention heads, where neither tensors nor configuration give them
     """
     for name, value, known in (
-        ("interpolation", interpolation, get_args(Interpolation)),
+        ("interpolation", interpolation, (None, *get_args(Interpolation))),
         ("positions", positions, get_args(PositionTransfer)),
     ):
         if value not in known:
-            raise ConfigError(f"{name}={value!r} is not known", choose_from=", ".join(known))
+            raise ConfigError(f"{name}={value!r} is not known", choose_from=", ".join(filter(None, known)))
     if classes is not None:
         check_count("classes", classes, least=0)
     weights = read_weights(source, grid=grid, heads=heads)
@@ -84,10 +85,10 @@ def _resize(
     model: Model,
     source: str | os.PathLike[str],
     image: int | tuple[int, int] | None,
-    interpolation: Interpolation,
+    interpolation: Interpolation | None,
     positions: PositionTransfer,
 ) -> None:
-    before = model.config
+    before, interpolation = model.config, interpolation or model.metadata.interpolation
     model.resize(before.image if image is None else image, interpolation, positions)
     after = model.config
     if not (isinstance(before, ViTConfig) and isinstance(after, ViTConfig)):
