@@ -81,9 +81,7 @@ def features(model: nn.Module, images: Tensor) -> tuple[Tensor | None, Tensor]:
         patches = (images.shape[2] // 8) * (images.shape[3] // 8)
         arguments["noise"] = torch.arange(patches, dtype=torch.float32).expand(len(images), -1)
     tokens: list[Tensor] = []
-    norm: Any = next(
-        module for name, module in model.named_modules() if name.split(".")[-1] in ("layernorm", "norm")
-    )
+    norm: Any = next(module for name, module in model.named_modules() if name.split(".")[-1] in ("layernorm", "norm"))
     handle = norm.register_forward_hook(lambda *call: tokens.append(call[2]))
     output = model(images, **arguments)
     handle.remove()

@@ -59,8 +59,12 @@ def test_tensors_survive_a_round_trip_byte_for_byte_and_transformers_loads_them(
 def test_planted_missing_and_transposed_tensors_are_refused_by_name(family: str, tmp_path: Path):
     save(family, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    planted = next(name for name in tensors if name.endswith("1.attention.output.dense.bias") or "1.attention.o_proj.b" in name)
-    transposed = next(name for name, tensor in tensors.items() if tensor.ndim == 2 and tensor.shape[0] != tensor.shape[1] > 1)
+    planted = next(
+        name for name in tensors if name.endswith("1.attention.output.dense.bias") or "1.attention.o_proj.b" in name
+    )
+    transposed = next(
+        name for name, tensor in tensors.items() if tensor.ndim == 2 and tensor.shape[0] != tensor.shape[1] > 1
+    )
     for change, message in (
         ({**tensors, f"{planted}_extra": torch.zeros(3)}, rf"extra +{planted}_extra"),
         ({name: tensor for name, tensor in tensors.items() if name != planted}, rf"missing +{planted}"),

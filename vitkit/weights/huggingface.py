@@ -6,7 +6,7 @@ tanh pooler, which is the paper's pre-training layer without the logits. hugging
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from typing import Any, TypedDict
 
@@ -36,9 +36,9 @@ _GELU: dict[str, Gelu] = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
 }
-# of the decoder that MAE was trained with, all that transformers has
+# of the decoder that MAE was trained with, all that transformers has; version 5 writes its layers as "encoder.layer"
 _MAE_DECODER = re.compile(
-    r"decoder\.(mask_token|decoder_pos_embed|decoder_(embed|norm|pred)\.(weight|bias)|decoder_layers\.\d+\..+)"
+    r"decoder\.(mask_token|decoder_pos_embed|decoder_(embed|norm|pred)\.(weight|bias)|decoder_(layers|encoder\.layer)\.\d+\..+)"
 )
 
 # The options of a plain ViT that `conversion_losses` judges and `config_of` writes.

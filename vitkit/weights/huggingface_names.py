@@ -29,9 +29,7 @@ class Names:
     norm: str = "layernorm"
 
 
-VIT = Names(
-    attention_norm="layernorm_before", mlp_norm="layernorm_after", up="intermediate.dense", down="output.dense"
-)
+VIT = Names(attention_norm="layernorm_before", mlp_norm="layernorm_after", up="intermediate.dense", down="output.dense")
 DINOV2 = Names(
     attention_norm="norm1",
     mlp_norm="norm2",

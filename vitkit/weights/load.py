@@ -16,7 +16,7 @@ from vitkit.model.options import PositionTransfer, check_count
 from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
 from vitkit.model.variants import configure
 from vitkit.text import few
-from vitkit.weights import google, huggingface, native, timm
+from vitkit.weights import facebook, google, huggingface, native, timm
 from vitkit.weights.bundled import BUNDLED, bundled_folder
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, LoadedWeights
@@ -29,6 +29,7 @@ log = logging.getLogger("vitkit")
 FORMATS: tuple[tuple[Callable[[Collection[str]], bool], Callable[[Checkpoint], LoadedWeights]], ...] = (
     (native.recognises, native.load),
     (google.recognises, google.load),
+    (facebook.recognises, facebook.load),
     (timm.recognises, timm.load),
     (huggingface.recognises, huggingface.load),
 )
@@ -49,7 +50,7 @@ def load(
     image           the image size, to which learned positions are resized (section 3.2)
     positions       how: "interpolate" in 2-D, "stretch" in 1-D, "fresh": re-initialise them, also at the same size, or
                     "keep", which refuses another size
-    interpolation   the filter: "paper" (Google's), "bicubic" (timm's), "bicubic-no-antialias" (transformers') or "dino";
+    interpolation   the filter: "paper" (Google's), "bicubic" (timm's), "bicubic-no-antialias" (transformers'), "dino";
                     None: the one that the code of these weights uses where it is known, otherwise "paper"
     classes         replace the head with a zero-initialised linear layer if its number of classes differs
     grid            (rows, columns) of a checkpoint whose position table is not square
@@ -134,7 +135,8 @@ def _load_format(checkpoint: Checkpoint) -> LoadedWeights:
     shown = sorted(names)[:6]
     raise WeightsError(
         f"{checkpoint.origin} holds {len(names)} tensors in a format that vitkit does not know.",
-        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViT",
+        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViTs, the files of "
+        "DINO's, DeiT's and MAE's authors",
         found=", ".join(shown) + (" …" if len(names) > len(shown) else "") or "no tensors",
     )
 
