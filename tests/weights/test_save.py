@@ -94,8 +94,8 @@ def test_sorting_the_metadata_changes_nothing_else_in_a_safetensors_file(kind: s
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfigWithRegisters(ViTConfig):
-    registers: int = 4
+class ConfigWithCapsules(ViTConfig):
+    capsules: int = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +108,8 @@ def test_an_option_that_a_format_does_not_know_is_refused_by_name(format: str, t
     model = make("token")
     path = tmp_path / ("out.npz" if format == "google" else "out")
     vitkit.save(model, path, format=format)
-    model.config = ConfigWithRegisters(**vars(model.config))
-    with pytest.raises(WeightsError, match=f"the {format} format does not know the option registers"):
+    model.config = ConfigWithCapsules(**vars(model.config))
+    with pytest.raises(WeightsError, match=f"the {format} format does not know the option capsules"):
         vitkit.save(
             model, tmp_path / "other.npz" if format == "google" else tmp_path / "other", format=format, lossy=True
         )
@@ -142,7 +142,7 @@ def test_every_option_is_kept_in_our_own_format(tmp_path: Path):
     record = json.loads((tmp_path / "model.json").read_text())["model"]
     assert record.keys() == {"kind", *vars(model.config)}
     (tmp_path / "model.json").unlink()
-    model.config = ConfigWithRegisters(**vars(model.config))
+    model.config = ConfigWithCapsules(**vars(model.config))
     vitkit.save(model, tmp_path)
-    with pytest.raises(WeightsError, match="has no option 'registers'"):
+    with pytest.raises(WeightsError, match="has no option 'capsules'"):
         vitkit.load(tmp_path)
