@@ -13,7 +13,12 @@ from tests.docs.stand_ins import NO_WARMUP, SMALL, write_images
 from tests.weights.families import save
 from vitkit.cost import cost
 
-FAMILIES = ["DINOv2", "DINOv2 with registers, classifier", "DINOv3 with SwiGLU", "MAE", "I-JEPA", "DeiT with teacher"]
+FAMILIES = [
+    "DINOv2 with registers, classifier",
+    "DINOv3 with SwiGLU",
+    "DeiT with teacher",
+    *(pytest.param(family, marks=pytest.mark.slow) for family in ("DINOv2", "MAE", "I-JEPA")),
+]
 
 
 @pytest.fixture(scope="module")

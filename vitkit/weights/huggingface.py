@@ -223,7 +223,7 @@ def _unsupported_by(family: Family, model: Model) -> list[str]:
     unsupported = []
     if config.representation and config.classes:
         unsupported.append("pre_logits, the tanh layer of the pre-training head, in front of logits")
-    elif config.representation and model.head.representation.weight[:, config.width :].any():
+    elif config.representation and model.state_dict()["head.representation.weight"][:, config.width :].any():
         unsupported.append("a tanh layer that reads the distillation token: transformers' reads the class token")
     if family.wide_classifier and _mlp_ratio(config) is None:
         unsupported.append(f"an MLP of width {config.mlp}: transformers' DINOv2 has whole multiples of its width")
@@ -263,8 +263,8 @@ def _unchanged(native: str, foreign: str, width: int) -> mapping.Rule:
 def _halves() -> Iterator[mapping.Rule]:
     """Yield the rules of one head that reads both tokens of DeiT as the mean of two heads, twice as large each."""
     for name, split, join in (
-        ("weight", lambda layer: (2 * layer).chunk(2, dim=1), lambda *heads: torch.cat(heads, dim=1) / 2),
-        ("bias", lambda bias: (2 * bias, torch.zeros_like(bias)), lambda *heads: sum(heads) / 2),
+        ("weight", lambda layer: (2 * layer).chunk(2, dim=1), lambda one, two: torch.cat([one, two], dim=1) / 2),
+        ("bias", lambda bias: (2 * bias, torch.zeros_like(bias)), lambda one, two: (one + two) / 2),
     ):
         yield mapping.Rule(
             f"head.logits.{name}", (f"cls_classifier.{name}", f"distillation_classifier.{name}"), join, split
@@ -281,7 +281,7 @@ def _two_heads(model: Model) -> bool:
     config = model.config
     if not isinstance(config, ViTConfig) or config.distillation == "none" or not config.classes:
         return False
-    return config.distillation == "heads" or bool(model.head.logits.weight[:, config.width :].any())
+    return config.distillation == "heads" or bool(model.state_dict()["head.logits.weight"][:, config.width :].any())
 
 
 def _mlp_ratio(config: ViTConfig) -> int | None:
