@@ -25,7 +25,7 @@ from vitkit.text import counted
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
 from vitkit.weights.huggingface_families import BY_TYPE, FAMILIES, Family, choose_family
-from vitkit.weights.huggingface_names import beside_zeros, body_rules, zeros_beside
+from vitkit.weights.huggingface_names import zero_padded_native, body_rules, zero_padded_foreign
 from vitkit.weights.huggingface_preprocessing import RESAMPLE, preprocessing_of
 from vitkit.weights.infer_sizes import infer_heads, infer_image
 
@@ -236,7 +236,7 @@ def rules(config: ViTConfig, family: Family, root: str, *, two_heads: bool) -> I
     """Yield the rules of a model; `two_heads`: DeiT's classifier with one head for each of its two tokens."""
     yield from body_rules(config, family.names, root)
     if config.representation:
-        layer = beside_zeros if family.distillation else _unchanged
+        layer = zero_padded_native if family.distillation else _unchanged
         yield layer("head.representation.weight", "pooler.dense.weight", config.width)
         yield mapping.unchanged("head.representation.bias", "pooler.dense.bias")
     if not config.classes:
@@ -248,9 +248,9 @@ def rules(config: ViTConfig, family: Family, root: str, *, two_heads: bool) -> I
         yield from _halves()
     else:
         if family.distillation:
-            yield beside_zeros("head.logits.weight", "classifier.weight", config.width)
+            yield zero_padded_native("head.logits.weight", "classifier.weight", config.width)
         elif family.wide_classifier and config.pool == "token":
-            yield zeros_beside("head.logits.weight", "classifier.weight")
+            yield zero_padded_foreign("head.logits.weight", "classifier.weight")
         else:
             yield mapping.unchanged("head.logits.weight", "classifier.weight")
         yield mapping.unchanged("head.logits.bias", "classifier.bias")

@@ -102,7 +102,7 @@ def _block_rules(config: ViTConfig, names: Names, ours: str, theirs: str) -> Ite
         yield from mapping.same_layer(f"{ours}.mlp.down", f"{theirs}.{names.down}")
 
 
-def beside_zeros(native: str, foreign: str, width: int) -> mapping.Rule:
+def zero_padded_native(native: str, foreign: str, width: int) -> mapping.Rule:
     """Return the rule of a layer that reads the first `width` of our features, and zeros for the others."""
 
     def to_native(weight: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def beside_zeros(native: str, foreign: str, width: int) -> mapping.Rule:
     return mapping.Rule(native, (foreign,), to_native, lambda weight: (weight[:, :width],))
 
 
-def zeros_beside(native: str, foreign: str) -> mapping.Rule:
+def zero_padded_foreign(native: str, foreign: str) -> mapping.Rule:
     """Return the rule of a layer that reads twice our features in the other library: zeros for the others there."""
 
     def to_foreign(weight: Tensor) -> tuple[Tensor, ...]:

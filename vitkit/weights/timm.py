@@ -481,7 +481,8 @@ def _units(checkpoint: formats.Checkpoint, prefix: str) -> tuple[int, ...]:
 
 def _mlp_ratio(config: ViTConfig) -> float:
     """Return the ratio for which timm's int(width · ratio) is the MLP width; a quotient rounded down gives one less."""
-    hidden = 2 * config.mlp if config.swiglu else config.mlp
+    packed = config.swiglu and not timm_dinov3.is_dinov3(config)  # gate and value in one layer
+    hidden = 2 * config.mlp if packed else config.mlp
     ratio = hidden / config.width
     return ratio if int(config.width * ratio) == hidden else (hidden + 0.5) / config.width
 

@@ -112,6 +112,8 @@ def architecture_of(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         "qkv_bias": config.query_bias,
         "global_pool": "avg" if config.pool == "gap" else "token",
     }
+    if config.swiglu:
+        arguments["swiglu_align_to"] = 1  # the width is not rounded; 0 means one layer for gate and value
     return f"vit_small{'_plus' if config.swiglu else ''}_patch16_dinov3", arguments
 
 
