@@ -25,7 +25,7 @@ from vitkit.text import counted
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
 from vitkit.weights.huggingface_families import BY_TYPE, FAMILIES, Family, choose_family
-from vitkit.weights.huggingface_names import zero_padded_native, body_rules, zero_padded_foreign
+from vitkit.weights.huggingface_names import body_rules, zero_padded_foreign, zero_padded_native
 from vitkit.weights.huggingface_preprocessing import RESAMPLE, preprocessing_of
 from vitkit.weights.infer_sizes import infer_heads, infer_image
 
