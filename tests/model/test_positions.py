@@ -193,7 +193,7 @@ def test_sincos1d_is_computed_anew_for_another_grid():
         "root hybrid",
     ],
 )
-@pytest.mark.parametrize("interpolation", ["paper", "bicubic"])
+@pytest.mark.parametrize("interpolation", ["paper", "bicubic", "bicubic-no-antialias", "dino"])
 def test_a_resized_model_takes_the_new_size(kind: str, interpolation: str):
     model = make(kind)
     height, width = (side + 2 * model.config.stride for side in model.config.image)

@@ -81,7 +81,6 @@ def test_our_own_format_holds_every_model(kind: str, tmp_path: Path):
     [
         ("representation", "hf", "pre_logits"),
         ("representation", "timm", "pre_logits"),
-        ("gap", "hf", "pool='gap'"),
         ("gap-norm", "google", "pool='gap-norm'"),
         ("attention pool", "google", "attention"),
         ("gap-norm with class token", "hf", "gap-norm"),

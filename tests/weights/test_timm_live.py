@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 import vitkit
 from tests.model.kinds import images_for, make, randomise
 from tests.weights.rounding import ROUNDING
+from tests.weights.test_timm_families import TIMM
 from vitkit.model.positions import resize_table
 
 timm = pytest.importorskip("timm")
@@ -77,6 +78,12 @@ def test_we_read_what_timm_writes(architecture: str, options: dict, tmp_path: Pa
     ours = vitkit.load(tmp_path / "weights.safetensors", grid=grid)
     images = torch.randn(2, ours.config.channels, height, width)
     torch.testing.assert_close(ours(images), theirs(images), atol=10 * ROUNDING, rtol=10 * ROUNDING)
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm_reads_what_we_write_of_later_families(name: str, fixtures: Path, tmp_path: Path):
+    model = vitkit.load(fixtures / f"{name}_weights.safetensors", heads=2)
+    check_timm_reads(model, tmp_path, tolerance=ROUNDING)
 
 
 @given(grid=st.tuples(st.integers(1, 9), st.integers(2, 9)), target=st.tuples(st.integers(1, 9), st.integers(2, 9)))

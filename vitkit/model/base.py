@@ -36,6 +36,7 @@ class Metadata:
     labels: tuple[str, ...] | None = None  # class names, in the order of the logits
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     provenance: Mapping[str, Any] = field(default_factory=dict)  # where the weights come from
+    interpolation: Interpolation = "paper"  # how the code that they come from resizes a table of positions
 
     @property
     def multilabel(self) -> bool:
@@ -80,10 +81,13 @@ class ImageModel(nn.Module, Generic[Config]):
     def resize(
         self,
         image: int | tuple[int, int],
-        interpolation: Interpolation = "paper",
+        interpolation: Interpolation | None = None,
         positions: PositionTransfer = "interpolate",
     ) -> None:
-        """Change the image size. Learned positions are interpolated in 2-D (section 3.2), or as `positions` says."""
+        """Change the image size. Learned positions are interpolated in 2-D (section 3.2), or as `positions` says.
+
+        Without an `interpolation`, the filter is that of the code that the weights come from, `metadata.interpolation`.
+        """
         raise NotImplementedError
 
     @overload

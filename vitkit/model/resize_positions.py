@@ -3,7 +3,7 @@
 Shapes: h x w patch grid, N = h·w patches, T tokens (the class token first, if there is one), D width.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,8 @@ from vitkit.model.config import ViTConfig
 from vitkit.model.options import PositionTransfer
 
 Grid = tuple[int, int]  # rows, columns
-Interpolation = Literal["paper", "bicubic"]
+Interpolation = Literal["paper", "bicubic", "bicubic-no-antialias", "dino"]
+DINO_OFFSET = 0.1  # patches that DINO's code adds to a side of the new grid against rounding; it moves every sample
 LEARNED = ("1d", "2d", "relative")  # the other kinds are computed, or none
 DONE: dict[PositionTransfer, str] = {
     "interpolate": "interpolated in 2-D",
@@ -28,19 +29,29 @@ DONE: dict[PositionTransfer, str] = {
 def resize_table(table: Tensor, grid: Grid, target: Grid, interpolation: Interpolation = "paper") -> Tensor:
     """(h·w, D) → (h'·w', D) by 2-D interpolation.
 
-    "paper" is Google's scipy zoom of order 1: bilinear, corners kept in place. "bicubic" is timm's: antialiased, edges
-    kept in place. They agree on neither values nor extent, so weights must be resized the way they were trained.
+    "paper" is Google's scipy zoom of order 1: bilinear, corners kept in place. "bicubic" is timm's, and that of DINOv2
+    with registers: antialiased, edges kept in place. "bicubic-no-antialias" is the same without the wider filter of a
+    smaller grid, as transformers resizes the tables of DINOv2, MAE, I-JEPA and DeiT. "dino" is the latter with the
+    offset in DINO's and DINOv2's own code. They agree on neither values nor extent, so weights must be resized the way
+    they were trained.
     """
-    if interpolation not in ("paper", "bicubic"):
-        raise ConfigError(f"interpolation={interpolation!r} is not known", choose_from="paper, bicubic")
+    if interpolation not in get_args(Interpolation):
+        raise ConfigError(
+            f"interpolation={interpolation!r} is not known", choose_from=", ".join(get_args(Interpolation))
+        )
     if grid == target:
         return table.clone()
     image = table.T.reshape(1, -1, *grid)  # (1, D, h, w)
     if interpolation == "paper":
         # float64: sampling points are fractions of the grid, and scipy computes them in double precision
         resized = F.interpolate(image.double(), target, mode="bilinear", align_corners=True)
-    else:
+    elif interpolation == "bicubic":
         resized = resize(image.float(), target, "bicubic")
+    elif interpolation == "bicubic-no-antialias":
+        resized = F.interpolate(image.float(), target, mode="bicubic")
+    else:
+        scale = [(new + DINO_OFFSET) / old for new, old in zip(target, grid, strict=True)]
+        resized = F.interpolate(image.float(), scale_factor=scale, mode="bicubic")
     return resized.to(table.dtype).flatten(2)[0].T.contiguous()  # (h'·w', D)
 
 

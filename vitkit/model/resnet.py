@@ -150,7 +150,7 @@ class ResNet(ImageModel[ResNetConfig]):
     def resize(
         self,
         image: int | tuple[int, int],
-        interpolation: Interpolation = "paper",
+        interpolation: Interpolation | None = None,
         positions: PositionTransfer = "interpolate",
     ) -> None:
         if positions != "interpolate":

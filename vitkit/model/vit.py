@@ -86,7 +86,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
     def resize(
         self,
         image: int | tuple[int, int],
-        interpolation: Interpolation = "paper",
+        interpolation: Interpolation | None = None,
         positions: PositionTransfer = "interpolate",
     ) -> None:
         before = self.config
@@ -94,7 +94,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
         try:
             check_transfer(before, self.config.grid, positions)
             if self.config.grid != before.grid or positions == "fresh":
-                self.encoder.resize(self.config, interpolation, positions)
+                self.encoder.resize(self.config, interpolation or self.metadata.interpolation, positions)
         except Exception:
             self.config = before
             raise

@@ -1,13 +1,16 @@
-"""The ViT of Hugging Face transformers: a folder of config.json, preprocessor_config.json and model.safetensors.
+"""The ViTs of Hugging Face transformers: a folder of config.json, preprocessor_config.json and model.safetensors.
 
-ViTForImageClassification keeps its encoder under "vit."; a bare ViTModel does not, and may have a tanh pooler, which is
-the paper's pre-training layer without the logits.
+A classifier keeps its encoder under the name of its family ("vit.", "dinov2."); a bare model does not, and may have a
+tanh pooler, which is the paper's pre-training layer without the logits. huggingface_families.py lists the families.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor
 
 from vitkit.data.geometry import resize_target
@@ -18,8 +21,11 @@ from vitkit.model.build import Model
 from vitkit.model.config import ResNetConfig, ViTConfig, parse_size
 from vitkit.model.options import Gelu
 from vitkit.stored_json import conform
+from vitkit.text import counted
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
+from vitkit.weights.huggingface_families import BY_TYPE, FAMILIES, Family, choose_family
+from vitkit.weights.huggingface_names import body_rules, zero_padded_foreign, zero_padded_native
 from vitkit.weights.huggingface_preprocessing import RESAMPLE, preprocessing_of
 from vitkit.weights.infer_sizes import infer_heads, infer_image
 
@@ -30,8 +36,12 @@ _GELU: dict[str, Gelu] = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_fast": "tanh",
 }
+# of the decoder that MAE was trained with, all that transformers has; version 5 writes its layers as "encoder.layer"
+_MAE_DECODER = re.compile(
+    r"decoder\.(mask_token|decoder_pos_embed|decoder_(embed|norm|pred)\.(weight|bias)|decoder_(layers|encoder\.layer)\.\d+\..+)"
+)
 
-# The options that `conversion_losses` judges and `config_of` writes.
+# The options of a plain ViT that `conversion_losses` judges and `config_of` writes.
 KNOWN = allow(
     "the hf format",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
@@ -42,6 +52,8 @@ KNOWN = allow(
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
 
+log = logging.getLogger("vitkit")
+
 
 class _TransformersConfig(TypedDict, total=False):
     """The part of config.json that is read."""
@@ -51,12 +63,14 @@ class _TransformersConfig(TypedDict, total=False):
     image_size: int | tuple[int, int] | None
     num_attention_heads: int | None
     layer_norm_eps: float
+    layerscale_value: float
+    rope_theta: float
     id2label: dict[str, str] | None
     vitkit: Provenance
 
 
 def recognises(names: Collection[str]) -> bool:
-    return any(f"{prefix}embeddings.patch_embeddings.projection.weight" in names for prefix in ("vit.", ""))
+    return any(f"{root}{family.names.patches}.weight" in names for family in FAMILIES for root in (family.body, ""))
 
 
 def load(checkpoint: Checkpoint) -> LoadedWeights:
@@ -64,51 +78,79 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
         checkpoint.config, _TransformersConfig, f"config.json of {checkpoint.origin}", error=WeightsError
     )
     checkpoint = replace(checkpoint, config=settings)
-    kind = settings.get("model_type", "vit")
-    if kind != "vit":
+    kind = settings.get("model_type") or _infer_type(checkpoint)
+    if kind not in BY_TYPE:
         raise WeightsError(
-            f"{checkpoint.origin} is a model of the type {kind}; of transformers' models, vitkit reads vit."
+            f"{checkpoint.origin} is a model of the type {kind}; of transformers' models, vitkit reads "
+            f"{', '.join(BY_TYPE)}."
         )
-    checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors))
-    config = _infer(checkpoint)
+    family = BY_TYPE[kind]
+    root = family.body if checkpoint.has(f"{family.body}{family.names.patches}.weight") else ""
+    checkpoint = replace(checkpoint, tensors=_fix(checkpoint, family, root))
+    config = _infer(checkpoint, family, root)
     metadata = Metadata(
         labels=_labels(checkpoint, config.classes),
-        preprocessing=preprocessing_of(checkpoint.preprocessor, config.channels),
-        provenance=checkpoint.config.get("vitkit", {"format": "hf"}),
+        preprocessing=preprocessing_of(checkpoint.preprocessor, config.channels, family.preprocessing),
+        provenance=checkpoint.config.get("vitkit", {"format": "hf", **({} if kind == "vit" else {"model_type": kind})}),
+        interpolation=family.interpolation,
     )
-    state = mapping.to_native_state(checkpoint.tensors, rules(config), config, checkpoint.origin)
+    two_heads = config.distillation == "heads"
+    state = mapping.to_native_state(
+        checkpoint.tensors, rules(config, family, root, two_heads=two_heads), config, checkpoint.origin
+    )
     return LoadedWeights(config=config, state=state, metadata=metadata)
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
-    assert isinstance(model.config, ViTConfig)
-    return mapping.to_foreign_tensors(model, rules(model.config))
+    config = model.config
+    assert isinstance(config, ViTConfig)
+    family = _family(model)
+    root = family.body if config.classes else ""
+    tensors = mapping.to_foreign_tensors(model, rules(config, family, root, two_heads=_two_heads(model)))
+    if family.mask_token:  # as transformers initialises it
+        tensors[f"{root}embeddings.mask_token"] = torch.zeros(*family.mask_token, config.width)
+    if family.registers and not config.registers:
+        tensors[f"{root}embeddings.register_tokens"] = torch.zeros(1, 0, config.width)
+    return tensors
 
 
 def config_of(model: Model) -> dict[str, Any]:
     config = model.config
     assert isinstance(config, ViTConfig)
+    family = _family(model)
     labels = model.metadata.labels or [f"LABEL_{index}" for index in range(config.classes)]
+    teacher = "WithTeacher" if _two_heads(model) else ""
     record = {
-        "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
-        "model_type": "vit",
+        "architectures": [f"{family.name}ForImageClassification{teacher}" if config.classes else f"{family.name}Model"],
+        "model_type": family.model_type,
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
-        "intermediate_size": config.mlp,
         "hidden_act": "gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu",
         "layer_norm_eps": config.eps,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "qkv_bias": True,
         "image_size": config.image[0] if config.image[0] == config.image[1] else list(config.image),
         "patch_size": config.patch,
         "num_channels": config.channels,
-        "pooler_act": "tanh",
-        "pooler_output_size": config.representation or config.width,
         "dtype": "float32",
         "vitkit": dict(model.metadata.provenance),
     }
+    if family.wide_classifier:
+        record |= {"mlp_ratio": _mlp_ratio(config), "use_swiglu_ffn": config.swiglu}
+    else:
+        record["intermediate_size"] = config.mlp
+    if family.rotary:
+        record |= {"rope_theta": config.rotary_base, "use_gated_mlp": config.swiglu}
+        record |= {name: getattr(config, name) for name in ("query_bias", "key_bias", "value_bias")}
+        if config.swiglu:
+            record["hidden_act"] = "silu"
+    else:
+        record |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "qkv_bias": True}
+    if family.layer_scale:
+        record["layerscale_value"] = config.layer_scale
+    if family.registers:
+        record["num_register_tokens"] = config.registers
+    if family.pooler:
+        record |= {"pooler_act": "tanh", "pooler_output_size": config.representation or config.width}
     if config.classes:
         record["id2label"] = {str(index): label for index, label in enumerate(labels)}
         record["label2id"] = {label: index for index, label in enumerate(labels)}
@@ -148,6 +190,16 @@ def conversion_losses(model: Model) -> ConversionLosses:
     config, dropped = model.config, training_settings(model.config)
     if isinstance(config, ResNetConfig):
         return ConversionLosses(unsupported=["a ResNet: the hf format holds pure ViTs"])
+    family = _family(model)
+    unsupported = _unsupported_by_vit(config) if family.model_type == "vit" else _unsupported_by(family, model)
+    if family.mask_token:
+        dropped.append("mask_token: only masked pre-training uses it, and zeros are written in its place")
+    if model.metadata.preprocessing.resize == "letterbox":
+        dropped.append("letterbox preprocessing: written as a crop")
+    return ConversionLosses(unsupported=unsupported, dropped=dropped)
+
+
+def _unsupported_by_vit(config: ViTConfig) -> list[str]:
     unsupported = unknown_options(KNOWN, config)
     if config.stem:
         unsupported.append("the hybrid's convolutional stem")
@@ -162,66 +214,156 @@ def conversion_losses(model: Model) -> ConversionLosses:
         unsupported.append("post-norm or axial blocks")
     if config.representation and config.classes:
         unsupported.append("pre_logits, the tanh layer of the pre-training head, in front of logits")
-    if model.metadata.preprocessing.resize == "letterbox":
-        dropped.append("letterbox preprocessing: written as a crop")
-    return ConversionLosses(unsupported=unsupported, dropped=dropped)
+    return unsupported
 
 
-def rules(config: ViTConfig) -> Iterator[mapping.Rule]:
-    root = "vit." if config.classes else ""
-    yield mapping.patch_convolution(
-        "patches.project.weight", f"{root}embeddings.patch_embeddings.projection.weight", config.channels, config.patch
-    )
-    yield from mapping.same_layer("patches.project", f"{root}embeddings.patch_embeddings.projection", ["bias"])
-    yield mapping.batched("class_token", f"{root}embeddings.cls_token")
-    yield mapping.batched("encoder.positions.0.table", f"{root}embeddings.position_embeddings")
-    for layer in range(config.depth):
-        ours, theirs = f"encoder.blocks.{layer}", f"{root}encoder.layer.{layer}"
-        for name in ("weight", "bias"):
-            yield mapping.concatenated(
-                f"{ours}.attention.qkv.{name}",
-                [f"{theirs}.attention.attention.{projection}.{name}" for projection in ("query", "key", "value")],
-            )
-        yield from mapping.same_layer(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
-        yield from mapping.same_layer(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        yield from mapping.same_layer(f"{ours}.mlp_norm", f"{theirs}.layernorm_after")
-        yield from mapping.same_layer(f"{ours}.mlp.up", f"{theirs}.intermediate.dense")
-        yield from mapping.same_layer(f"{ours}.mlp.down", f"{theirs}.output.dense")
-    yield from mapping.same_layer("encoder.norm", f"{root}layernorm")
+def _unsupported_by(family: Family, model: Model) -> list[str]:
+    config = model.config
+    assert isinstance(config, ViTConfig)
+    unsupported = []
+    if config.representation and config.classes:
+        unsupported.append("pre_logits, the tanh layer of the pre-training head, in front of logits")
+    elif config.representation and model.state_dict()["head.representation.weight"][:, config.width :].any():
+        unsupported.append("a tanh layer that reads the distillation token: transformers' reads the class token")
+    if family.wide_classifier and _mlp_ratio(config) is None:
+        unsupported.append(f"an MLP of width {config.mlp}: transformers' DINOv2 has whole multiples of its width")
+    if family.wide_classifier and config.image[0] != config.image[1]:
+        unsupported.append("positions for images that are not square: transformers' DINOv2 reads them as a square")
+    return unsupported
+
+
+def rules(config: ViTConfig, family: Family, root: str, *, two_heads: bool) -> Iterator[mapping.Rule]:
+    """Yield the rules of a model; `two_heads`: DeiT's classifier with one head for each of its two tokens."""
+    yield from body_rules(config, family.names, root)
     if config.representation:
-        yield from mapping.same_layer("head.representation", "pooler.dense")
-    if config.classes:
-        yield from mapping.same_layer("head.logits", "classifier")
+        layer = zero_padded_native if family.distillation else _unchanged
+        yield layer("head.representation.weight", "pooler.dense.weight", config.width)
+        yield mapping.unchanged("head.representation.bias", "pooler.dense.bias")
+    if not config.classes:
+        return
+    if config.distillation == "heads":
+        yield from mapping.same_layer("head.logits.class_token", "cls_classifier")
+        yield from mapping.same_layer("head.logits.distillation_token", "distillation_classifier")
+    elif two_heads:
+        yield from _halves()
+    else:
+        if family.distillation:
+            yield zero_padded_native("head.logits.weight", "classifier.weight", config.width)
+        elif family.wide_classifier and config.pool == "token":
+            yield zero_padded_foreign("head.logits.weight", "classifier.weight")
+        else:
+            yield mapping.unchanged("head.logits.weight", "classifier.weight")
+        yield mapping.unchanged("head.logits.bias", "classifier.bias")
 
 
-def _infer(checkpoint: Checkpoint) -> ViTConfig:
-    settings = checkpoint.config
-    root = "vit." if checkpoint.has("vit.embeddings.patch_embeddings.projection.weight") else ""
-    width, channels, patch, patch_width = checkpoint.shape(f"{root}embeddings.patch_embeddings.projection.weight", 4)
-    positions = checkpoint.shape(f"{root}embeddings.position_embeddings", 3)[1]
+def _unchanged(native: str, foreign: str, width: int) -> mapping.Rule:
+    return mapping.unchanged(native, foreign)
+
+
+def _halves() -> Iterator[mapping.Rule]:
+    """Yield the rules of one head that reads both tokens of DeiT as the mean of two heads, twice as large each."""
+    for name, split, join in (
+        ("weight", lambda layer: (2 * layer).chunk(2, dim=1), lambda one, two: torch.cat([one, two], dim=1) / 2),
+        ("bias", lambda bias: (2 * bias, torch.zeros_like(bias)), lambda one, two: (one + two) / 2),
+    ):
+        yield mapping.Rule(
+            f"head.logits.{name}", (f"cls_classifier.{name}", f"distillation_classifier.{name}"), join, split
+        )
+
+
+def _family(model: Model) -> Family:
+    assert isinstance(model.config, ViTConfig)
+    return choose_family(model.config, model.metadata.provenance.get("model_type"))
+
+
+def _two_heads(model: Model) -> bool:
+    """Return whether DeiT's classifier needs a head for the distillation token."""
+    config = model.config
+    if not isinstance(config, ViTConfig) or config.distillation == "none" or not config.classes:
+        return False
+    return config.distillation == "heads" or bool(model.state_dict()["head.logits.weight"][:, config.width :].any())
+
+
+def _mlp_ratio(config: ViTConfig) -> int | None:
+    """Return the whole ratio for which DINOv2's code gives this MLP, or None; it keeps 2/3 of a SwiGLU's width."""
+    for ratio in range(1, 33):
+        hidden = config.width * ratio
+        if config.mlp == ((hidden * 2 // 3 + 7) // 8 * 8 if config.swiglu else hidden):
+            return ratio
+    return None
+
+
+def _infer_type(checkpoint: Checkpoint) -> str:
+    """Return the type of a model without a config.json by the names of its tensors."""
+    for family in FAMILIES:
+        if family.body and checkpoint.has(f"{family.body}{family.names.patches}.weight"):
+            return family.model_type
+    if checkpoint.has("embeddings.patch_embeddings.weight"):
+        return "dinov3_vit"
+    if checkpoint.has("encoder.layer.0.layer_scale1.lambda1"):
+        return "dinov2_with_registers" if checkpoint.has("embeddings.register_tokens") else "dinov2"
+    if checkpoint.has("embeddings.distillation_token"):
+        return "deit"
+    return "vit" if checkpoint.has("embeddings.cls_token") else "ijepa"
+
+
+def _infer(checkpoint: Checkpoint, family: Family, root: str) -> ViTConfig:
+    settings, names = checkpoint.config, family.names
+    width, channels, patch, patch_width = checkpoint.shape(f"{root}{names.patches}.weight", 4)
     if patch != patch_width:
         raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's patches are square.")
-    activation = settings.get("hidden_act", "gelu")
+    first = f"{root}{names.blocks}0."
+    swiglu = bool(names.gate_up) and checkpoint.has(f"{first}{names.gate_up[0]}.weight")
+    mlp = checkpoint.shape(f"{first}{names.gated_down if swiglu else names.down}.weight", 2)[1]
+    options: dict[str, Any] = {"swiglu": True} if swiglu else {}
+    activation = settings.get("hidden_act", "silu" if swiglu and family.rotary else "gelu")
+    if swiglu and family.rotary:
+        if activation != "silu":  # DINOv2's SwiGLU has silu whatever its configuration says
+            raise WeightsError(f"{checkpoint.origin} gates its MLP by {activation!r}; vitkit's SwiGLU by silu.")
+    elif not swiglu:
+        options["gelu"] = _gelu(checkpoint, activation)
+    if settings.get("image_size") is not None:
+        checkpoint = replace(checkpoint, image=parse_size(settings["image_size"]))
+    positions = None
+    if family.rotary:
+        options |= {"positions": "none", "rotary": "centred", "rotary_base": settings.get("rope_theta", 100.0)}
+        for option, layer in (("query_bias", names.query), ("key_bias", names.key), ("value_bias", names.value)):
+            options[option] = checkpoint.has(f"{first}{layer}.bias")
+    else:
+        special = family.class_token + family.distillation
+        positions = checkpoint.shape(f"{root}embeddings.position_embeddings", 3)[1] - special
+    classes = checkpoint.length("classifier.bias") or checkpoint.length("cls_classifier.bias") or 0
+    if not family.class_token:
+        options |= {"class_token": False, "pool": "gap"}
+    if family.distillation:
+        options["distillation"] = "heads" if checkpoint.has("cls_classifier.bias") else "token"
+    if family.wide_classifier and classes:
+        options["pool"] = "token-gap"
+    if family.registers and checkpoint.has(f"{root}embeddings.register_tokens"):
+        options["registers"] = checkpoint.shape(f"{root}embeddings.register_tokens", 3)[1]
+    if family.layer_scale:
+        options["layer_scale"] = settings.get("layerscale_value", 1.0)
+    return ViTConfig(
+        depth=checkpoint.count(f"{root}{names.blocks}"),
+        width=width,
+        patch=patch,
+        channels=channels,
+        mlp=mlp,
+        heads=infer_heads(checkpoint, width, settings.get("num_attention_heads"), swiglu=swiglu),
+        image=infer_image(checkpoint, positions, patch),
+        classes=classes,
+        representation=checkpoint.length("pooler.dense.bias") if family.pooler else None,
+        eps=settings.get("layer_norm_eps", family.eps),
+        **options,
+    )
+
+
+def _gelu(checkpoint: Checkpoint, activation: str) -> Gelu:
     if activation not in _GELU:
         raise WeightsError(
             f"{checkpoint.origin} uses the activation {activation!r}; vitkit's MLP uses GELU.", known=", ".join(_GELU)
         )
-    size = settings.get("image_size")
-    if size is not None:
-        checkpoint = replace(checkpoint, image=parse_size(size))
-    return ViTConfig(
-        depth=checkpoint.count(f"{root}encoder.layer."),
-        width=width,
-        patch=patch,
-        channels=channels,
-        mlp=checkpoint.shape(f"{root}encoder.layer.0.intermediate.dense.weight", 2)[0],
-        heads=infer_heads(checkpoint, width, settings.get("num_attention_heads")),
-        image=infer_image(checkpoint, positions - 1, patch),
-        classes=checkpoint.length("classifier.bias") or 0,
-        representation=checkpoint.length("pooler.dense.bias"),
-        gelu=_GELU[activation],
-        eps=settings.get("layer_norm_eps", 1e-12),
-    )
+    return _GELU[activation]
 
 
 def _labels(checkpoint: Checkpoint, classes: int) -> tuple[str, ...] | None:
@@ -231,7 +373,30 @@ def _labels(checkpoint: Checkpoint, classes: int) -> tuple[str, ...] | None:
     return None if placeholders else labels
 
 
-def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    fixed = mapping.zero_biases(tensors, r"(?:vit\.)?encoder\.layer\.\d+\.attention\.attention\.(?:query|key|value)")
-    # older files of classifiers still hold a pooler, which a classifier never uses
-    return {name: tensor for name, tensor in fixed.items() if not name.startswith("vit.pooler.")}
+def _fix(checkpoint: Checkpoint, family: Family, root: str) -> dict[str, Tensor]:
+    """Return the tensors with the zeros that qkv_bias=False leaves out, and without what vitkit's models do not use."""
+    tensors = dict(checkpoint.tensors)
+    if not family.rotary:
+        layers = "|".join(re.escape(layer) for layer in (family.names.query, family.names.key, family.names.value))
+        tensors = mapping.zero_biases(tensors, rf"{re.escape(root + family.names.blocks)}\d+\.(?:{layers})")
+    if family.model_type == "vit":
+        # older files of classifiers still hold a pooler, which a classifier never uses
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("vit.pooler.")}
+    mask, registers = f"{root}embeddings.mask_token", f"{root}embeddings.register_tokens"
+    if family.mask_token and mask in tensors and tuple(tensors[mask].shape[:-1]) == family.mask_token:
+        del tensors[mask]
+        log.warning("%s: %s is left out; only masked pre-training uses it", checkpoint.origin, mask)
+    if family.registers and registers in tensors and not tensors[registers].numel():
+        del tensors[registers]
+    if family.left_out:
+        left_out = [name for name in tensors if _MAE_DECODER.fullmatch(name)]
+        for name in left_out:
+            del tensors[name]
+        if left_out:
+            log.warning(
+                "%s: %s of MAE's decoder left out (%s* …); only masked pre-training uses it",
+                checkpoint.origin,
+                counted(len(left_out), "tensor"),
+                family.left_out,
+            )
+    return tensors

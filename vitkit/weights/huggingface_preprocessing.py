@@ -50,11 +50,16 @@ PROCESSORS = {
     "CLIP": _CLIP,
     "Bit": _CLIP,
     "Siglip": Processor(size=_SQUARE, square=False),
+    "DINOv3ViT": Processor(size=_SQUARE, resample=2, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
 }
 
 
-def preprocessing_of(settings: Mapping[str, Any] | None, channels: int) -> Preprocessing:
-    """Return what a file describes; without one, what transformers does with a ViT by default."""
+def preprocessing_of(
+    settings: Mapping[str, Any] | None, channels: int, published: Preprocessing | None = None
+) -> Preprocessing:
+    """Return what a file describes; without one, what was published or else what transformers does with a ViT."""
+    if settings is None and published and len(published.mean) == channels:
+        return published
     if settings is None:
         vit = PROCESSORS["ViT"]
         return Preprocessing(

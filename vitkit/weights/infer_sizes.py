@@ -39,13 +39,27 @@ def infer_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, 
     )
 
 
-def infer_heads(checkpoint: Checkpoint, width: int, configured: int | None) -> int:
+def split_positions(checkpoint: Checkpoint, rows: int, stride: int, *, special: int) -> int:
+    """Return how many rows of a position table are patches: all, or all but those of `special` tokens in front.
+
+    The image size tells, or a square: no square is one or two more than another.
+    """
+    for patches in (rows - special, rows):
+        grid = checkpoint.grid
+        if grid is None and checkpoint.image is not None:
+            grid = checkpoint.image[0] // stride, checkpoint.image[1] // stride
+        if (grid and grid[0] * grid[1] == patches) or (grid is None and math.isqrt(patches) ** 2 == patches > 0):
+            return patches
+    return rows - special  # the caller's next step says what is wrong with it
+
+
+def infer_heads(checkpoint: Checkpoint, width: int, configured: int | None, *, swiglu: bool = False) -> int:
     """Return the number of heads: the caller's, the configuration's, or the variant table's for this width."""
     if configured and checkpoint.heads and configured != checkpoint.heads:
         raise WeightsError(f"the configuration of {checkpoint.origin} has {configured} heads, not {checkpoint.heads}.")
     heads = checkpoint.heads or configured
     if heads is None:
-        heads = heads_by_width(width)
+        heads = heads_by_width(width, swiglu=swiglu)
         if heads:
             log.info("%s: %d heads inferred from its width, %d", checkpoint.origin, heads, width)
     if heads is None:

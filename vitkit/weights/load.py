@@ -14,7 +14,7 @@ from vitkit.model.options import PositionTransfer, check_count
 from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
 from vitkit.model.variants import configure
 from vitkit.text import few
-from vitkit.weights import google, huggingface, native, timm
+from vitkit.weights import facebook, google, huggingface, native, timm
 from vitkit.weights.bundled import BUNDLED, bundled_folder
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, LoadedWeights
@@ -28,6 +28,7 @@ log = logging.getLogger("vitkit")
 FORMATS: tuple[tuple[Callable[[Collection[str]], bool], Callable[[Checkpoint], LoadedWeights]], ...] = (
     (native.recognises, native.load),
     (google.recognises, google.load),
+    (facebook.recognises, facebook.load),
     (timm.recognises, timm.load),
     (huggingface.recognises, huggingface.load),
 )
@@ -40,7 +41,7 @@ def load(
     classes: int | None = None,
     grid: tuple[int, int] | None = None,
     heads: int | None = None,
-    interpolation: Interpolation = "paper",
+    interpolation: Interpolation | None = None,
     positions: PositionTransfer = "interpolate",
 ) -> Model:
     """Return a model with its weights, in evaluation mode, from a file, a folder, hf:OWNER/NAME or `ti16`.
@@ -48,17 +49,18 @@ def load(
     image           the image size, to which learned positions are resized (section 3.2)
     positions       how: "interpolate" in 2-D, "stretch" in 1-D, "fresh": re-initialise them, also at the same size, or
                     "keep", which refuses another size
-    interpolation   the filter: "paper" (Google's) or "bicubic" (timm's)
+    interpolation   the filter: "paper" (Google's), "bicubic" (timm's), "bicubic-no-antialias" (transformers'), "dino";
+                    None: the one that the code of these weights uses where it is known, otherwise "paper"
     classes         replace the head with a zero-initialised linear layer if its number of classes differs
     grid            (rows, columns) of a checkpoint whose position table is not square
     heads           attention heads, where neither tensors nor configuration give them
     """
     for name, value, known in (
-        ("interpolation", interpolation, get_args(Interpolation)),
+        ("interpolation", interpolation, (None, *get_args(Interpolation))),
         ("positions", positions, get_args(PositionTransfer)),
     ):
         if value not in known:
-            raise ConfigError(f"{name}={value!r} is not known", choose_from=", ".join(known))
+            raise ConfigError(f"{name}={value!r} is not known", choose_from=", ".join(filter(None, known)))
     if classes is not None:
         check_count("classes", classes, least=0)
     weights = read_weights(source, grid=grid, heads=heads)
@@ -83,10 +85,10 @@ def _resize(
     model: Model,
     source: str | os.PathLike[str],
     image: int | tuple[int, int] | None,
-    interpolation: Interpolation,
+    interpolation: Interpolation | None,
     positions: PositionTransfer,
 ) -> None:
-    before = model.config
+    before, interpolation = model.config, interpolation or model.metadata.interpolation
     model.resize(before.image if image is None else image, interpolation, positions)
     after = model.config
     if not (isinstance(before, ViTConfig) and isinstance(after, ViTConfig)):
@@ -141,7 +143,8 @@ def _load_format(checkpoint: Checkpoint) -> LoadedWeights:
     shown = sorted(names)[:6]
     raise WeightsError(
         f"{checkpoint.origin} holds {len(names)} tensors in a format that vitkit does not know.",
-        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViT",
+        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViTs, the files of "
+        "DINO's, DeiT's and MAE's authors",
         found=", ".join(shown) + (" …" if len(names) > len(shown) else "") or "no tensors",
     )
 

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from vitkit.errors import ConfigError, SizeError, WeightsError
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
 from vitkit.model.config import ModelConfig, ResNetConfig, from_dict, to_dict
+from vitkit.model.resize_positions import Interpolation
 from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
 from vitkit.text import counted, few
@@ -35,6 +36,7 @@ class ModelRecord(TypedDict):
     labels: tuple[str, ...] | None
     preprocessing: dict[str, Any]
     provenance: Provenance
+    interpolation: NotRequired[Interpolation]  # left out for Google's, as in records of earlier versions
 
 
 def recognises(names: Collection[str]) -> bool:
@@ -69,7 +71,12 @@ def parse_record(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, M
         raise WeightsError(f"the record of {origin} cannot be used: {error}") from error
     labels, provenance = checked["labels"], checked["provenance"]
     _check_labels(labels, provenance, origin)
-    metadata = Metadata(labels=labels, provenance=provenance, preprocessing=preprocessing)
+    metadata = Metadata(
+        labels=labels,
+        provenance=provenance,
+        preprocessing=preprocessing,
+        interpolation=checked.get("interpolation", "paper"),
+    )
     if metadata.labels is not None and len(metadata.labels) != config.classes:
         raise WeightsError(
             f"the record of {origin} names {len(metadata.labels)} classes, but the model has {config.classes}."
@@ -112,6 +119,7 @@ def record_of(model: Model) -> dict[str, Any]:
         "labels": None if metadata.labels is None else list(metadata.labels),
         "preprocessing": asdict(metadata.preprocessing),
         "provenance": dict(metadata.provenance),
+        **({} if metadata.interpolation == "paper" else {"interpolation": metadata.interpolation}),
     }
 
 

@@ -22,10 +22,11 @@ from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, parse_size
 from vitkit.model.options import Gelu, Pool
+from vitkit.model.resize_positions import Interpolation as PositionInterpolation
 from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
-from vitkit.weights import formats, mapping
-from vitkit.weights.infer_sizes import infer_heads, infer_image
+from vitkit.weights import formats, mapping, timm_dinov3
+from vitkit.weights.infer_sizes import infer_heads, infer_image, split_positions
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
@@ -55,16 +56,21 @@ _RESNETS = {
 # Architectures whose MLPs use timm's default, an exact GELU.
 _PLAIN = re.compile(r"(?!.*siglip)(vit_(tiny|small|base|large|huge|giant|gigantic)_(patch\d|r)|resnetv2_|deit)")
 
+_LAYER_SCALE = 1e-5  # timm's initial value for DINOv2, where config.json has none; the weights hold the trained ones
+
 log = logging.getLogger("vitkit")
 
 # The options that `conversion_losses` judges and `config_of` writes.
 KNOWN = allow(
     "the timm format",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth",
-    plain="patch_bias class_position distillation registers projection ln_pre query_bias key_bias "
-    "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
-    only={"gelu": ("tanh", "exact"), "pool": ("token", "gap", "gap-norm", "attention")},
+    "norm axial gelu eps dropout stochastic_depth class_position distillation registers swiglu layer_scale",
+    plain="patch_bias projection ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout",
+    only={
+        "gelu": ("tanh", "exact"),
+        "pool": ("token", "gap", "gap-norm", "attention"),
+        "distillation": ("none", "heads"),
+    },
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
@@ -77,6 +83,9 @@ class _Arguments(TypedDict, total=False):
     global_pool: str
     pos_embed: str
     num_heads: int | None
+    init_values: float | None
+    rope_temperature: float
+    tag: str | None
     img_size: int | tuple[int, int] | None
     input_size: tuple[int, int, int] | None
     label_names: list[str] | None
@@ -111,10 +120,12 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
         log.warning("%s: the config does not name the GELU of %s; exact is assumed", checkpoint.origin, architecture)
     config: ModelConfig
     if checkpoint.has("patch_embed.proj.weight"):
-        checkpoint = replace(
-            checkpoint, tensors=_fix(checkpoint.tensors, arguments), image=_image(arguments) or checkpoint.image
-        )
-        config = _infer_vit(checkpoint, arguments)
+        checkpoint = replace(checkpoint, image=_image(arguments) or checkpoint.image)
+        if timm_dinov3.recognises(checkpoint.tensors):
+            config = timm_dinov3.infer(checkpoint, arguments)
+        else:
+            checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors))
+            config = infer_vit(checkpoint, arguments)
         rules = list(vit_rules(config))
     else:
         config = _infer_resnet(checkpoint, arguments)
@@ -124,6 +135,7 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
         labels=tuple(labels) if labels and len(labels) == config.classes else None,
         preprocessing=_preprocessing(checkpoint, arguments, config),
         provenance=arguments.get("vitkit", {"format": "timm"}),
+        interpolation=_interpolation(checkpoint, arguments, config),
     )
     return formats.LoadedWeights(
         config=config,
@@ -141,7 +153,7 @@ def config_of(model: Model) -> dict[str, Any]:
     """Return the config.json for `timm.create_model("local-dir:FOLDER", pretrained=True)`."""
     config, preprocessing = model.config, model.metadata.preprocessing
     name = name_of(config) or ""
-    architecture, arguments = "vit_base_patch16_224", {}
+    architecture, arguments = _architecture(config), {}
     if isinstance(config, ResNetConfig):
         architecture, pool = _RESNETS[name], "avg"
     else:
@@ -152,9 +164,20 @@ def config_of(model: Model) -> dict[str, Any]:
             "global_pool": pool,
             "act_layer": "gelu_tanh" if config.gelu == "tanh" else "gelu",
         }
-        if pool == "avg":
+        if timm_dinov3.is_dinov3(config):
+            architecture, arguments = timm_dinov3.architecture_of(config)
+            arguments["img_size"] = list(config.image)
+        elif config.swiglu:  # the architecture has SwiGLU, and its activation
+            del arguments["act_layer"]
+        if config.registers and not timm_dinov3.is_dinov3(config):
+            arguments["reg_tokens"] = config.registers
+        if config.layer_scale is not None:
+            arguments["init_values"] = config.layer_scale
+        if config.class_token and config.positions != "none" and (config.registers or not config.class_position):
+            arguments["no_embed_class"] = not config.class_position
+        if pool == "avg" and not timm_dinov3.is_dinov3(config):
             arguments["fc_norm"] = config.pool == "gap-norm"
-        if config.positions == "none":
+        if config.positions == "none" and not timm_dinov3.is_dinov3(config):
             arguments["pos_embed"] = "none"
         if config.stem:
             architecture = _HYBRIDS[name]
@@ -195,6 +218,8 @@ def config_of(model: Model) -> dict[str, Any]:
 
 def conversion_losses(model: Model) -> formats.ConversionLosses:
     config, dropped = model.config, formats.training_settings(model.config)
+    if isinstance(config, ViTConfig) and timm_dinov3.is_dinov3(config):
+        return formats.ConversionLosses(unsupported=timm_dinov3.unsupported(config), dropped=dropped)
     unsupported = formats.unknown_options(KNOWN, config)
     conv = config.body if isinstance(config, ResNetConfig) else config.stem
     if conv and conv != replace(conv, **_EPSILONS):
@@ -203,6 +228,12 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
         if name_of(config) not in _RESNETS:
             unsupported.append(f"this ResNet: timm has {', '.join(_RESNETS)}")
         return formats.ConversionLosses(unsupported=unsupported, dropped=dropped)
+    if config.registers and config.class_position and config.class_token and config.positions != "none":
+        unsupported.append(
+            "a position of the class token beside registers without: in timm, all of them have positions or none has"
+        )
+    if config.distillation != "none" and (config.swiglu or config.registers or config.layer_scale is not None):
+        unsupported.append("a distillation token with registers, LayerScale or SwiGLU: timm's DeiT has none of them")
     if config.positions not in ("1d", "none") or config.inject != "stem":
         unsupported.append(
             f"positions={config.positions!r} injected at {config.inject!r}: timm's ViT has one 1-D table, at the stem"
@@ -221,6 +252,9 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
 
 
 def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
+    if timm_dinov3.is_dinov3(config):
+        yield from timm_dinov3.rules(config)
+        return
     if config.stem:
         yield from _stem_rules(config.stem)
     yield mapping.patch_convolution(
@@ -229,6 +263,10 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
     yield from mapping.same_layer("patches.project", "patch_embed.proj", ["bias"])
     if config.class_token:
         yield mapping.batched("class_token", "cls_token")
+    if config.distillation != "none":
+        yield mapping.batched("distillation_token", "dist_token")
+    if config.registers:
+        yield mapping.batched("register_tokens", "reg_token")
     if config.positions != "none":
         yield mapping.batched("encoder.positions.0.table", "pos_embed")
     for layer in range(config.depth):
@@ -237,8 +275,11 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
         yield from mapping.same_layer(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
         yield from mapping.same_layer(f"{ours}.attention.out", f"{theirs}.attn.proj")
         yield from mapping.same_layer(f"{ours}.mlp_norm", f"{theirs}.norm2")
-        yield from mapping.same_layer(f"{ours}.mlp.up", f"{theirs}.mlp.fc1")
+        yield from mapping.same_layer(f"{ours}.mlp.{'gate_up' if config.swiglu else 'up'}", f"{theirs}.mlp.fc1")
         yield from mapping.same_layer(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
+        if config.layer_scale is not None:
+            yield mapping.unchanged(f"{ours}.attention_scale.gamma", f"{theirs}.ls1.gamma")
+            yield mapping.unchanged(f"{ours}.mlp_scale.gamma", f"{theirs}.ls2.gamma")
     if config.pool == "gap-norm":
         yield from mapping.same_layer("pool.norm", "fc_norm")
     else:
@@ -254,7 +295,10 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
             ("mlp.down", "mlp.fc2"),
         ):
             yield from mapping.same_layer(f"pool.{ours}", f"attn_pool.{theirs}")
-    if config.classes:
+    if config.classes and config.distillation == "heads":
+        yield from mapping.same_layer("head.logits.class_token", "head")
+        yield from mapping.same_layer("head.logits.distillation_token", "head_dist")
+    elif config.classes:
         yield from mapping.same_layer("head.logits", "head")
 
 
@@ -293,7 +337,7 @@ def _unit_rules(ours: str, theirs: str, conv: ConvConfig) -> Iterator[mapping.Ru
                     yield from mapping.same_layer(f"{native}.project_norm", f"{foreign}.downsample.norm")
 
 
-def _infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
+def infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
     width, embedded, patch, patch_width = checkpoint.shape("patch_embed.proj.weight", 4)
     if patch != patch_width:
         raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's patches are square.")
@@ -315,22 +359,92 @@ def _infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> 
         pool = "gap" if pooling == "avg" or not class_token else "token"
     # a missing table means a model without positions only where the configuration says so, otherwise a damaged file
     no_positions = arguments.get("pos_embed") in ("", "none")
-    patches = None if no_positions else checkpoint.shape("pos_embed", 3)[1] - class_token
+    distilled, scaled = checkpoint.has("dist_token"), checkpoint.has("blocks.0.ls1.gamma")
+    stride = patch * (stem.stride if stem else 1)
+    options: dict[str, Any] = {}
+    patches = None
+    if not no_positions:
+        rows = checkpoint.shape("pos_embed", 3)[1]
+        patches = split_positions(checkpoint, rows, stride, special=class_token + distilled)
+        options["class_position"] = patches < rows or not class_token
+    swiglu = _has_swiglu(checkpoint, arguments)
+    if not swiglu:
+        options["gelu"] = _gelu(checkpoint, arguments.get("act_layer"))
+    if scaled:
+        options["layer_scale"] = arguments.get("init_values") or _LAYER_SCALE
+    if distilled:
+        options["distillation"] = "heads" if checkpoint.has("head_dist.bias") else "token"
+    if checkpoint.has("reg_token"):
+        options["registers"] = checkpoint.shape("reg_token", 3)[1]
     return ViTConfig(
         depth=checkpoint.count("blocks."),
         width=width,
-        mlp=checkpoint.shape("blocks.0.mlp.fc1.weight", 2)[0],
-        heads=infer_heads(checkpoint, width, arguments.get("num_heads")),
+        mlp=checkpoint.shape("blocks.0.mlp.fc2.weight", 2)[1],
+        heads=infer_heads(checkpoint, width, arguments.get("num_heads"), swiglu=swiglu),
         patch=patch,
         stem=stem,
-        image=infer_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
+        image=infer_image(checkpoint, patches, stride),
         channels=_root_shape(checkpoint)[1] if stem else embedded,
         classes=checkpoint.length("head.bias") or 0,
         positions="none" if no_positions else "1d",
         pool=pool,
         class_token=class_token,
-        gelu=_gelu(checkpoint, arguments.get("act_layer")),
+        swiglu=swiglu,
+        **options,
     )
+
+
+def _has_swiglu(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> bool:
+    """Return whether the first layer of the MLPs is gate and value in one, as in DINOv2's g."""
+    up, down = (checkpoint.shape(f"blocks.0.mlp.{layer}.weight", 2) for layer in ("fc1", "fc2"))
+    architecture = str(arguments.get("architecture", ""))
+    if up[0] != 2 * down[1]:
+        return False
+    if architecture and "dinov2" not in architecture:
+        raise WeightsError(
+            f"{checkpoint.origin} has MLPs with a gate, {up[0]} → {down[1]}; nothing says how {architecture} gates.",
+            known="the SwiGLU of DINOv2's g",
+        )
+    return True
+
+
+def _interpolation(
+    checkpoint: formats.Checkpoint, arguments: Mapping[str, Any], config: ModelConfig
+) -> PositionInterpolation:
+    """Return timm's filter for weights that timm's code or DeiT's was made for, and Google's for Google's."""
+    if not arguments.get("architecture"):
+        return "bicubic-no-antialias" if _is_mae(checkpoint) else "bicubic" if _is_later(config) else "paper"
+    tag = f"{arguments['architecture']}.{arguments.get('tag') or ''}"
+    return "bicubic" if _is_later(config) or re.search(r"^deit|\.(mae|dino)\b", tag) else "paper"
+
+
+def _is_mae(checkpoint: formats.Checkpoint) -> bool:
+    """Return whether a file without a head has MAE's table of sines and cosines: zeros, then rows of the norm² D/2."""
+    table = checkpoint.tensors.get("pos_embed")
+    if table is None or checkpoint.has("head.bias") or table.ndim != 3 or not checkpoint.has("cls_token"):
+        return False
+    rows = table[0].float()
+    return not rows[0].any() and torch.allclose(rows[1:].square().sum(1), torch.tensor(rows.shape[1] / 2), rtol=1e-3)
+
+
+def _is_later(config: ModelConfig) -> bool:
+    """Return whether a model has options that came after the paper, so that it is not of Google's family."""
+    return isinstance(config, ViTConfig) and bool(
+        config.layer_scale is not None
+        or config.rotary != "none"
+        or config.registers
+        or config.distillation != "none"
+        or config.swiglu
+    )
+
+
+def _architecture(config: ModelConfig) -> str:
+    """Return timm's architecture that has the parts which no argument adds; arguments give it any size."""
+    if isinstance(config, ViTConfig) and config.swiglu:
+        return "vit_giant_patch14_dinov2"
+    if isinstance(config, ViTConfig) and config.distillation != "none":
+        return "deit_base_distilled_patch16_224"
+    return "vit_base_patch16_224"
 
 
 def _infer_stem(checkpoint: formats.Checkpoint) -> ConvConfig | None:
@@ -367,8 +481,10 @@ def _units(checkpoint: formats.Checkpoint, prefix: str) -> tuple[int, ...]:
 
 def _mlp_ratio(config: ViTConfig) -> float:
     """Return the ratio for which timm's int(width · ratio) is the MLP width; a quotient rounded down gives one less."""
-    ratio = config.mlp / config.width
-    return ratio if int(config.width * ratio) == config.mlp else (config.mlp + 0.5) / config.width
+    packed = config.swiglu and not timm_dinov3.is_dinov3(config)  # gate and value in one layer
+    hidden = 2 * config.mlp if packed else config.mlp
+    ratio = hidden / config.width
+    return ratio if int(config.width * ratio) == hidden else (hidden + 0.5) / config.width
 
 
 def _gelu(checkpoint: formats.Checkpoint, name: str | None) -> Gelu:
@@ -390,7 +506,7 @@ def _preprocessing(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any],
     if "preprocessing" in checkpoint.config:  # written by vitkit, whose rounding timm does not have
         return Preprocessing.from_record(checkpoint.config["preprocessing"])
     if not checkpoint.config:
-        return _default_preprocessing(config)
+        return _default_preprocessing(config, imagenet=_is_later(config) or _is_mae(checkpoint))
     mode, filter = arguments.get("crop_mode") or "center", arguments.get("interpolation") or "bicubic"
     if mode not in _CROP:
         log.warning("vitkit does not know timm's crop mode %r; images will be cropped at the centre", mode)
@@ -413,9 +529,18 @@ def _preprocessing(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any],
 _UNSAID: dict[str, Any] = {"crop_pct": 0.875, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
-def _default_preprocessing(config: ModelConfig) -> Preprocessing:
+def _default_preprocessing(config: ModelConfig, *, imagenet: bool) -> Preprocessing:
     """Return `_cfg` of timm's vision_transformer.py and resnetv2.py, where models of 384 px or more are not cropped."""
     vit = isinstance(config, ViTConfig)
+    if imagenet and config.channels == len(_UNSAID["mean"]):
+        return Preprocessing(
+            crop=1.0 if min(config.image) >= 384 or timm_dinov3.is_dinov3(config) else 0.9,
+            interpolation="bicubic",
+            mean=_UNSAID["mean"],
+            std=_UNSAID["std"],
+            rounding="timm",
+            origin="timm's default for DeiT, MAE and DINO, the file does not say",
+        )
     half = (0.5,) * config.channels
     return Preprocessing(
         crop=1.0 if min(config.image) >= 384 else 0.9 if vit else 0.875,
@@ -437,11 +562,6 @@ def _crop_pct(model: Model) -> float:
     return share if math.floor(side / share) == target else math.nextafter(share, 0)
 
 
-def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Add the zeros that timm's options qkv_bias=False and no_embed_class leave out."""
-    fixed = mapping.zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
-    if arguments.get("no_embed_class") and "cls_token" in tensors and "pos_embed" in tensors:
-        # the table has positions for patches only: the class token's is zero
-        table = tensors["pos_embed"]
-        fixed["pos_embed"] = torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)
-    return fixed
+def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Add the zeros that timm's option qkv_bias=False leaves out."""
+    return mapping.zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
