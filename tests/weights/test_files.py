@@ -34,12 +34,12 @@ def error_of(path: Path, **options: object) -> str:
 
 def test_missing_extra_and_misshapen_tensors_are_all_named_with_their_shapes(tensors: dict, tmp_path: Path):
     del tensors["blocks.1.attn.proj.bias"]
-    tensors["blocks.0.ls1.gamma"] = torch.ones(48)
+    tensors["blocks.0.adapter.gamma"] = torch.ones(48)
     tensors["blocks.0.mlp.fc2.weight"] = torch.ones(48, 95)
     save_file(tensors, tmp_path / "bad.safetensors")
     message = error_of(tmp_path / "bad.safetensors")
     assert "missing   blocks.1.attn.proj.bias, expected (48,)" in message
-    assert "extra     blocks.0.ls1.gamma, found (48,)" in message
+    assert "extra     blocks.0.adapter.gamma, found (48,)" in message
     assert "misshapen blocks.0.mlp.fc2.weight, expected (48, 96), found (48, 95)" in message
 
 
