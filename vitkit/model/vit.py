@@ -39,6 +39,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
             classes=config.classes,
             representation=config.representation,
             distilled=config.distillation == "heads",
+            normalise=config.normalise,
         )
 
     @property
@@ -102,7 +103,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
     def replace_head(self, classes: int) -> None:
         super().replace_head(classes)
         distillation = "token" if self.config.distillation == "heads" else self.config.distillation
-        self.config = replace(self.config, representation=None, distillation=distillation)
+        self.config = replace(self.config, representation=None, distillation=distillation, normalise=False)
 
     def check_images(self, images: Tensor) -> None:
         super().check_images(images)
