@@ -290,6 +290,9 @@ def test_replacing_cosine_logits_leaves_a_linear_layer():
     torch.testing.assert_close(
         model.head(7 * torch.eye(4, 32)), model.head(torch.eye(4, 32)), **CLOSE
     )  # the length of a representation is not seen
+    removed = make("cosine logits")
+    removed.replace_head(0)
+    assert removed(images).shape == (2, 32)
     model.replace_head(5)
     assert not model.config.normalise
     assert type(model.head.logits) is nn.Linear

@@ -10,6 +10,7 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import AllowList
 from vitkit.model.base import Metadata
 from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.options import Gelu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Checkpoint:
     preprocessor: Mapping[str, Any] | None = None  # preprocessor_config.json
     grid: tuple[int, int] | None = None
     heads: int | None = None
+    gelu: Gelu | None = None
     image: tuple[int, int] | None = None
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:

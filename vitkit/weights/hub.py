@@ -12,7 +12,7 @@ from vitkit.errors import WeightsError
 from vitkit.weights.files import WEIGHT_FILES, shard_names
 
 PREFIX = "hf:"
-_RECORDS = ("model.json", "config.json", "preprocessor_config.json")
+_RECORDS = ("model.json", "config.json", "preprocessor_config.json", "open_clip_config.json")
 _TIMEOUT = "HF_HUB_ETAG_TIMEOUT"  # huggingface_hub's own setting, in seconds
 _SECONDS = 3.0  # for the Hub's first answer; huggingface_hub alone would retry an absent network for 25 seconds
 

@@ -25,12 +25,12 @@ from vitkit.model.options import Gelu, Pool
 from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
 from vitkit.weights import formats, mapping
-from vitkit.weights.infer_sizes import infer_heads, infer_image
+from vitkit.weights.infer_sizes import infer_gelu, infer_heads, infer_image
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
 
-_GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh"}
+_GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 _POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "attention": "map"}
 _CROP: dict[str, Resize] = {"center": "crop", "squash": "squash", "border": "letterbox"}
 
@@ -226,11 +226,14 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
     yield mapping.patch_convolution(
         "patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch
     )
-    yield from mapping.same_layer("patches.project", "patch_embed.proj", ["bias"])
+    if config.patch_bias:
+        yield from mapping.same_layer("patches.project", "patch_embed.proj", ["bias"])
     if config.class_token:
         yield mapping.batched("class_token", "cls_token")
     if config.positions != "none":
         yield mapping.batched("encoder.positions.0.table", "pos_embed")
+    if config.ln_pre:
+        yield from mapping.same_layer("encoder.ln_pre", "norm_pre")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"blocks.{layer}"
         yield from mapping.same_layer(f"{ours}.attention_norm", f"{theirs}.norm1")
@@ -254,6 +257,8 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
             ("mlp.down", "mlp.fc2"),
         ):
             yield from mapping.same_layer(f"pool.{ours}", f"attn_pool.{theirs}")
+    if config.projection:
+        yield mapping.unchanged("projection.weight", "head.weight")
     if config.classes:
         yield from mapping.same_layer("head.logits", "head")
 
@@ -315,6 +320,8 @@ def _infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> 
         pool = "gap" if pooling == "avg" or not class_token else "token"
     # a missing table means a model without positions only where the configuration says so, otherwise a damaged file
     no_positions = arguments.get("pos_embed") in ("", "none")
+    clip = checkpoint.has("norm_pre.weight")
+    projected = clip and checkpoint.has("head.weight") and not checkpoint.has("head.bias")
     patches = None if no_positions else checkpoint.shape("pos_embed", 3)[1] - class_token
     return ViTConfig(
         depth=checkpoint.count("blocks."),
@@ -326,11 +333,34 @@ def _infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> 
         image=infer_image(checkpoint, patches, patch * (stem.stride if stem else 1)),
         channels=_root_shape(checkpoint)[1] if stem else embedded,
         classes=checkpoint.length("head.bias") or 0,
+        patch_bias=not clip,
+        ln_pre=clip,
+        projection=checkpoint.shape("head.weight", 2)[0] if projected else None,
+        eps=1e-5 if clip else 1e-6,
         positions="none" if no_positions else "1d",
         pool=pool,
         class_token=class_token,
-        gelu=_gelu(checkpoint, arguments.get("act_layer")),
+        gelu=infer_gelu(checkpoint, _clip_gelu(checkpoint, arguments))
+        if clip
+        else _gelu(checkpoint, arguments.get("act_layer")),
     )
+
+
+def _clip_gelu(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> Gelu | None:
+    """Return the GELU of a CLIP tower that the configuration names; timm's name for OpenAI's weights leaves it open."""
+    name, architecture = arguments.get("act_layer"), str(arguments.get("architecture", ""))
+    if name is not None or not architecture:
+        return _gelu(checkpoint, name) if name is not None else None
+    if "quickgelu" in architecture:
+        return "quick"
+    if "quickgelu" in str(arguments.get("notes", "")).lower():
+        log.warning(
+            "%s: these weights were trained with quick-GELU, which vitkit uses; timm's %s has the exact one",
+            checkpoint.origin,
+            architecture,
+        )
+        return "quick"
+    return "exact"
 
 
 def _infer_stem(checkpoint: formats.Checkpoint) -> ConvConfig | None:
@@ -440,6 +470,8 @@ def _crop_pct(model: Model) -> float:
 def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     """Add the zeros that timm's options qkv_bias=False and no_embed_class leave out."""
     fixed = mapping.zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
+    if "norm_pre.weight" in tensors and "head.bias" in tensors and not tensors["head.bias"].any():
+        del fixed["head.bias"]  # CLIP's projection, which timm keeps as a head with a bias of zeros
     if arguments.get("no_embed_class") and "cls_token" in tensors and "pos_embed" in tensors:
         # the table has positions for patches only: the class token's is zero
         table = tensors["pos_embed"]
