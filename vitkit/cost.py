@@ -70,7 +70,7 @@ COUNTED = allow(
     "the cost calculator",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
-    "patch_bias class_position distillation registers projection "
+    "patch_bias class_position distillation registers projection normalise "
     "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
@@ -186,6 +186,9 @@ def _head(config: ViTConfig, left: int) -> Iterator[CostTerm]:
     if R := config.representation:
         yield CostTerm(width * R + R, width * R, kept)
         width = kept = R
+    if config.normalise:  # keeps its input and two lengths, the second one not below a bound
+        yield CostTerm(activations=kept, statistics=2)
+        kept = width
     if K and config.distillation == "heads":
         yield CostTerm(width * K + 2 * K, width * K, kept)
     elif K:

@@ -34,7 +34,7 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "shard": "DATA DIR --megabytes --side --label --workers --json",
     "list": "models|recipes|settings [PATTERN] --json",
     "cost": "MODEL… --image --set --classes --batch --precision --memory --images --epochs --table6 --json",
-    "convert": "IN OUT --to --grid --heads --lossy --overwrite --json",
+    "convert": "IN OUT --to --grid --heads --gelu --text-embeddings --lossy --overwrite --json",
     "grid": "FILE --out --seeds --dry-run --jobs --device --json",
     "paper": "[EXPERIMENT] [FOLDER] --scale --data --dry-run --jobs --weights --method --image --steps --batch --lr "
     "--seed --out --set --device "

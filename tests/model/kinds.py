@@ -50,6 +50,8 @@ KINDS = {
     "no key bias": ("mu/8", {"image": 32, "key_bias": False}),
     "no biases of q, k, v": ("mu/8", {"image": 32, "query_bias": False, "key_bias": False, "value_bias": False}),
     "projection": ("mu/8", {"image": 32, "projection": 20}),
+    "cosine logits": ("mu/8", {"image": 32, "normalise": True}),
+    "cosine logits, attention pool": ("mu/8", {"image": 32, "pool": "attention", "normalise": True}),
     "rotary, index, interleaved": (
         "mu/8",
         {"image": (16, 40), "rotary": "index", "rotary_base": 10_000.0, "rotary_layout": "interleaved"},

@@ -34,6 +34,8 @@ def forward(state: dict[str, Tensor], config, image: Tensor) -> Tensor:
         y = state["projection.weight"] @ y
     if config.representation:
         y = torch.tanh(linear(state, "head.representation", y))
+    if config.normalise:
+        y = y / y.square().sum().sqrt()
     if config.distillation == "heads" and config.classes:
         return (
             linear(state, "head.logits.class_token", x[0]) + linear(state, "head.logits.distillation_token", x[1])

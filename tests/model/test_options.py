@@ -284,6 +284,21 @@ def test_replacing_the_head_keeps_the_projection():
     assert model.head.logits.weight.shape == (5, 20)
 
 
+def test_replacing_cosine_logits_leaves_a_linear_layer():
+    model = make("cosine logits")
+    images = images_for(model)
+    torch.testing.assert_close(
+        model.head(7 * torch.eye(4, 32)), model.head(torch.eye(4, 32)), **CLOSE
+    )  # the length of a representation is not seen
+    removed = make("cosine logits")
+    removed.replace_head(0)
+    assert removed(images).shape == (2, 32)
+    model.replace_head(5)
+    assert not model.config.normalise
+    assert type(model.head.logits) is nn.Linear
+    assert torch.equal(model(images), torch.zeros(2, 5))
+
+
 # Refusals
 
 
@@ -312,6 +327,9 @@ def test_replacing_the_head_keeps_the_projection():
         ({"distillation": "heads", "representation": 8}, "read the tokens themselves"),
         ({"distillation": "heads", "projection": 8}, "read the tokens themselves"),
         ({"swiglu": True, "gelu": "exact"}, "has no effect with swiglu"),
+        ({"normalise": 1}, "normalise=1 must be true or false"),
+        ({"normalise": True, "classes": 0}, "classes=0 has none"),
+        ({"normalise": True, "distillation": "heads"}, "read the tokens themselves"),
         ({"pool": "token-gap", "class_token": False}, "reads the class token"),
     ],
 )

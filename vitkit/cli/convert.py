@@ -21,6 +21,13 @@ def convert(
         tuple[int, int] | None, option("rows and columns, where the position grid is not square", "ROWS COLUMNS")
     ] = None,
     heads: Annotated[int | None, option("attention heads, where the weights do not determine them", "N")] = None,
+    gelu: Annotated[
+        Literal["quick", "exact", "tanh"] | None,
+        option("the GELU, where CLIP's weights come without configuration", "NAME"),
+    ] = None,
+    text_embeddings: Annotated[
+        Path | None, option("names and vectors that become the head, for zero-shot classification", "FILE.npz")
+    ] = None,
     lossy: Annotated[
         bool, tyro.conf.FlagCreatePairsOff, arg(help="write even if the format cannot hold every setting exactly")
     ] = False,
@@ -40,7 +47,7 @@ def convert(
     from vitkit.weights.load import load
     from vitkit.weights.save import save
 
-    model = load(source, grid=grid, heads=heads)
+    model = load(source, grid=grid, heads=heads, gelu=gelu, text_embeddings=text_embeddings)
     save(model, out, format=to, lossy=lossy)
     summary = {
         "in": source,

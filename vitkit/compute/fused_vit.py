@@ -37,7 +37,7 @@ from vitkit.model.vit import VisionTransformer
 SUPPORTED = allow(
     "the fused forward pass",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth",
+    "norm axial gelu eps dropout stochastic_depth normalise",
     plain="patch_bias class_position distillation registers projection ln_pre query_bias key_bias "
     "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     only={

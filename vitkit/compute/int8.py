@@ -28,7 +28,7 @@ SUPPORTED = allow(
     "int8 inference",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
-    "patch_bias class_position distillation registers projection ln_pre",
+    "patch_bias class_position distillation registers projection normalise ln_pre",
     plain="query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
     only={"gelu": ("tanh", "exact")},

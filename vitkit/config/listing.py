@@ -34,6 +34,7 @@ ARCHITECTURE = {  # the options of a ViT that are not settings of their own
     "class_position": "whether the class token has a position embedding",
     "distillation": "DeiT's distillation token: read beside the class token (token), or with a head of its own (heads)",
     "projection": "width of a linear layer without bias after pooling (CLIP); false: none",
+    "normalise": "whether the logits see the representation at length 1, as zero-shot classifiers do",
     "ln_pre": "layer normalisation before the first block (CLIP)",
     "depth": "number of blocks",
     "width": "width of the tokens",

@@ -55,7 +55,7 @@ FUSIBLE = allow(
     "the fused training path",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
-    "patch_bias class_position distillation registers projection ln_pre",
+    "patch_bias class_position distillation registers projection normalise ln_pre",
     plain="query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     only={"gelu": ("tanh", "exact")},
     conv="layers width preactivation standardise_eps standardise_on norm_eps",

@@ -26,6 +26,8 @@ class Provenance(TypedDict, total=False):
     thresholds: list[float]
     naming: str
     license: str
+    logit_scale: float
+    logit_bias: float
     before: dict[str, Any]
 
 

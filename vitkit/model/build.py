@@ -39,6 +39,7 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
         registers         0: number of register tokens, which have no positions (DINOv2, DINOv3)
         representation    None, or the width of the pre-training head's tanh layer
         projection        None, or the width of a linear layer without bias after pooling (CLIP)
+        normalise         False, or True: logits see the representation at length 1 (zero-shot classification)
         norm              "pre" or "post"
         ln_pre            False, or True for a LayerNorm before the first block (CLIP)
         axial             False, or True for attention along rows, then columns (D.6)

@@ -100,6 +100,7 @@ class ViTConfig:
     registers: int = 0  # tokens without a position, between the class token and the patches
     representation: int | None = None  # width of the tanh layer in front of the logits (pre-training)
     projection: int | None = None  # width of CLIP's output projection, a linear layer without bias after pooling
+    normalise: bool = False  # whether the logits see the representation at length 1: cosine similarities (CLIP)
     norm: Norm = "pre"
     ln_pre: bool = False  # CLIP's LayerNorm of the tokens before the first block
     axial: bool = False

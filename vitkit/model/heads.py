@@ -82,13 +82,23 @@ class Head(nn.Module):
 
     logits: nn.Module
 
-    def __init__(self, *, width: int, classes: int, representation: int | None = None, distilled: bool = False):
+    def __init__(
+        self,
+        *,
+        width: int,
+        classes: int,
+        representation: int | None = None,
+        distilled: bool = False,
+        normalise: bool = False,
+    ):
         super().__init__()
         self.representation = _lecun(width, representation) if representation else None
         if not classes:
             self.logits = nn.Identity()
         elif distilled:
             self.logits = DistilledLogits(width=width // 2, classes=classes)
+        elif normalise:
+            self.logits = CosineLogits(representation or width, classes)
         else:
             self.logits = zero_linear(representation or width, classes)
 
@@ -97,6 +107,21 @@ class Head(nn.Module):
 
     def forward(self, representation: Tensor) -> Tensor:
         return self.logits(representation)  # (B, K)
+
+
+class CosineLogits(nn.Linear):
+    """Logits that see only the direction of the representation, as CLIP compares images with texts.
+
+    With rows of one length, the logits are cosine similarities times that length, plus the bias.
+    """
+
+    def __init__(self, width: int, classes: int):
+        super().__init__(width, classes)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, representation: Tensor) -> Tensor:  # (B, R)
+        return super().forward(F.normalize(representation, dim=-1))  # (B, K)
 
 
 class DistilledLogits(nn.Module):

@@ -37,7 +37,7 @@ _CHOICES: dict[str, Any] = {
     "norm": Norm,
     "gelu": Gelu,
 }
-_SWITCHES = "patch_bias class_token class_position ln_pre axial query_bias key_bias value_bias swiglu".split()
+_SWITCHES = "patch_bias class_token class_position ln_pre axial query_bias key_bias value_bias swiglu normalise".split()
 
 
 def check_values(config: Any) -> None:
@@ -82,6 +82,15 @@ def check_combinations(config: Any) -> None:
         )
     if config.norm == "post" and config.pool == "gap-norm":
         raise ConfigError("post-norm blocks end normalised; pool='gap-norm' would normalise twice", try_="pool='gap'")
+    if config.normalise and not config.classes:
+        raise ConfigError(
+            "normalise=True is about the input of the logits, and classes=0 has none", try_="normalise=False"
+        )
+    if config.normalise and config.distillation == "heads":
+        raise ConfigError(
+            "normalise=True: the two heads of distillation='heads' read the tokens themselves",
+            try_="normalise=False, or distillation='token'",
+        )
     if config.swiglu and config.gelu != "tanh":
         raise ConfigError(
             f"gelu={config.gelu!r} has no effect with swiglu=True: the gate's activation is SiLU",

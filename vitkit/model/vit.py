@@ -15,7 +15,7 @@ from vitkit.model.config import ViTConfig
 from vitkit.model.encoder import Encoder
 from vitkit.model.heads import Head, build_pool
 from vitkit.model.initialise import linear
-from vitkit.model.options import PositionTransfer
+from vitkit.model.options import PositionTransfer, check_count
 from vitkit.model.patches import PatchEmbedding
 from vitkit.model.resize_positions import Interpolation, check_transfer
 from vitkit.model.resnet import ConvBody
@@ -39,6 +39,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
             classes=config.classes,
             representation=config.representation,
             distilled=config.distillation == "heads",
+            normalise=config.normalise,
         )
 
     @property
@@ -100,9 +101,11 @@ class VisionTransformer(ImageModel[ViTConfig]):
             raise
 
     def replace_head(self, classes: int) -> None:
-        super().replace_head(classes)
+        check_count("classes", classes, least=0)
         distillation = "token" if self.config.distillation == "heads" else self.config.distillation
-        self.config = replace(self.config, representation=None, distillation=distillation)
+        # first: the options of the old head need not fit the new number of classes
+        self.config = replace(self.config, representation=None, distillation=distillation, normalise=False)
+        super().replace_head(classes)
 
     def check_images(self, images: Tensor) -> None:
         super().check_images(images)

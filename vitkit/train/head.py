@@ -66,8 +66,10 @@ class FittedHead:
 
     def apply_to(self, model: Model) -> None:
         """Copy the layer into the model's head."""
-        if isinstance(model.config, ViTConfig) and model.config.distillation == "heads":
-            model.replace_head(model.config.classes)  # one layer that reads both tokens
+        if isinstance(model.config, ViTConfig) and (model.config.distillation == "heads" or model.config.normalise):
+            metadata = model.metadata
+            model.replace_head(model.config.classes)  # one layer that reads the representation as it is
+            model.metadata = metadata
         logits = model.get_submodule("head.logits")
         assert isinstance(logits, nn.Linear)
         with torch.no_grad():

@@ -119,7 +119,7 @@ def _is_deit3(names: Collection[str]) -> bool:
 def _joined_biases(config: ViTConfig) -> Iterator[mapping.Rule]:
     """Yield timm's rules, but with the biases of q, k and v in one tensor, whose k is zero."""
     for rule in timm_dinov3.rules(config):
-        if rule.native.endswith("attention.qkv.bias"):
+        if rule.natives[0].endswith("attention.qkv.bias"):
             yield mapping.Rule(
                 rule.native,
                 (rule.foreign[0].replace("q_bias", "qkv.bias"),),

@@ -31,7 +31,13 @@ log = logging.getLogger("vitkit")
 
 _WRAPPERS = re.compile(r"^((_orig_mod|module)\.)+")  # prefixes of torch.compile and DataParallel, in any order
 # In this order: the safe form before the pickled one.
-WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.bin",
+)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -40,7 +46,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
     tensors, header = _open_file(path)
     # the JSON files in the folder of a file with another name may belong to other weights
     folder = path.parent if path.name in WEIGHT_FILES else None
-    return _with_records(path, tensors, header, folder)
+    return _with_records(path, tensors, header, folder, config_name(path.name))
+
+
+def config_name(weights: str) -> str:
+    """Return the name of the configuration that belongs to a weights file; a folder may hold two pairs."""
+    return "open_clip_config.json" if weights.startswith("open_clip_") else "config.json"
 
 
 def _open_folder(folder: Path) -> Checkpoint:
@@ -48,7 +59,7 @@ def _open_folder(folder: Path) -> Checkpoint:
         path = folder / name
         if path.is_file():
             tensors, header = _open_shards(path) if name.endswith(".index.json") else _open_file(path)
-            return _with_records(folder, tensors, header, folder)
+            return _with_records(folder, tensors, header, folder, config_name(name))
     if (checkpoint := latest_checkpoint(folder)) is not None:
         log.warning(
             "%s is an incomplete run; its latest checkpoint is loaded, step %s", folder, f"{step_of(checkpoint):,}"
@@ -63,7 +74,7 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 
 def _with_records(
-    origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None
+    origin: Path, tensors: dict[str, Tensor], header: Mapping[str, str], folder: Path | None, config: str
 ) -> Checkpoint:
     record = _json(folder / "model.json") if folder else None
     in_header = (
@@ -77,14 +88,14 @@ def _with_records(
             try_="delete model.json; the header of model.safetensors has the same record",
         )
     record = record or in_header
-    config = (_json(folder / "config.json") if folder else None) or {}
+    settings = (_json(folder / config) if folder else None) or {}
     return Checkpoint(
         origin=str(origin),
         tensors=tensors,
         record=record,
-        config=config,
+        config=settings,
         preprocessor=_json(folder / "preprocessor_config.json") if folder else None,
-        licence=(card_licence(folder) if folder else None) or config_licence(config),
+        licence=(card_licence(folder) if folder else None) or config_licence(settings),
     )
 
 

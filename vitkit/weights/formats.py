@@ -10,6 +10,7 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import AllowList
 from vitkit.model.base import Metadata
 from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.options import Gelu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Checkpoint:
     licence: str | None = None  # as README.md or config.json states it
     grid: tuple[int, int] | None = None
     heads: int | None = None
+    gelu: Gelu | None = None
     image: tuple[int, int] | None = None
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:

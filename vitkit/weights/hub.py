@@ -13,7 +13,7 @@ from vitkit.weights.files import WEIGHT_FILES, shard_names
 from vitkit.weights.licence import CARD
 
 PREFIX = "hf:"
-_RECORDS = ("model.json", "config.json", "preprocessor_config.json", CARD)
+_RECORDS = ("model.json", "config.json", "preprocessor_config.json", "open_clip_config.json", CARD)
 _TIMEOUT = "HF_HUB_ETAG_TIMEOUT"  # huggingface_hub's own setting, in seconds
 _SECONDS = 3.0  # for the Hub's first answer; huggingface_hub alone would retry an absent network for 25 seconds
 

@@ -1,4 +1,4 @@
-"""Infer what the shapes of tensors leave open: the grid of a position table, the number of heads, the image size.
+"""Infer what the shapes of tensors leave open: grid, heads, GELU, image size.
 
 The caller's argument comes first, then the configuration file, then the variant table; otherwise an error asks for it.
 """
@@ -7,6 +7,7 @@ import logging
 import math
 
 from vitkit.errors import SizeError, WeightsError
+from vitkit.model.options import Gelu
 from vitkit.model.variants import heads_by_width
 from vitkit.weights.formats import Checkpoint
 
@@ -71,6 +72,18 @@ def infer_heads(checkpoint: Checkpoint, width: int, configured: int | None, *, s
     if width % heads:
         raise WeightsError(f"{checkpoint.origin} has the width {width}, which {heads} heads do not divide.")
     return heads
+
+
+def infer_gelu(checkpoint: Checkpoint, configured: Gelu | None) -> Gelu:
+    """Return the GELU of a kind of model that exists with several: the configuration's or the caller's."""
+    gelu = configured or checkpoint.gelu
+    if gelu is None:
+        raise WeightsError(
+            f"the GELU of {checkpoint.origin} is unknown: it has no configuration, and CLIP models exist with several.",
+            try_="vitkit.load(…, gelu='quick') for OpenAI's, MetaCLIP's and DFN's weights, gelu='exact' for LAION's; "
+            "on the command line, first: vitkit convert IN OUT --to vitkit --gelu quick",
+        )
+    return gelu
 
 
 def infer_image(checkpoint: Checkpoint, patches: int | None, stride: int) -> tuple[int, int]:

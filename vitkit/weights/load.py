@@ -10,17 +10,18 @@ from typing import get_args
 from vitkit.errors import ConfigError, WeightsError, did_you_mean
 from vitkit.model.build import Model, build_on_meta
 from vitkit.model.config import ViTConfig, parse_size
-from vitkit.model.options import PositionTransfer, check_count
+from vitkit.model.options import Gelu, PositionTransfer, check_count
 from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
 from vitkit.model.variants import configure
 from vitkit.text import few
-from vitkit.weights import facebook, google, huggingface, native, timm
+from vitkit.weights import clip, facebook, google, huggingface, native, openclip, siglip, timm
 from vitkit.weights.bundled import BUNDLED, bundled_folder
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, LoadedWeights
 from vitkit.weights.hub import PREFIX, download
 from vitkit.weights.licence import known_licence, print_licence
 from vitkit.weights.public import DEFAULTS
+from vitkit.weights.text_embeddings import read_text_embeddings, with_text_head
 
 log = logging.getLogger("vitkit")
 
@@ -31,6 +32,9 @@ FORMATS: tuple[tuple[Callable[[Collection[str]], bool], Callable[[Checkpoint], L
     (facebook.recognises, facebook.load),
     (timm.recognises, timm.load),
     (huggingface.recognises, huggingface.load),
+    (clip.recognises, clip.load),
+    (siglip.recognises, siglip.load),
+    (openclip.recognises, openclip.load),
 )
 
 
@@ -41,6 +45,8 @@ def load(
     classes: int | None = None,
     grid: tuple[int, int] | None = None,
     heads: int | None = None,
+    gelu: Gelu | None = None,
+    text_embeddings: str | os.PathLike[str] | None = None,
     interpolation: Interpolation | None = None,
     positions: PositionTransfer = "interpolate",
 ) -> Model:
@@ -54,16 +60,23 @@ def load(
     classes         replace the head with a zero-initialised linear layer if its number of classes differs
     grid            (rows, columns) of a checkpoint whose position table is not square
     heads           attention heads, where neither tensors nor configuration give them
+    gelu            "quick", "exact" or "tanh", where a file of CLIP's weights comes without its configuration
+    text_embeddings a file of class names and vectors, which become the head: zero-shot classification with CLIP, SigLIP
     """
     for name, value, known in (
         ("interpolation", interpolation, (None, *get_args(Interpolation))),
         ("positions", positions, get_args(PositionTransfer)),
+        ("gelu", gelu, (None, *get_args(Gelu))),
     ):
         if value not in known:
             raise ConfigError(f"{name}={value!r} is not known", choose_from=", ".join(filter(None, known)))
     if classes is not None:
         check_count("classes", classes, least=0)
-    weights = read_weights(source, grid=grid, heads=heads)
+    weights = read_weights(source, grid=grid, heads=heads, gelu=gelu)
+    if text_embeddings is not None:
+        if classes is not None:
+            raise ConfigError("text_embeddings has the classes of the head; classes= would replace it again")
+        weights = with_text_head(weights, read_text_embeddings(text_embeddings), os.fspath(source))
     model = build_on_meta(weights.config)
     model.load_state_dict(weights.state, assign=True)
     model.metadata = weights.metadata
@@ -102,7 +115,11 @@ def _resize(
 
 
 def read_weights(
-    source: str | os.PathLike[str], *, grid: tuple[int, int] | None = None, heads: int | None = None
+    source: str | os.PathLike[str],
+    *,
+    grid: tuple[int, int] | None = None,
+    heads: int | None = None,
+    gelu: Gelu | None = None,
 ) -> LoadedWeights:
     """Read a checkpoint of any format without building its model."""
     if heads is not None:
@@ -110,12 +127,12 @@ def read_weights(
     if grid is not None:
         grid = parse_size(grid)
     path = bundled_folder(source) or _locate(os.fspath(source))
-    checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads)
+    checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads, gelu=gelu)
     try:
         weights = _load_format(checkpoint)
     except ConfigError as error:
         raise WeightsError(f"{checkpoint.origin} describes a model that cannot be built: {error}") from error
-    for name, requested in (("heads", heads), ("grid", grid)):
+    for name, requested in (("heads", heads), ("grid", grid), ("gelu", gelu)):
         actual = getattr(weights.config, name, None)
         if requested not in (None, actual):
             raise WeightsError(
@@ -143,8 +160,8 @@ def _load_format(checkpoint: Checkpoint) -> LoadedWeights:
     shown = sorted(names)[:6]
     raise WeightsError(
         f"{checkpoint.origin} holds {len(names)} tensors in a format that vitkit does not know.",
-        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViTs, the files of "
-        "DINO's, DeiT's and MAE's authors",
+        known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViTs, CLIP and "
+        "SigLIP, OpenCLIP's, the files of DINO's, DeiT's and MAE's authors",
         found=", ".join(shown) + (" …" if len(names) > len(shown) else "") or "no tensors",
     )
 

@@ -21,10 +21,14 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Rule:
-    native: str
+    native: str | tuple[str, ...]  # several where the other library joins our tensors
     foreign: tuple[str, ...]  # several where the other library splits our tensor
-    to_native: Callable[..., Tensor]
-    to_foreign: Callable[[Tensor], tuple[Tensor, ...]]
+    to_native: Callable[..., Tensor | tuple[Tensor, ...]]
+    to_foreign: Callable[..., tuple[Tensor, ...]]
+
+    @property
+    def natives(self) -> tuple[str, ...]:
+        return (self.native,) if isinstance(self.native, str) else self.native
 
 
 def unchanged(native: str, foreign: str) -> Rule:
@@ -58,6 +62,21 @@ def concatenated(native: str, foreign: Iterable[str]) -> Rule:
     return Rule(native, names, lambda *tensors: torch.cat(tensors), lambda tensor: tensor.chunk(len(names)))
 
 
+def split(native: Iterable[str], foreign: str, parts: Iterable[int]) -> Rule:
+    """Return the rule of tensors that the other library joins along their first dimension, in these parts of it."""
+    names, sizes = tuple(native), list(parts)
+
+    def separate(tensor: Tensor) -> tuple[Tensor, ...]:
+        share = tensor.shape[0] // sum(sizes)
+        return tuple(tensor.split([share * size for size in sizes]))
+
+    return Rule(names, (foreign,), separate, lambda *tensors: (torch.cat(tensors),))
+
+
+def transposed(native: str, foreign: str) -> Rule:
+    return Rule(native, (foreign,), lambda tensor: tensor.T, lambda tensor: (tensor.T,))
+
+
 def zero_biases(tensors: Tensors, layers: str) -> dict[str, Tensor]:
     """Add zero biases to the layers of models with qkv_bias=False.
 
@@ -81,13 +100,17 @@ def to_native_state(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig
     for rule in rules:
         expected = {
             name: tuple(tensor.shape)
-            for name, tensor in zip(rule.foreign, rule.to_foreign(shapes[rule.native]), strict=True)
+            for name, tensor in zip(
+                rule.foreign, rule.to_foreign(*(shapes[name] for name in rule.natives)), strict=True
+            )
         }
         stored = {name: left.pop(name, None) for name in expected}
         problems += list(_problems(expected, stored))
         if not problems:
             # a copy: safetensors returns views of the mapped file, which would change or crash with the file
-            state[rule.native] = rule.to_native(*stored.values()).to(torch.float32, copy=True).contiguous()
+            made = rule.to_native(*stored.values())
+            for name, tensor in zip(rule.natives, (made,) if isinstance(made, Tensor) else made, strict=True):
+                state[name] = tensor.to(torch.float32, copy=True).contiguous()
     problems += [f"extra     {name}, found {tuple(tensor.shape)}" for name, tensor in left.items()]
     if problems:
         shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
@@ -101,7 +124,7 @@ def to_foreign_tensors(model: Model, rules: Iterable[Rule]) -> dict[str, Tensor]
     tensors = {
         name: tensor.detach().cpu().contiguous()
         for rule in rules
-        for name, tensor in zip(rule.foreign, rule.to_foreign(state.pop(rule.native)), strict=True)
+        for name, tensor in zip(rule.foreign, rule.to_foreign(*(state.pop(name) for name in rule.natives)), strict=True)
     }
     if state:
         raise WeightsError(

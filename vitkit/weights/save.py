@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch import Tensor
 from vitkit.atomic import replacing, temporary_folder
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
-from vitkit.weights import google, huggingface, native, timm
+from vitkit.model.config import ViTConfig
+from vitkit.weights import clip, google, huggingface, native, siglip, timm
 from vitkit.weights.formats import ConversionLosses
 
 Format = Literal["vitkit", "google", "timm", "hf"]
@@ -66,18 +68,33 @@ def _save_timm(model: Model, path: Path) -> None:
 
 
 def _save_huggingface(model: Model, path: Path) -> None:
-    tensors = huggingface.tensors_of(model)
+    family = _huggingface_family(model)
+    tensors = family.tensors_of(model)
     _prepare_folder(path, "hf")
     _write_safetensors(path / "model.safetensors", tensors, {"format": "pt"})
-    _write_json(path / "config.json", huggingface.config_of(model))
-    _write_json(path / "preprocessor_config.json", huggingface.preprocessor_of(model))
+    _write_json(path / "config.json", family.config_of(model))
+    _write_json(path / "preprocessor_config.json", family.preprocessor_of(model))
+
+
+def _huggingface_family(model: Model) -> ModuleType:
+    """Return the module of the model of transformers that is most like this one; its losses say what still differs."""
+    if isinstance(model.config, ViTConfig):
+        for family in (clip, siglip):
+            if family.holds(model.config):
+                return family
+    return huggingface
+
+
+def _huggingface_losses(model: Model) -> ConversionLosses:
+    losses: ConversionLosses = _huggingface_family(model).conversion_losses(model)
+    return losses
 
 
 FORMATS: dict[str, tuple[Callable[[Model], ConversionLosses], Callable[[Model, Path], None]]] = {
     "vitkit": (native.conversion_losses, _save_native),
     "google": (google.conversion_losses, _save_google),
     "timm": (timm.conversion_losses, _save_timm),
-    "hf": (huggingface.conversion_losses, _save_huggingface),
+    "hf": (_huggingface_losses, _save_huggingface),
 }
 
 

@@ -26,12 +26,12 @@ from vitkit.model.resize_positions import Interpolation as PositionInterpolation
 from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
 from vitkit.weights import formats, mapping, timm_dinov3
-from vitkit.weights.infer_sizes import infer_heads, infer_image, split_positions
+from vitkit.weights.infer_sizes import infer_gelu, infer_heads, infer_image, split_positions
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
 
-_GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh"}
+_GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 _POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "attention": "map"}
 _CROP: dict[str, Resize] = {"center": "crop", "squash": "squash", "border": "letterbox"}
 
@@ -65,7 +65,7 @@ KNOWN = allow(
     "the timm format",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth class_position distillation registers swiglu layer_scale",
-    plain="patch_bias projection ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout",
+    plain="patch_bias projection normalise ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout",
     only={
         "gelu": ("tanh", "exact"),
         "pool": ("token", "gap", "gap-norm", "attention"),
@@ -260,7 +260,8 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
     yield mapping.patch_convolution(
         "patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch
     )
-    yield from mapping.same_layer("patches.project", "patch_embed.proj", ["bias"])
+    if config.patch_bias:
+        yield from mapping.same_layer("patches.project", "patch_embed.proj", ["bias"])
     if config.class_token:
         yield mapping.batched("class_token", "cls_token")
     if config.distillation != "none":
@@ -269,6 +270,8 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
         yield mapping.batched("register_tokens", "reg_token")
     if config.positions != "none":
         yield mapping.batched("encoder.positions.0.table", "pos_embed")
+    if config.ln_pre:
+        yield from mapping.same_layer("encoder.ln_pre", "norm_pre")
     for layer in range(config.depth):
         ours, theirs = f"encoder.blocks.{layer}", f"blocks.{layer}"
         yield from mapping.same_layer(f"{ours}.attention_norm", f"{theirs}.norm1")
@@ -295,6 +298,8 @@ def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
             ("mlp.down", "mlp.fc2"),
         ):
             yield from mapping.same_layer(f"pool.{ours}", f"attn_pool.{theirs}")
+    if config.projection:
+        yield mapping.unchanged("projection.weight", "head.weight")
     if config.classes and config.distillation == "heads":
         yield from mapping.same_layer("head.logits.class_token", "head")
         yield from mapping.same_layer("head.logits.distillation_token", "head_dist")
@@ -359,6 +364,8 @@ def infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> V
         pool = "gap" if pooling == "avg" or not class_token else "token"
     # a missing table means a model without positions only where the configuration says so, otherwise a damaged file
     no_positions = arguments.get("pos_embed") in ("", "none")
+    clip = checkpoint.has("norm_pre.weight")
+    projected = clip and checkpoint.has("head.weight") and not checkpoint.has("head.bias")
     distilled, scaled = checkpoint.has("dist_token"), checkpoint.has("blocks.0.ls1.gamma")
     stride = patch * (stem.stride if stem else 1)
     options: dict[str, Any] = {}
@@ -369,7 +376,11 @@ def infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> V
         options["class_position"] = patches < rows or not class_token
     swiglu = _has_swiglu(checkpoint, arguments)
     if not swiglu:
-        options["gelu"] = _gelu(checkpoint, arguments.get("act_layer"))
+        options["gelu"] = (
+            infer_gelu(checkpoint, _clip_gelu(checkpoint, arguments))
+            if clip
+            else _gelu(checkpoint, arguments.get("act_layer"))
+        )
     if scaled:
         options["layer_scale"] = arguments.get("init_values") or _LAYER_SCALE
     if distilled:
@@ -386,6 +397,10 @@ def infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> V
         image=infer_image(checkpoint, patches, stride),
         channels=_root_shape(checkpoint)[1] if stem else embedded,
         classes=checkpoint.length("head.bias") or 0,
+        patch_bias=not clip,
+        ln_pre=clip,
+        projection=checkpoint.shape("head.weight", 2)[0] if projected else None,
+        eps=1e-5 if clip else 1e-6,
         positions="none" if no_positions else "1d",
         pool=pool,
         class_token=class_token,
@@ -445,6 +460,23 @@ def _architecture(config: ModelConfig) -> str:
     if isinstance(config, ViTConfig) and config.distillation != "none":
         return "deit_base_distilled_patch16_224"
     return "vit_base_patch16_224"
+
+
+def _clip_gelu(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> Gelu | None:
+    """Return the GELU of a CLIP tower that the configuration names; timm's name for OpenAI's weights leaves it open."""
+    name, architecture = arguments.get("act_layer"), str(arguments.get("architecture", ""))
+    if name is not None or not architecture:
+        return _gelu(checkpoint, name) if name is not None else None
+    if "quickgelu" in architecture:
+        return "quick"
+    if "quickgelu" in str(arguments.get("notes", "")).lower():
+        log.warning(
+            "%s: these weights were trained with quick-GELU, which vitkit uses; timm's %s has the exact one",
+            checkpoint.origin,
+            architecture,
+        )
+        return "quick"
+    return "exact"
 
 
 def _infer_stem(checkpoint: formats.Checkpoint) -> ConvConfig | None:
@@ -563,5 +595,8 @@ def _crop_pct(model: Model) -> float:
 
 
 def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Add the zeros that timm's option qkv_bias=False leaves out."""
-    return mapping.zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
+    """Add the zeros that timm's option qkv_bias=False leaves out; remove those that it adds to CLIP's projection."""
+    fixed = mapping.zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
+    if "norm_pre.weight" in tensors and "head.bias" in tensors and not tensors["head.bias"].any():
+        del fixed["head.bias"]  # timm keeps the projection as a head
+    return fixed

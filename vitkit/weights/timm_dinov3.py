@@ -16,8 +16,8 @@ KNOWN = allow(
     "the timm format (DINOv3)",
     vit="depth width mlp heads patch image channels classes positions pool class_token rotary rotary_base registers "
     "layer_scale query_bias key_bias value_bias swiglu gelu eps dropout stochastic_depth",
-    plain="stem patch_bias inject rotary_layout class_position distillation representation projection norm ln_pre "
-    "axial",
+    plain="stem patch_bias inject rotary_layout class_position distillation representation projection normalise norm "
+    "ln_pre axial",
     only={
         "gelu": ("tanh", "exact"),
         "pool": ("token", "gap"),
