@@ -51,6 +51,7 @@ def test_private_words_are_not_identifiers():
     words["pictures"] = {
         place for place in words["pictures"] if not place.startswith("serve/schema.py")
     }  # the old field
+    words["quick"] = {place for place in words["quick"] if not place.endswith("quick_gelu")}  # the field's own term
     assert {word: sorted(words[word]) for word in PRIVATE if words[word]} == {}
 
 

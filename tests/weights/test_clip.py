@@ -84,11 +84,11 @@ def written(name: str, folder: Path) -> nn.Module:
 
 
 @torch.no_grad()
-def features(theirs: nn.Module, images: torch.Tensor) -> torch.Tensor:
+def features(theirs: nn.Module, images: torch.Tensor, **options: bool) -> torch.Tensor:
     if hasattr(theirs, "get_image_features"):
-        output = theirs.get_image_features(pixel_values=images)
+        output = theirs.get_image_features(pixel_values=images, **options)
         return output if isinstance(output, torch.Tensor) else output.pooler_output
-    output = theirs(pixel_values=images)
+    output = theirs(pixel_values=images, **options)
     return output.image_embeds if hasattr(output, "image_embeds") else output.pooler_output
 
 
@@ -118,6 +118,17 @@ def test_features_are_those_of_transformers_and_its_weights_come_back_byte_for_b
         assert copy[tensor].numpy().tobytes() == image_tower[tensor].numpy().tobytes(), tensor
     assert ("the text tower is left out" in caplog.text) == whole
     assert ours.metadata.provenance.get("logit_scale") == (float(original["logit_scale"]) if whole else None)
+
+
+@pytest.mark.parametrize("image", [(48, 48), (16, 40)])
+@pytest.mark.parametrize("name", NAMES)
+def test_features_at_another_size_are_those_of_transformers(name: str, image: tuple[int, int], tmp_path: Path):
+    theirs = written(name, tmp_path)
+    ours = vitkit.load(tmp_path, image=image)
+    images = images_for(ours)
+    assert images.shape[2:] == image
+    expected = features(theirs, images, interpolate_pos_encoding=True)
+    torch.testing.assert_close(ours(images), expected, **CLOSE)
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,9 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
             f"{checkpoint.origin} is a model of the type {kind}; of transformers' CLIP models, vitkit reads these.",
             known=", ".join(_TYPES),
         )
-    whole = checkpoint.has(SCALE)
+    two_towers = checkpoint.has(SCALE)
     checkpoint, logits = separate_towers(checkpoint, _TEXT, _BUFFERS)
-    config = _infer(checkpoint, settings, projected=whole or _names_a_projection(settings))
+    config = _infer(checkpoint, settings, projected=two_towers or _names_a_projection(settings))
     return LoadedWeights(
         config=config,
         state=mapping.to_native_state(

@@ -49,9 +49,9 @@ def separate_towers(checkpoint: Checkpoint, text: str, buffers: str) -> tuple[Ch
     return replace(checkpoint, tensors=kept), logits
 
 
-def provenance_of(recorded: Mapping[str, Any] | None, format: str, logits: Mapping[str, float]) -> dict[str, Any]:
+def provenance_of(stored: Mapping[str, Any] | None, format: str, logits: Mapping[str, float]) -> dict[str, Any]:
     """Return the provenance that vitkit recorded, or a new one, with the scale and bias of the logits."""
-    return {**(recorded or {"format": format}), **logits}
+    return {**(stored or {"format": format}), **logits}
 
 
 def default_preprocessing(
