@@ -244,8 +244,8 @@ def test_keys_that_a_newer_version_may_add_are_no_error_where_they_change_nothin
     assert RunFolder(run).record()["weather"] == "fair"
     read_evaluation(run)
     vitkit.load(run)
-    with_sizes(run, rotary=True)
-    with pytest.raises(VitkitError, match="no option 'rotary'"):  # ignoring it would compute something else
+    with_sizes(run, experts=True)
+    with pytest.raises(VitkitError, match="no option 'experts'"):  # ignoring it would compute something else
         vitkit.load(run)
 
 
