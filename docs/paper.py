@@ -28,7 +28,7 @@ def published_logs(folder: Path) -> list[ClaimLog]:
     """Return the logs of a folder, one for each claim."""
     logs: dict[str, ClaimLog] = {}
     for path in sorted(folder.glob("*.json")):
-        log = read_log(path)
+        log = read_log(path, path.stem.rsplit("-", 1)[0])
         if log["scale"] == "smoke":
             raise ConfigError(f"{path} is of the smoke scale, which says nothing about a claim", try_="remove it")
         if log["claim"] in logs:

@@ -255,3 +255,11 @@ def test_every_key_of_a_real_run_is_in_the_declared_type(run: Path):
     assert record["data"].keys() <= DataRecord.__annotations__.keys()
     state = json.loads((run / "checkpoints/step-00000003/record.json").read_text())
     assert state.keys() <= CheckpointRecord.__annotations__.keys()
+
+
+def test_a_checkpoint_record_without_its_step_is_damaged(tmp_path: Path):
+    checkpoint = tmp_path / "step-00000006"
+    checkpoint.mkdir()
+    (checkpoint / "record.json").write_text(json.dumps({"stap": 6, "best": 0.5}))
+    with pytest.raises(VitkitError, match="step"):
+        read_record(checkpoint)

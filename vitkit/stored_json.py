@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from vitkit.errors import VitkitError
 from vitkit.regular_file import open_regular
@@ -136,7 +136,7 @@ def _all_of(kind: Any, values: Any) -> bool:
 
 def _table(value: Mapping[str, Any], kind: Any, key: str) -> dict[str, Any]:
     hints = _hints(kind)
-    for name in sorted(kind.__required_keys__):
+    for name in sorted(_required_keys(kind)):
         if name not in value:
             raise _Missing(_below(key, name))
     return {name: _convert(inner, hints.get(name, Any), _below(key, name)) for name, inner in value.items()}
@@ -165,6 +165,18 @@ def _plain(value: Any, key: str, levels: int) -> Any:
     elif type(value) is int and abs(value) >= LARGEST:
         raise _Mismatch(key, _SCALARS[int], value)
     return value
+
+
+@cache
+def _required_keys(kind: Any) -> frozenset[str]:
+    """Return the keys that a TypedDict must have.
+
+    Its own `__required_keys__` cannot see `Required` in a module whose annotations are strings.
+    """
+    marks = {name: get_origin(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    required = {name for name, mark in marks.items() if mark is Required}
+    optional = {name for name, mark in marks.items() if mark is NotRequired}
+    return (kind.__required_keys__ | required) - optional
 
 
 @cache

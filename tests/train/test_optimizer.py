@@ -82,7 +82,7 @@ def test_every_trainable_tensor_is_in_one_group_and_decays_if_it_is_a_kernel(kin
     kernels = {
         f"{name}.weight"
         for name, module in model.named_modules()
-        if type(module).__name__ in ("Linear", "PartlyBiasedLinear", "StandardisedConv")
+        if type(module).__name__ in ("Linear", "PartlyBiasedLinear", "StandardisedConv", "CosineLogits")
     }
     assert names == kernels
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, shared_copy
-from vitkit.model.config import ViTConfig
+from vitkit.model.config import ViTConfig, without_head
 from vitkit.model.heads import Head, MeanPool
 from vitkit.model.vit import VisionTransformer
 
@@ -54,7 +54,7 @@ def embedding_model(model: Model, pool: EmbeddingPool = "representation") -> Mod
         embedding.config = replace(config, representation=None, projection=None)
     embedding.head = Head(width=embedding.representation_width, classes=0)
     embedding.head.representation = tanh_layer
-    embedding.config = replace(embedding.config, classes=0)
+    embedding.config = without_head(embedding.config)
     embedding.metadata = replace(embedding.metadata, labels=None)
     return embedding.eval()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
-from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.config import ModelConfig, without_head
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few
 
@@ -172,7 +172,7 @@ def concatenate(one: Features, other: Features) -> Features:
 def weights_hash(model: Model) -> str:
     """Return a hash of everything that the features depend on, the same for any file format and any head."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(_describe_options(_without_head(model.config)).encode())
+    digest.update(_describe_options(without_head(model.config)).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.startswith("head.logits."):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -188,10 +188,6 @@ def _describe_options(config: ModelConfig) -> str:
         if one.name in FIRST_OPTIONS or getattr(config, one.name) != one.default
     ]
     return f"{type(config).__name__}({', '.join(shown)})"
-
-
-def _without_head(config: ModelConfig) -> ModelConfig:
-    return replace(config, classes=0, normalise=False) if isinstance(config, ViTConfig) else replace(config, classes=0)
 
 
 def write_features(path: Path, splits: Mapping[str, Features], classes: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, SupportsIndex
 
 from vitkit.errors import ConfigError, SizeError, did_you_mean
@@ -210,6 +210,11 @@ def check_options(what: str, known: type[ModelConfig | ConvConfig], options: Map
     for option in options:
         if option not in names:
             raise ConfigError(f"{what} has no option {option!r}{did_you_mean(option, names)}", options=", ".join(names))
+
+
+def without_head(config: ModelConfig) -> ModelConfig:
+    """Return the config of the same model without logits."""
+    return replace(config, classes=0, normalise=False) if isinstance(config, ViTConfig) else replace(config, classes=0)
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:

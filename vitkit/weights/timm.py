@@ -390,7 +390,7 @@ def infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> V
     return ViTConfig(
         depth=checkpoint.count("blocks."),
         width=width,
-        mlp=checkpoint.shape("blocks.0.mlp.fc2.weight", 2)[1],
+        mlp=checkpoint.shape("blocks.0.mlp.fc1.weight", 2)[0] // (2 if swiglu else 1),
         heads=infer_heads(checkpoint, width, arguments.get("num_heads"), swiglu=swiglu),
         patch=patch,
         stem=stem,
