@@ -1,4 +1,4 @@
-"""What claims cost before they run, and the tables that need no training, against what other libraries count."""
+"""The cost of claims before they run, and the tables that need no training, against what other libraries count."""
 
 from __future__ import annotations
 

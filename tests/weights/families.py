@@ -75,7 +75,7 @@ def save(family: str, folder: Path) -> nn.Module:
 def features(model: nn.Module, images: Tensor) -> tuple[Tensor | None, Tensor]:
     """Return logits or pooled features, if the class has them, and all tokens after the last norm."""
     arguments: dict[str, Any] = {}
-    if not type(model).__name__.startswith(("Dino", "DINO")):  # which interpolate without being told
+    if not type(model).__name__.startswith(("Dino", "DINO")):  # those always interpolate
         arguments["interpolate_pos_encoding"] = True
     if type(model).__name__ == "ViTMAEModel":  # keeps the patches in order
         patches = (images.shape[2] // 8) * (images.shape[3] // 8)

@@ -24,6 +24,7 @@ from vitkit.predict.classifier import Classifier
 from vitkit.weights import timm
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.huggingface_preprocessing import preprocessing_of
+from vitkit.weights.timm_preprocessing import preprocessing_of as timm_preprocessing_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 # Geometry and bytes are the same; but Pillow's weights are whole numbers of 22 bits, and those of torchvision's tensors
@@ -49,7 +50,9 @@ def from_timm(settings: dict[str, Any]) -> EvalTransform:
     with torch.device("meta"):
         config = vitkit.create("mu/16", image=tuple(settings.get("input_size", (3, 224, 224)))[1:]).config
     checkpoint = Checkpoint(origin="here", tensors={}, config={"architecture": "vit", "pretrained_cfg": settings})
-    return EvalTransform(image=config.image, preprocessing=timm._preprocessing(checkpoint, settings, config))
+    return EvalTransform(
+        image=config.image, preprocessing=timm_preprocessing_of(checkpoint, settings, config, imagenet=False)
+    )
 
 
 def from_transformers(settings: dict[str, Any]) -> EvalTransform:

@@ -20,6 +20,7 @@ from vitkit.model.resize_positions import Interpolation
 from vitkit.text import counted
 from vitkit.weights import mapping, timm, timm_dinov3
 from vitkit.weights.formats import Checkpoint, LoadedWeights
+from vitkit.weights.timm_names import vit_rules
 
 # name in the file, name in timm; each a pattern and its inverse
 _DINOV2 = (("register_tokens", "reg_token"), (".mlp.w12.", ".mlp.fc1."), (".mlp.w3.", ".mlp.fc2."))
@@ -72,7 +73,7 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
     config = timm.infer_vit(_renamed(checkpoint, renames), {})
     interpolation: Interpolation = "bicubic-no-antialias" if mae or deit3 else "bicubic" if config.registers else "dino"
     preprocessing = Preprocessing(crop=1.0 if deit3 else 0.875, **_IMAGENET)
-    return _weights(checkpoint, config, timm.vit_rules(config), renames, preprocessing, interpolation)
+    return _weights(checkpoint, config, vit_rules(config), renames, preprocessing, interpolation)
 
 
 def _load_dinov3(checkpoint: Checkpoint) -> LoadedWeights:

@@ -5,17 +5,14 @@ such models; the norms in it tell how it pools.
 """
 
 import logging
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
-from typing import Any, TypedDict, get_args
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
-from vitkit.data.geometry import resize_target
-from vitkit.data.preprocessing import Interpolation, Preprocessing, Resize
 from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
@@ -27,13 +24,14 @@ from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
 from vitkit.weights import formats, mapping, timm_dinov3
 from vitkit.weights.infer_sizes import infer_gelu, infer_heads, infer_image, split_positions
+from vitkit.weights.timm_names import resnet_rules, vit_rules
+from vitkit.weights.timm_preprocessing import CROP_MODES, crop_pct, preprocessing_of
 
 # timm's kernels are divided by sqrt(variance + 1e-8) and its group norms use torch's epsilon.
 _EPSILONS: dict[str, Any] = {"standardise_eps": 1e-8, "standardise_on": "variance", "norm_eps": 1e-5}
 
 _GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 _POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "attention": "map"}
-_CROP: dict[str, Resize] = {"center": "crop", "squash": "squash", "border": "letterbox"}
 
 # timm's names for hybrids and ResNets; for a pure ViT, model_args give every size on top of a base architecture.
 _HYBRIDS = {
@@ -133,7 +131,9 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
     labels = arguments.get("label_names")
     metadata = Metadata(
         labels=tuple(labels) if labels and len(labels) == config.classes else None,
-        preprocessing=_preprocessing(checkpoint, arguments, config),
+        preprocessing=preprocessing_of(
+            checkpoint, arguments, config, imagenet=_is_later(config) or _is_mae(checkpoint)
+        ),
         provenance=arguments.get("vitkit", {"format": "timm"}),
         interpolation=_interpolation(checkpoint, arguments, config),
     )
@@ -196,8 +196,8 @@ def config_of(model: Model) -> dict[str, Any]:
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),
         "interpolation": preprocessing.interpolation,
-        "crop_pct": _crop_pct(model),
-        "crop_mode": {ours: theirs for theirs, ours in _CROP.items()}[preprocessing.resize],
+        "crop_pct": crop_pct(model),
+        "crop_mode": {ours: theirs for theirs, ours in CROP_MODES.items()}[preprocessing.resize],
     }
     if config.channels != 3:
         arguments["in_chans"] = config.channels
@@ -249,97 +249,6 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
         formats.epsilon_difference(config.eps, 1e-6)
     )
     return formats.ConversionLosses(unsupported=unsupported, changed=changed, dropped=dropped)
-
-
-def vit_rules(config: ViTConfig) -> Iterator[mapping.Rule]:
-    if timm_dinov3.is_dinov3(config):
-        yield from timm_dinov3.rules(config)
-        return
-    if config.stem:
-        yield from _stem_rules(config.stem)
-    yield mapping.patch_convolution(
-        "patches.project.weight", "patch_embed.proj.weight", config.embedded_channels, config.patch
-    )
-    if config.patch_bias:
-        yield from mapping.same_layer("patches.project", "patch_embed.proj", ["bias"])
-    if config.class_token:
-        yield mapping.batched("class_token", "cls_token")
-    if config.distillation != "none":
-        yield mapping.batched("distillation_token", "dist_token")
-    if config.registers:
-        yield mapping.batched("register_tokens", "reg_token")
-    if config.positions != "none":
-        yield mapping.batched("encoder.positions.0.table", "pos_embed")
-    if config.ln_pre:
-        yield from mapping.same_layer("encoder.ln_pre", "norm_pre")
-    for layer in range(config.depth):
-        ours, theirs = f"encoder.blocks.{layer}", f"blocks.{layer}"
-        yield from mapping.same_layer(f"{ours}.attention_norm", f"{theirs}.norm1")
-        yield from mapping.same_layer(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
-        yield from mapping.same_layer(f"{ours}.attention.out", f"{theirs}.attn.proj")
-        yield from mapping.same_layer(f"{ours}.mlp_norm", f"{theirs}.norm2")
-        yield from mapping.same_layer(f"{ours}.mlp.{'gate_up' if config.swiglu else 'up'}", f"{theirs}.mlp.fc1")
-        yield from mapping.same_layer(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
-        if config.layer_scale is not None:
-            yield mapping.unchanged(f"{ours}.attention_scale.gamma", f"{theirs}.ls1.gamma")
-            yield mapping.unchanged(f"{ours}.mlp_scale.gamma", f"{theirs}.ls2.gamma")
-    if config.pool == "gap-norm":
-        yield from mapping.same_layer("pool.norm", "fc_norm")
-    else:
-        yield from mapping.same_layer("encoder.norm", "norm")
-    if config.pool == "attention":
-        yield mapping.batched("pool.probe", "attn_pool.latent")
-        for ours, theirs in (
-            ("query", "q"),
-            ("key_value", "kv"),
-            ("out", "proj"),
-            ("mlp_norm", "norm"),
-            ("mlp.up", "mlp.fc1"),
-            ("mlp.down", "mlp.fc2"),
-        ):
-            yield from mapping.same_layer(f"pool.{ours}", f"attn_pool.{theirs}")
-    if config.projection:
-        yield mapping.unchanged("projection.weight", "head.weight")
-    if config.classes and config.distillation == "heads":
-        yield from mapping.same_layer("head.logits.class_token", "head")
-        yield from mapping.same_layer("head.logits.distillation_token", "head_dist")
-    elif config.classes:
-        yield from mapping.same_layer("head.logits", "head")
-
-
-def resnet_rules(config: ResNetConfig) -> Iterator[mapping.Rule]:
-    yield from mapping.same_layer("body.root", "stem.conv", ["weight"])
-    yield from _unit_rules("body", "", config.body)
-    yield from mapping.same_layer("body.norm", "norm")
-    if config.classes:
-        yield mapping.Rule(
-            "head.logits.weight",
-            ("head.fc.weight",),
-            lambda kernel: kernel.flatten(1),
-            lambda weight: (weight[:, :, None, None],),
-        )  # timm's head is a 1x1 convolution
-        yield from mapping.same_layer("head.logits", "head.fc", ["bias"])
-
-
-def _stem_rules(stem: ConvConfig) -> Iterator[mapping.Rule]:
-    # Without stages, timm's stem is a bare Sequential, one level up.
-    root = "patch_embed.backbone" + (".stem" if stem.layers else "")
-    yield from mapping.same_layer("stem.root", f"{root}.conv", ["weight"])
-    yield from mapping.same_layer("stem.root_norm", f"{root}.norm")
-    yield from _unit_rules("stem", "patch_embed.backbone.", stem)
-
-
-def _unit_rules(ours: str, theirs: str, conv: ConvConfig) -> Iterator[mapping.Rule]:
-    for stage, units in enumerate(conv.layers):
-        for unit in range(units):
-            native, foreign = f"{ours}.stages.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
-            for number in (1, 2, 3):
-                yield from mapping.same_layer(f"{native}.conv{number}", f"{foreign}.conv{number}", ["weight"])
-                yield from mapping.same_layer(f"{native}.norm{number}", f"{foreign}.norm{number}")
-            if unit == 0:
-                yield from mapping.same_layer(f"{native}.project", f"{foreign}.downsample.conv", ["weight"])
-                if not conv.preactivation:
-                    yield from mapping.same_layer(f"{native}.project_norm", f"{foreign}.downsample.norm")
 
 
 def infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig:
@@ -531,67 +440,6 @@ def _gelu(checkpoint: formats.Checkpoint, name: str | None) -> Gelu:
 def _image(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
     size = arguments.get("img_size") or (arguments.get("input_size") or ())[1:]
     return parse_size(size) if size else None
-
-
-def _preprocessing(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any], config: ModelConfig) -> Preprocessing:
-    """Return what timm's `resolve_data_config` and `create_transform` do, by the configuration or timm's defaults."""
-    if "preprocessing" in checkpoint.config:  # written by vitkit, whose rounding timm does not have
-        return Preprocessing.from_record(checkpoint.config["preprocessing"])
-    if not checkpoint.config:
-        return _default_preprocessing(config, imagenet=_is_later(config) or _is_mae(checkpoint))
-    mode, filter = arguments.get("crop_mode") or "center", arguments.get("interpolation") or "bicubic"
-    if mode not in _CROP:
-        log.warning("vitkit does not know timm's crop mode %r; images will be cropped at the centre", mode)
-    if filter not in get_args(Interpolation):
-        log.warning("vitkit does not have timm's interpolation %r; images will be resized bicubically", filter)
-    missing = [name for name in _UNSAID if not arguments.get(name)]
-    values = {**_UNSAID, **{name: arguments[name] for name in _UNSAID if name not in missing}}
-    return Preprocessing(
-        resize=_CROP.get(mode, "crop"),
-        crop=values["crop_pct"],
-        interpolation="bilinear" if filter == "bilinear" else "bicubic",
-        mean=tuple(values["mean"]),
-        std=tuple(values["std"]),
-        rounding="timm",
-        origin=f"{', '.join(missing)}: timm's default, config.json does not say" if missing else "",
-    )
-
-
-# timm's PretrainedCfg, for what a config.json leaves out
-_UNSAID: dict[str, Any] = {"crop_pct": 0.875, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-
-
-def _default_preprocessing(config: ModelConfig, *, imagenet: bool) -> Preprocessing:
-    """Return `_cfg` of timm's vision_transformer.py and resnetv2.py, where models of 384 px or more are not cropped."""
-    vit = isinstance(config, ViTConfig)
-    if imagenet and config.channels == len(_UNSAID["mean"]):
-        return Preprocessing(
-            crop=1.0 if min(config.image) >= 384 or timm_dinov3.is_dinov3(config) else 0.9,
-            interpolation="bicubic",
-            mean=_UNSAID["mean"],
-            std=_UNSAID["std"],
-            rounding="timm",
-            origin="timm's default for DeiT, MAE and DINO, the file does not say",
-        )
-    half = (0.5,) * config.channels
-    return Preprocessing(
-        crop=1.0 if min(config.image) >= 384 else 0.9 if vit else 0.875,
-        interpolation="bicubic" if vit else "bilinear",
-        mean=half,
-        std=half,
-        rounding="timm",
-        origin=f"timm's default for {'ViTs' if vit else 'ResNets'}, the file does not say",
-    )
-
-
-def _crop_pct(model: Model) -> float:
-    """Return the crop for which timm, which rounds down, resizes to the same size as vitkit."""
-    preprocessing, side = model.metadata.preprocessing, min(model.config.image)
-    target, share = min(resize_target(model.config.image, preprocessing)), preprocessing.crop
-    if math.floor(side / share) == target:
-        return share
-    share = side / target
-    return share if math.floor(side / share) == target else math.nextafter(share, 0)
 
 
 def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from vitkit.paper.settings import THREE_SEEDS, VIT, trained
 
 COLOUR, DOWNSIZED, L2, FEWER = "masked: colour", "masked: 4x4 colours", "masked: L2", "masked: colour, 15 %"
 SCRATCH, SUPERVISED = "scratch", "supervised"
-MASKED: dict[str, dict[str, Any]] = {  # of half of the patches, unless said
+MASKED: dict[str, dict[str, Any]] = {  # half of the patches are corrupted, where nothing else stands
     COLOUR: {"target": "colour", "rate": 0.5},
     DOWNSIZED: {"target": "4x4", "rate": 0.5},
     L2: {"target": "pixels", "rate": 0.5},
