@@ -59,7 +59,7 @@ def _sized_transfer(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
 
 
 # For weights that were trained without class labels. MAE's authors fine-tune B/16 at 2e-3 with batches of 1,024, CLIP's
-# fine-tuners (Dong et al. 2022) at 6e-4 with 2,048; these rates lie between, scaled by the root of the batch as is usual
+# fine-tuners (Dong et al. 2022) at 6e-4 with 2,048; these rates lie between, scaled by the root of the batch, as usual
 # for Adam. Decay 0.75 is that of MAE's and CLIP's L/14.
 
 
