@@ -200,3 +200,45 @@ def test_foreach_functions_do_what_a_loop_does():
     copies = [torch.empty_like(source, dtype=torch.bfloat16) for source in sources]
     torch_private.foreach_copy_(copies, sources)
     assert all(torch.equal(copy, source.bfloat16()) for copy, source in zip(copies, sources, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+        (torch.optim.Adam, {"weight_decay": 0.1}),
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.LBFGS, {"max_iter": 3, "line_search_fn": "strong_wolfe"}),
+    ],
+)
+def test_optimizers_without_the_compiler_take_the_same_steps(
+    kind: type[torch.optim.Optimizer], options: dict[str, object]
+):
+    start, results = torch.randn(3, 4), []
+    for one in (kind, torch_private.without_compiler(kind)):
+        weight = start.clone().requires_grad_()
+        optimizer, losses = one([weight], lr=0.1, **options), []  # type: ignore[call-arg]
+
+        def loss(weight: Tensor = weight, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            value = (weight**4).sum() + weight.sum()
+            value.backward()
+            return value
+
+        for _ in range(4):
+            losses.append(optimizer.step(loss))
+        results.append((one.__name__, weight.detach(), torch.stack(losses)))
+        assert torch.is_grad_enabled()
+    (name, weight, values), (other_name, other_weight, other_values) = results
+    assert name == other_name
+    assert torch.equal(weight, other_weight)
+    assert torch.equal(values, other_values)
+
+
+def test_optimizers_without_the_compiler_call_the_hooks_of_a_step():
+    called = []
+    optimizer = torch_private.without_compiler(torch.optim.SGD)([torch.zeros(1, requires_grad=True)])
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_step_post_hook(lambda *_: called.append("after"))
+    optimizer.step()
+    assert called == ["before", "after"]

@@ -1,6 +1,7 @@
 """The verbs in Python: `vitkit.fit`, `vitkit.check`, and `vitkit.Run`, whose methods are what a trained model can do.
 
-The command line calls the same methods, so both have the same defaults and results.
+The command line calls the same methods, so both have the same defaults and results. A method imports what only it
+uses: `evaluate` need not wait for the packages that train, draw or export.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +29,7 @@ from vitkit.data.sources.hub import PREFIX
 from vitkit.data.sources.open import open_data
 from vitkit.devices import cores, pick_device, pick_workers
 from vitkit.errors import ConfigError, did_you_mean
-from vitkit.evaluate.classify import evaluate
-from vitkit.evaluate.evaluation import Evaluation
-from vitkit.evaluate.held_out import data_to_score
 from vitkit.evaluate.matching import class_names
-from vitkit.evaluate.probe import ProbeResult, extract_features, held_out_as_test, pick_method, probe
-from vitkit.export.target import check_int8_options, pick_target
-from vitkit.export.trace import ExportInput
-from vitkit.export.write import MAX_DROP, SCORED, Export, Format, export, export_int8
-from vitkit.inspect.inspection_page import InspectionPage, inspect_images
-from vitkit.inspect.query_token import Token
 from vitkit.model.build import Model
 from vitkit.model.config import parse_size
 from vitkit.model.options import check_count
@@ -49,9 +41,16 @@ from vitkit.predict.prediction import Prediction
 from vitkit.predict.samples import find_samples
 from vitkit.predict.stream import predict_files
 from vitkit.progress import Progress, no_progress, show_progress
-from vitkit.run import resume, start_run
 from vitkit.run_record import RunRecord, describe_config
 from vitkit.weights.load import load
+
+if TYPE_CHECKING:
+    from vitkit.evaluate.evaluation import Evaluation
+    from vitkit.evaluate.probe import ProbeResult
+    from vitkit.export.trace import ExportInput
+    from vitkit.export.write import Export, Format
+    from vitkit.inspect.inspection_page import InspectionPage
+    from vitkit.inspect.query_token import Token
 
 OVERRIDES = ("resize", "crop", "interpolation", "mean", "std")  # of a model's preprocessing
 
@@ -66,6 +65,8 @@ def fit(data: PathOrName, **settings: Any) -> Run:
     The settings have the names of config.toml, tables as dictionaries: weights="none", epochs=5, out="runs/photos",
     augment={"mixup": 0.2}.
     """
+    from vitkit.run import start_run
+
     explicit = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()}
     arguments = ", ".join([repr(os.fspath(data)), *(f"{name}={value!r}" for name, value in explicit.items())])
     settings = {**explicit, "data": os.fspath(data)}
@@ -185,6 +186,9 @@ class Run(RunRecord):
         Where the run held images of these data out of training, it scores those. `real` is ImageNet-ReaL's real.json;
         `map` is a JSON or CSV file of the model classes that each class of the data stands for, as for ObjectNet.
         """
+        from vitkit.evaluate.classify import evaluate
+        from vitkit.evaluate.held_out import data_to_score
+
         _check_counts(batch=batch, workers=workers)
         opened = data_to_score(self.source, open_data(data, label=label), split)
         check_precision(self.model, self.device, precision)
@@ -256,6 +260,8 @@ class Run(RunRecord):
 
         `features` is an .npz file to write features, labels, keys and class names to.
         """
+        from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method, probe
+
         _check_counts(batch=batch, workers=workers)
         options = pick_method(method, shots=shots and tuple(shots), seeds=seeds, neighbours=neighbours)
         kept = keep_together(
@@ -294,6 +300,8 @@ class Run(RunRecord):
         The folder `out` is by default inspect/ in the run folder, or here for other weights. `.record()` holds the
         figures as numbers, `.inspection` the maps as arrays.
         """
+        from vitkit.inspect.inspection_page import inspect_images
+
         sources = [images] if isinstance(images, str | os.PathLike) else [*images]
         return inspect_images(
             lambda: self.model,
@@ -323,6 +331,9 @@ class Run(RunRecord):
         The format is that of the file's name, .onnx or .pt2. Without a name, the file is model.onnx in the run folder,
         or here for other weights.
         """
+        from vitkit.export.target import check_int8_options, pick_target
+        from vitkit.export.write import MAX_DROP, SCORED, export, export_int8
+
         check_int8_options(int8, max_drop, images)
         target, format = pick_target(self.source, path, to, int8=int8, overwrite=overwrite)
         classifier = Classifier(self.model, device="cpu")
@@ -351,6 +362,8 @@ class Run(RunRecord):
 
     def resume(self, *, device: str | None = None, workers: int | None = None) -> Run:
         """Continue a run that was stopped from its last checkpoint, to the same result as if it had not stopped."""
+        from vitkit.run import resume
+
         resume(self.path, sys.stdout, device=device, workers=workers)
         for name in ("model", "classifier", "fast_classifier"):
             self.__dict__.pop(name, None)  # they are those of the checkpoint

@@ -28,7 +28,6 @@ from vitkit.errors import VitkitError
 from vitkit.messages import say
 from vitkit.progress import PrintLine, no_progress, show_progress
 from vitkit.run_folder import CARD, CONFIG, MODEL, RECORD, REPORT, RunError, RunFolder
-from vitkit.run_score import finish_run
 from vitkit.run_warnings import log_warnings
 from vitkit.shared_data import SharedData
 from vitkit.text import counted, few, utc_timestamp
@@ -92,7 +91,7 @@ def _start(
                     error.add(or_=_advice_to_skip(error.share, path))
                 raise
         if processes.is_rank_zero:
-            finish_run(config, kept.data, splits, folder, print_line)
+            _finish(config, kept.data, splits, folder, print_line)
     return folder.path
 
 
@@ -170,7 +169,7 @@ def resume(
                 error.add(or_=_advice_to_skip(error.share, path))
                 raise
         if processes.is_rank_zero:
-            finish_run(config, kept.data, splits, folder, print_line)
+            _finish(config, kept.data, splits, folder, print_line)
     return path
 
 
@@ -220,6 +219,12 @@ def _train(
         raise
     record_time()
     return splits
+
+
+def _finish(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
+    from vitkit.run_score import finish_run  # late: it draws, and the first step need not wait for matplotlib
+
+    finish_run(config, data, splits, folder, print_line)
 
 
 def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> None:

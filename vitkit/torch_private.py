@@ -4,10 +4,12 @@ Seen in torch 2.11.0 and 2.13.0. Each has a contract test of its own in tests/te
 upgrade of torch names what broke.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ INDUCTOR_OPTIONS = {"realize_reads_threshold": 1}
 
 SIGCHLD_HANDLER = "torch.utils.data._utils.signal_handling"  # the module that raises when a data worker has died
 
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 Slot = tuple[MutableMapping[str, Any], str]  # where a module keeps a tensor: its dictionary and the key
 
 
@@ -129,6 +132,28 @@ def _fill(slots: Mapping[str, Slot], tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         held, key = slots[name]
         held[key] = tensor
+
+
+def without_compiler(kind: type[Optimizer]) -> type[Optimizer]:
+    """Return one of torch's optimizers, by the same name, whose steps do not import torch's compiler.
+
+    torch wraps the methods below, so that a compiled caller does not trace them, and imports its compiler to do so,
+    which takes longer than torch itself. vitkit compiles no optimizer, and calls what is inside the wrappers.
+    """
+    unwrapped: type[Optimizer] = _unwrapped(kind)  # type: ignore[arg-type]  # mypy: a class has no hash
+    return unwrapped
+
+
+@cache
+def _unwrapped(kind: type[torch.optim.Optimizer]) -> Any:
+    own_step = inspect.unwrap(kind.step)
+
+    def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        with torch.no_grad():
+            return own_step(self, closure)
+
+    others = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad")}
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "step": step, **others})
 
 
 def forget_compiled(module: nn.Module) -> None:

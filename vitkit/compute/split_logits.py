@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 
 from vitkit.compute.inference import Precision, for_inference
+from vitkit.compute.sharding import is_sharded
 from vitkit.data.batch import Batch
 from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import Split
@@ -83,6 +83,6 @@ def collect_logits(
 
 def forward_function(model: Model, precision: Precision) -> Callable[[Tensor], Tensor]:
     """Return the forward pass in a precision; FSDP shards cannot be copied, and cast by themselves."""
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
+    if any(map(is_sharded, model.modules())):
         return lambda images: model(images.bfloat16() if precision == "bf16" else images)
     return for_inference(model, precision)

@@ -22,9 +22,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from vitkit.atomic import write_text
 from vitkit.run_folder import RunError
@@ -119,6 +116,11 @@ def check_folder_shared(folder: Path, processes: Processes) -> None:
 
 def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], processes: Processes) -> Path:
     """Write `folder`/step-… from all ranks together and return its path."""
+    # imported late: it takes three quarters of a second, for which the first step need not wait
+    from torch.distributed.checkpoint import state_dict_saver
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
     saving, target = folder / SAVING, folder / f"step-{record['step']:08d}"
     try:
         if processes.is_rank_zero:
@@ -182,6 +184,9 @@ def load(
     processes: Processes,
 ) -> CheckpointRecord:
     """Load a checkpoint, written by any number of ranks, into objective, optimizer and EMA; return its record."""
+    from torch.distributed.checkpoint import state_dict_loader  # late, as in `save`
+    from torch.distributed.checkpoint.api import CheckpointException
+
     try:
         stored = open_storage(checkpoint).read_metadata().state_dict_metadata
         _make_slots(objective, optimizer, stored)
@@ -267,6 +272,8 @@ def _sync(folder: Path) -> None:
 
 
 def _cause(error: BaseException) -> str:
+    from torch.distributed.checkpoint.api import CheckpointException
+
     if isinstance(error, CheckpointException):
         error = next((failure for failure, _ in error.failures.values()), error)
     if isinstance(error, RunError):

@@ -10,10 +10,9 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from vitkit.compute.sharding import is_sharded
 from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.model.resnet import ResNet
@@ -160,6 +159,8 @@ def parallelize(
     if compiled:
         computed.compile(options=INDUCTOR_OPTIONS)
     if parallelism == "fsdp":
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # for those who shard
+
         mesh = torch.distributed.device_mesh.init_device_mesh(device.type, (processes.world_size,))
         # no cast of inputs: pixels and soft targets would be rounded; the objective casts what the model gets
         policy = (
@@ -190,11 +191,6 @@ def gradient_sync(wrapped: nn.Module, last: bool) -> Iterator[None]:
         with wrapped.no_sync():
             yield
         return
-    if isinstance(wrapped, FSDPModule):
+    if is_sharded(wrapped):
         wrapped.set_requires_gradient_sync(last)
     yield
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the full tensor where this rank holds a shard of it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
+from vitkit.compute.sharding import is_sharded
 from vitkit.torch_private import foreach_lerp_
 
 
@@ -21,7 +21,7 @@ class EMA:
     def __init__(self, module: nn.Module, decay: float):
         self.decay = decay
         self.updates = 0  # that the average holds; a checkpoint records them
-        self._sharded = [child for child in module.modules() if isinstance(child, FSDPModule)]
+        self._sharded = [child for child in module.modules() if is_sharded(child)]
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self._averages = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 

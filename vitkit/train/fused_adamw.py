@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.kernels.dispatch import INTERPRETED, TRITON
-from vitkit.torch_private import foreach_add_, version_of
+from vitkit.torch_private import foreach_add_, version_of, without_compiler
 from vitkit.train.mixed_precision import Bf16Copies, MixedPrecision
 
 if TRITON:
     from vitkit.kernels.adam_triton import WorkTable, adam_step, split_work
 
-ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+ADAMS = (torch.optim.Adam, torch.optim.AdamW, *map(without_compiler, (torch.optim.Adam, torch.optim.AdamW)))
 
 
 def can_fuse(wrapped: nn.Module, optimizer: torch.optim.Optimizer, accumulate: int) -> TypeGuard[MixedPrecision]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
+from vitkit.torch_private import without_compiler
 
 Ints = NDArray[np.int64]
 
@@ -81,7 +82,7 @@ def fit_logistic_regression(
     per_class = None if class_weights is None else class_weights[present].to(features)
     weights = features.new_zeros(features.shape[1], len(present)) if start is None else start.weights.clone()
     bias = features.new_zeros(len(present)) if start is None else start.bias.clone()
-    optimizer = torch.optim.LBFGS(
+    optimizer = without_compiler(torch.optim.LBFGS)(
         [weights.requires_grad_(), bias.requires_grad_()],
         max_iter=iterations,
         max_eval=2 * iterations,

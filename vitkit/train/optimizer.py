@@ -14,6 +14,7 @@ from vitkit.config.schema import SGD, AdamW, Fit
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
+from vitkit.torch_private import without_compiler
 from vitkit.train.objectives.base import Objective
 
 
@@ -42,8 +43,9 @@ def build_optimizer(objective: Objective, config: Fit, *, fused: bool) -> torch.
     groups = _parameter_groups(objective, config)
     settings, fused_or_default = config.optimizer, fused or None  # None: torch's default
     if isinstance(settings, SGD):
-        return torch.optim.SGD(groups, lr=config.lr, momentum=settings.momentum, fused=fused_or_default)
-    kind = torch.optim.AdamW if isinstance(settings, AdamW) else torch.optim.Adam
+        sgd = without_compiler(torch.optim.SGD)
+        return sgd(groups, lr=config.lr, momentum=settings.momentum, fused=fused_or_default)
+    kind = without_compiler(torch.optim.AdamW if isinstance(settings, AdamW) else torch.optim.Adam)
     return kind(groups, lr=config.lr, betas=settings.betas, eps=settings.eps, fused=fused_or_default)
 
 

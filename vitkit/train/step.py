@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from vitkit.compute.sharding import full_tensor, is_shard
 from vitkit.torch_private import foreach_norm
 from vitkit.train.cuda_graph import CapturedPass, forward_backward
-from vitkit.train.distributed import full_tensor, gradient_sync
+from vitkit.train.distributed import gradient_sync
 from vitkit.train.fused_adamw import FusedAdamW, can_fuse, unfuse
 from vitkit.train.objectives.base import LossAndMetrics
 
@@ -54,8 +54,7 @@ class Step:
         self.captured = CapturedPass(wrapped, self.parameters) if captured else None
         # fused optimizers scale gradients as they read them, which saves a pass over all gradients
         self.optimizer_clips = self.fused_adamw is not None or (
-            all(group.get("fused") for group in optimizer.param_groups)
-            and not any(isinstance(parameter, DTensor) for parameter in self.parameters)
+            all(group.get("fused") for group in optimizer.param_groups) and not any(map(is_shard, self.parameters))
         )
 
     def __call__(self, micro_batches: Iterator[MicroBatch]) -> StepResult:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from vitkit import devices
+from vitkit.compute.sharding import full_tensor
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.cost import cost
@@ -22,7 +23,7 @@ from vitkit.text import counted
 from vitkit.train import cuda_graph
 from vitkit.train.checkpoint import check_folder_shared, intact_checkpoint
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
-from vitkit.train.distributed import Parallelism, Processes, full_tensor, parallelize, pick_parallelism
+from vitkit.train.distributed import Parallelism, Processes, parallelize, pick_parallelism
 from vitkit.train.ema import EMA
 from vitkit.train.head import decide_start, train_head
 from vitkit.train.initial_model import initial_model, restored_model, write_description

@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 
+from vitkit.compute.sharding import is_sharded
 from vitkit.compute.split_logits import SplitLogits, collect_logits
 from vitkit.config.schema import Fit
 from vitkit.data.sources.dataset import DataError, Split
@@ -25,7 +25,7 @@ def build_validation(
     multilabel: bool,
 ) -> Validate:
     """Return the validation function; ranks share the images, except with FSDP, whose forward needs all ranks."""
-    sharded = objective if isinstance(objective, FSDPModule) else None
+    sharded = objective if is_sharded(objective) else None
     rank, world_size = (0, 1) if sharded else (processes.rank, processes.world_size)
 
     def validate() -> dict[str, float]:
