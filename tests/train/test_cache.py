@@ -65,7 +65,7 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def test_images_that_fit_are_kept_and_the_choice_is_said_with_its_size(photos: Path, monkeypatch: pytest.MonkeyPatch):
     free(monkeypatch, 2**30)
     choice = choose(open_data(photos), "auto")
-    assert choice.place == "ram"
+    assert choice.memory == "ram"
     assert choice.cache is not None
     assert choice.cache.pixels.numel() == BYTES
     assert "24 images in host memory, 0 MiB (at most 50% of the free 1.0 GiB may be used)" in choice.description
@@ -74,11 +74,11 @@ def test_images_that_fit_are_kept_and_the_choice_is_said_with_its_size(photos: P
 def test_half_of_the_free_memory_is_the_limit(photos: Path, monkeypatch: pytest.MonkeyPatch):
     data = open_data(photos)
     free(monkeypatch, 2 * BYTES)
-    assert choose(data, "auto").place == "ram"
+    assert choose(data, "auto").memory == "ram"
     free(monkeypatch, 2 * BYTES - 2)
     for requested in ("auto", "ram"):
         choice = choose(data, requested)
-        assert (choice.place, choice.cache) == ("no", None)
+        assert (choice.memory, choice.cache) == ("no", None)
         assert choice.transform.shrink is None
         assert "about 0 MiB in host memory, and at most 50% of the free 0 MiB may be used" in choice.description
         assert "decoded in each epoch" in choice.description
@@ -88,23 +88,23 @@ def test_processes_of_a_host_share_its_memory(photos: Path, monkeypatch: pytest.
     data = open_data(photos)
     free(monkeypatch, 4 * BYTES)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert choose(data, "ram").place == "ram"
+    assert choose(data, "ram").memory == "ram"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert choose(data, "ram").place == "no"
+    assert choose(data, "ram").memory == "no"
 
 
 def test_images_larger_than_the_sample_said_end_the_filling(photos: Path, monkeypatch: pytest.MonkeyPatch):
     free(monkeypatch, 2 * BYTES - 2)
     monkeypatch.setattr(cache_module, "estimate_bytes", lambda *arguments: BYTES // 2)
     choice = choose(open_data(photos), "auto")
-    assert (choice.place, choice.cache) == ("no", None)
+    assert (choice.memory, choice.cache) == ("no", None)
 
 
 def test_a_short_run_decodes_its_images_as_it_goes(photos: Path):
     choice = choose(open_data(photos), "auto", epochs=1.5)
-    assert choice.place == "no"
+    assert choice.memory == "no"
     assert "fewer than 2 epochs" in choice.description
-    assert choose(open_data(photos), "ram", epochs=1.5).place == "ram"
+    assert choose(open_data(photos), "ram", epochs=1.5).memory == "ram"
 
 
 def test_a_gpu_cache_without_a_gpu_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path):
@@ -155,7 +155,7 @@ def test_a_resumed_run_has_the_pixels_that_it_began_with(
 def test_a_run_of_a_version_without_caches_decodes_as_it_did(photos: Path, monkeypatch: pytest.MonkeyPatch):
     free(monkeypatch, 2**30)
     choice = choose(open_data(photos), "auto", is_new=False)
-    assert (choice.place, choice.transform.shrink) == ("no", None)
+    assert (choice.memory, choice.transform.shrink) == ("no", None)
 
 
 def test_a_killed_run_with_a_cache_resumes_to_the_same_bits(photos: Path, tmp_path: Path):

@@ -191,7 +191,7 @@ class TrainTransform:
         """Return the (left, top, right, bottom) of a prepared image of that size that becomes the model's input."""
         height, width = self.image
         if self.precrop is not None:
-            room = (side - wanted + 1 for side, wanted in zip(size, self.image, strict=True))
+            room = (side - kept + 1 for side, kept in zip(size, self.image, strict=True))
             top, left = (int(draw * offsets) for draw, offsets in zip(draws[3:], room, strict=True))
             return [left, top, left + width, top + height]
         if self.crop is None:

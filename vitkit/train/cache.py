@@ -2,7 +2,7 @@
 
 Crops of a cache are those of the images at the size that it stores (`vitkit.data.image_cache.STORED_SIDE`), so a run
 that began with one stays with that size: a resumed run whose images no longer fit takes the same pixels from another
-place, or decodes every image in each epoch and resizes it as the cache would have.
+memory, or decodes every image in each epoch and resizes it as the cache would have.
 """
 
 import os
@@ -21,7 +21,7 @@ from vitkit.progress import no_progress, show_progress
 from vitkit.text import binary_size, counted
 from vitkit.train.distributed import Processes
 
-Place = Literal["gpu", "ram", "no"]
+Memory = Literal["gpu", "ram", "no"]
 Request = Literal["auto", "gpu", "ram", "no"]
 
 RAM_SHARE = 0.5  # of the host memory that is free, divided by the processes of the host
@@ -32,9 +32,9 @@ NAMES = {"gpu": "GPU memory", "ram": "host memory"}
 
 @dataclass(frozen=True, kw_only=True)
 class CacheChoice:
-    """Where a run's images are kept, the transform that belongs to it, and the choice in words."""
+    """The memory that keeps a run's images, the transform that belongs to it, and the choice in words."""
 
-    place: Place  # which the run records, so that it can be resumed
+    memory: Memory  # which the run records, so that it can be resumed
     transform: TrainTransform
     cache: ImageCache | None
     description: str
@@ -52,7 +52,7 @@ def choose_cache(
 ) -> CacheChoice:
     """Decide where the images are kept, and decode them to there; every rank takes the same decision.
 
-    A resumed run asks for the place that it recorded; where it says auto, a version without caches began it.
+    A resumed run asks for the memory that it recorded; where it says auto, a version without caches began it.
     """
     if requested == "auto" and not is_new:
         requested = "no"
@@ -68,20 +68,20 @@ def choose_cache(
     stored = stored_transform(transform)
     needed = estimate_bytes(split, stored, channels)
     refused = []
-    for place in _places(requested, processes.device):
+    for memory in _candidates(requested, processes.device):
         if needed is None:
             refused.append("no image of a sample has a readable size")
             break
-        room = _room(place, processes)
+        room = _room(memory, processes)
         cache, seconds = None, time.perf_counter()
         if needed <= room.allowed:
-            cache = _fill(place, split, stored, channels, processes, room.allowed)
+            cache = _fill(memory, split, stored, channels, processes, room.allowed)
         if cache is not None:
             seconds = time.perf_counter() - seconds
             return CacheChoice(
-                place=place, transform=stored, cache=cache, description=_describe(cache, place, room, seconds)
+                memory=memory, transform=stored, cache=cache, description=_describe(cache, memory, room, seconds)
             )
-        refused.append(f"about {binary_size(needed)} in {NAMES[place]}, and {room.limit}")
+        refused.append(f"about {binary_size(needed)} in {NAMES[memory]}, and {room.limit}")
     return _uncached(transform if is_new else stored, "; ".join(refused))  # a resumed run keeps its pixels
 
 
@@ -92,11 +92,11 @@ class _Room:
     limit: str  # in words
 
 
-def _room(place: Place, processes: Processes) -> _Room:
+def _room(memory: Memory, processes: Processes) -> _Room:
     """Return what may be used on every rank: the smallest share among them."""
-    free = devices.free_memory(processes.device) if place == "gpu" else devices.available_memory()
+    free = devices.free_memory(processes.device) if memory == "gpu" else devices.available_memory()
     free = int(processes.all_reduce_min(float(free))[0])
-    if place == "gpu":
+    if memory == "gpu":
         return _Room(
             int(GPU_SHARE * free), free, f"at most {GPU_SHARE:.0%} of the free {binary_size(free)} may be used"
         )
@@ -111,41 +111,41 @@ def _processes_here(processes: Processes) -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
 
 
-def _places(requested: Request, device: torch.device) -> list[Place]:
-    """Return the places to try, in their order; host memory stands in for that of a GPU."""
+def _candidates(requested: Request, device: torch.device) -> list[Memory]:
+    """Return the kinds of memory to try, in their order; host memory stands in for that of a GPU."""
     return ["gpu", "ram"] if requested in ("auto", "gpu") and device.type == "cuda" else ["ram"]
 
 
 def _fill(
-    place: Place,
+    memory: Memory,
     split: Split,
     transform: TrainTransform,
     channels: int,
     processes: Processes,
     allowed: int,
 ) -> ImageCache | None:
-    """Decode the images to a place; None, on every rank, if they need more memory than was estimated.
+    """Decode the images to this memory; None, on every rank, if they need more memory than was estimated.
 
     Images for a GPU are decoded to host memory first, and must have room there, too.
     """
-    budget = min(allowed, _room("ram", processes).allowed) if place == "gpu" else allowed
+    budget = min(allowed, _room("ram", processes).allowed) if memory == "gpu" else allowed
     threads = devices.cores() // _processes_here(processes)  # nothing else computes yet
     progress = show_progress if processes.is_rank_zero else no_progress
     with devices.use_threads(1):  # of torch, under each of ours
         cache = fill_cache(split, transform, channels, budget=budget, threads=threads, progress=progress)
     if not processes.all_reduce_min(float(cache is not None))[0]:
         return None
-    return cache.to(processes.device) if cache is not None and place == "gpu" else cache
+    return cache.to(processes.device) if cache is not None and memory == "gpu" else cache
 
 
 def _uncached(transform: TrainTransform, reason: str) -> CacheChoice:
     description = f"none ({reason}): every image is decoded in each epoch"
-    return CacheChoice(place="no", transform=transform, cache=None, description=description)
+    return CacheChoice(memory="no", transform=transform, cache=None, description=description)
 
 
-def _describe(cache: ImageCache, place: Place, room: _Room, seconds: float) -> str:
+def _describe(cache: ImageCache, memory: Memory, room: _Room, seconds: float) -> str:
     size = cache.pixels.numel()
     return (
-        f"{counted(len(cache.sizes), 'image')} in {NAMES[place]}, {binary_size(size)} ({room.limit}); "
+        f"{counted(len(cache.sizes), 'image')} in {NAMES[memory]}, {binary_size(size)} ({room.limit}); "
         f"decoded once, in {seconds:.1f} s"
     )

@@ -129,7 +129,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             precision=precision,
             recompute="yes" if recompute else "no",
             compile="yes" if decision.compiles else "no",
-            cache=cache.place,
+            cache=cache.memory,
         )
         if processes.is_rank_zero:
             folder.write_config(config)
