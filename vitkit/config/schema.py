@@ -263,6 +263,11 @@ class Fit:
     )
     cuda_graph: Literal["auto", "yes", "no"] = setting("auto", "capture forward and backward and replay them")
     workers: int | None = setting(None, "data workers; 0: decode in the main process", ZERO_OR_MORE, unset="by cores")
+    cache: Literal["auto", "gpu", "ram", "no"] = setting(
+        "auto",
+        "keep decoded training images in the memory of the GPU or of the host, for all epochs, where they fit into a "
+        "quarter of what is free there, or half; no: decode each in every epoch; auto: gpu, ram or no, by what fits",
+    )
     track: tuple[Literal["tensorboard", "wandb"], ...] = setting((), "also log to these")
 
     def __post_init__(self) -> None:
