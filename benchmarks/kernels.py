@@ -100,6 +100,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
         *gelus(options),
         *norms(options),
         norm_backward(options),
+        crops(options),
         *swiglus(options),
         *rotary(options),
         bias(options),
@@ -151,6 +152,32 @@ def gelus(options: argparse.Namespace) -> list[Case]:
             "GELU, backward, its output, bias", compiled, lambda: gelu_backward(grad, before, "tanh"), 4 * before.nbytes
         ),
     ]
+
+
+def crops(options: argparse.Namespace) -> Case:
+    """Random crops of a batch, from images of 500 x 400 that are in GPU memory."""
+    from vitkit.data.crop_resize import Crops, crop_resize
+    from vitkit.kernels.crop_resize_triton import crop_resize_on_gpu
+
+    side, count = (400, 500), options.batch
+    pixels = torch.randint(0, 256, (count * side[0] * side[1] * 3,), dtype=torch.uint8, device="cuda")
+    heights = torch.randint(100, side[0] + 1, (count,), device="cuda")
+    widths = torch.randint(100, side[1] + 1, (count,), device="cuda")
+    boxes = Crops(
+        start=torch.arange(count, device="cuda") * side[0] * side[1] * 3,
+        stride=torch.full((count,), side[1] * 3, device="cuda"),
+        height=heights,
+        width=widths,
+        flipped=torch.rand(count, device="cuda") < 0.5,
+        most=(int(heights.max()), int(widths.max())),
+    )
+    moved = int((heights * (widths + 2 * 224)).sum()) * 3 + count * 224 * 224 * 3
+    return Case(
+        "crop and resize",
+        lambda: crop_resize(pixels, boxes, (224, 224), 3),
+        lambda: crop_resize_on_gpu(pixels, boxes, (224, 224), 3),
+        moved,
+    )
 
 
 def swiglus(options: argparse.Namespace) -> list[Case]:

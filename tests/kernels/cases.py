@@ -15,12 +15,15 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import vitkit
+from tests.data.test_crop_resize import pack, random_crops
 from tests.model.kinds import randomise
 from vitkit.compute.fused_vit import FusedViT
 from vitkit.config.schema import SGD, AdamW, Fit
-from vitkit.kernels import forward
+from vitkit.data.crop_resize import Crops, crop_resize
+from vitkit.kernels import crop_resize_triton, forward
 from vitkit.kernels.attention import fused_attention
 from vitkit.kernels.attention_triton import attention_backward
+from vitkit.kernels.crop_resize_triton import crop_resize_on_gpu
 from vitkit.kernels.dispatch import INTERPRETED
 from vitkit.kernels.forward import Activation
 from vitkit.kernels.fuse import FusedAttention, FusedBlock, fuse, fused_block, fused_module
@@ -106,6 +109,26 @@ def test_fused_attention_has_the_gradients_of_torch(tokens: int):
         assert ours.grad is not None
         assert theirs.grad is not None
         assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm()
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "longest"), [((20, 24), 3, 60), ((7, 50), 1, 120), ((16, 30), 5, 40), ((1, 2), 3, 9)]
+)
+def test_crops_are_resized_to_the_bits_of_the_plain_version(size: tuple[int, int], channels: int, longest: int):
+    pixels, crops = pack(*random_crops(0, 5, longest, channels))
+    expected = crop_resize(pixels, crops, size, channels)
+    moved = {name: value.to(DEVICE) for name, value in vars(crops).items() if isinstance(value, Tensor)}
+    found = crop_resize_on_gpu(pixels.to(DEVICE), Crops(**moved, most=crops.most), size, channels)
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_crops_in_several_turns_are_those_of_one(monkeypatch: pytest.MonkeyPatch):
+    pixels, crops = pack(*random_crops(1, 5, 30, 3))
+    moved = {name: value.to(DEVICE) for name, value in vars(crops).items() if isinstance(value, Tensor)}
+    there = (pixels.to(DEVICE), Crops(**moved, most=crops.most), (12, 9), 3)
+    at_once = crop_resize_on_gpu(*there)
+    monkeypatch.setattr(crop_resize_triton, "CHUNK_BYTES", 1)
+    assert torch.equal(crop_resize_on_gpu(*there), at_once)
 
 
 def rotary_positions(heads: int, depth: int, layout: str) -> RotaryPositions:

@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 
 from vitkit.kernels import adam_triton as adam
 from vitkit.kernels import attention_triton as attention
+from vitkit.kernels import crop_resize_triton as crop_resize
 from vitkit.kernels import gelu_triton as gelu
 from vitkit.kernels import norm_backward_triton as norm_backward
 from vitkit.kernels import norm_triton as norm
@@ -198,6 +199,32 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
             "ROWS": rotary.TILE_ROWS,
             "ROWS_PER_PROGRAM": rotary.PROGRAM_ROWS,
         },
+    ),
+    "crop and resize, across": (
+        crop_resize.across_kernel,
+        {
+            **dict.fromkeys(("starts", "strides", "heights", "widths", "first"), "*i64"),
+            "pixels": "*u8",
+            "between": "*u8",
+            "weights": "*i32",
+            "precision": "*i32",
+            **dict.fromkeys(("H", "width", "C", "K"), "i32"),
+        },
+        crop_resize.TILES,
+    ),
+    "crop and resize, down": (
+        crop_resize.down_kernel,
+        {
+            "between": "*u8",
+            "heights": "*i64",
+            "first": "*i64",
+            "weights": "*i32",
+            "precision": "*i32",
+            "flipped": "*u8",
+            "out": "*u8",
+            **dict.fromkeys(("H", "height", "width", "C", "K"), "i32"),
+        },
+        crop_resize.TILES,
     ),
     "SwiGLU": (
         swiglu.forward_kernel,

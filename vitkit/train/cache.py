@@ -17,6 +17,7 @@ from vitkit.data.image_cache import ImageCache, estimate_bytes, fill_cache, stor
 from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
+from vitkit.kernels.dispatch import TRITON
 from vitkit.progress import no_progress, show_progress
 from vitkit.text import binary_size, counted
 from vitkit.train.distributed import Processes
@@ -135,7 +136,15 @@ def _fill(
         cache = fill_cache(split, transform, channels, budget=budget, threads=threads, progress=progress)
     if not processes.all_reduce_min(float(cache is not None))[0]:
         return None
-    return cache.to(processes.device) if cache is not None and memory == "gpu" else cache
+    return _to_gpu(cache, processes.device) if cache is not None and memory == "gpu" else cache
+
+
+def _to_gpu(cache: ImageCache, device: torch.device) -> ImageCache:
+    if not TRITON:
+        return cache.to(device)
+    from vitkit.kernels.crop_resize_triton import crop_resize_on_gpu
+
+    return cache.to(device, crop_resize_on_gpu)
 
 
 def _uncached(transform: TrainTransform, reason: str) -> CacheChoice:
