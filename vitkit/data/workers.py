@@ -71,13 +71,13 @@ def load_batches(
             yield batch.pin_memory() if pin_memory else batch
         return
     batches, buffers = _start_workers(make_batch, numbers, like, workers, pin_memory, lend)
-    in_place = buffers is not None and lend > 0 and (not pin_memory or buffers.pin())
+    shares_buffers = buffers is not None and lend > 0 and (not pin_memory or buffers.pin())
     lent: deque[int] = deque()
     try:
         for received in batches:
             if not isinstance(received, _WorkerBatch):
                 yield received
-            elif in_place:
+            elif shares_buffers:
                 yield received.batch
                 lent.append(received.slot)
                 if len(lent) == lend:

@@ -32,7 +32,7 @@ class Trait(NamedTuple):
     description: str  # for messages; two traits with the same description may still differ
 
 
-class Block(Protocol):
+class JournalBlock(Protocol):
     """The rows of some images, in their order."""
 
     @property
@@ -42,7 +42,7 @@ class Block(Protocol):
     def stored(self) -> Mapping[str, Any]: ...
 
 
-BlockT = TypeVar("BlockT", bound=Block)
+BlockT = TypeVar("BlockT", bound=JournalBlock)
 
 
 def journal_path(path: Path) -> Path:
