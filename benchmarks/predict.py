@@ -5,11 +5,11 @@
 
 For each model and engine, in one run: JPEGs of --side pixels are predicted into a .jsonl file as `vitkit predict --out`
 does it (`predict`), decoded by the same workers without a model (`decoders`), and computed without decoding, as one
-batch that is on the device already, repeated (`model`). The share is that of the smaller of the two. Rates are steady
-ones: they count from the end of the first fifth of the batches on, when the workers have started. `host` is what the
-main process itself computes for an image, its waiting left out, measured without a model of any size: a model of one
-narrow block takes its place. --peers adds transformers' pipeline and, where timm can be imported, the loop of its
-inference script. Engines that this machine cannot run are left out and named.
+batch that is on the device already, repeated (`model`). The share is that of the smaller of the two; on a CPU, where
+decoders and model take the same cores, it says little. Rates are steady ones: they count from the end of the first
+fifth of the batches on, when the workers have started. `host` is what the main process itself computes for an image,
+its waiting and the device's work left out, beside a model of one block. --peers adds transformers' pipeline and, where
+timm can be imported, the loop of its inference script. Engines that this machine cannot run are left out and named.
 """
 
 from __future__ import annotations
@@ -123,16 +123,17 @@ def untrained(name: str, **settings: Any) -> vitkit.Classifier:
 
 
 def host_microseconds(paths: list[str], workers: int) -> dict[str, float]:
-    """Return what the main process computes for an image on the CPU, and what of it a model of one block takes."""
+    """Return what the main process computes for an image on the CPU, and what of it a GPU would compute: the model of
+    one block, the probabilities and the most likely classes."""
     classifier = untrained("mu/16", image=32, depth=1)
     clock = Clock([])
     with tempfile.TemporaryDirectory() as folder:
         predict_into(Path(folder, "rows.jsonl"), classifier, paths, top=5, workers=workers, progress=clock.progress)
     images = torch.randn(classifier.engine.batch, 3, 32, 32)
-    times = []
+    compute, times = classifier.answers_task(5).compute, []
     for _ in range(20):
         started = time.thread_time()
-        classifier.engine.logits(images)
+        compute(images)
         times.append(time.thread_time() - started)
     return {"all": 1e6 * clock.rates()[1], "model": 1e6 * statistics.median(times) / len(images)}
 
@@ -277,8 +278,8 @@ def show(result: dict[str, Any], as_json: bool) -> None:
     print(
         f"{result['images']:,} JPEGs of {result['side']} px, listed in {result['listing_seconds']:.2f} s; "
         f"{result['device']}; {result['workers']} data workers on {result['cores']} cores; torch {result['torch']}\n"
-        f"the main process, without a model: {host['all'] - host['model']:.1f} microseconds an image "
-        f"({host['all']:.1f} with one of one block at 32 px)",
+        f"the main process, without the device's work: {host['all'] - host['model']:.1f} microseconds an image "
+        f"({host['all']:.1f} with that of a model of one block at 32 px)",
         flush=True,
     )
 
