@@ -10,7 +10,7 @@ import sqlite3
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -300,8 +300,10 @@ def interrupt_prediction(folder: Path) -> None:
                 raise KeyboardInterrupt
             yield item
 
+    classifier = Classifier(folder)
+    classifier.engine = replace(classifier.engine, batch=1)
     with contextlib.chdir(folder), pytest.raises(KeyboardInterrupt):
-        predict_into(folder / "rows.jsonl", Classifier("."), ANTS, top=2, progress=stop)
+        predict_into(folder / "rows.jsonl", classifier, ANTS, top=2, progress=stop)
 
 
 @pytest.fixture

@@ -231,6 +231,8 @@ def evaluation_batches(
     pin_memory: bool = False,
     max_failed: float = MAX_FAILED,
     images: int | None = None,
+    part: int | None = None,
+    lend: int = 0,
 ) -> Iterator[Batch]:
     """Yield every image of the split once, in order; batches list the images that cannot be decoded as failures.
 
@@ -239,7 +241,14 @@ def evaluation_batches(
     """
     failures: dict[int, str] = {}
     for batch in sequential_batches(
-        dataset, batch_size, workers=workers, rank=rank, world_size=world_size, pin_memory=pin_memory
+        dataset,
+        batch_size,
+        workers=workers,
+        rank=rank,
+        world_size=world_size,
+        pin_memory=pin_memory,
+        part=part,
+        lend=lend,
     ):
         record_failures(failures, batch, dataset.split, max_failed, images)
         yield batch
@@ -253,10 +262,18 @@ def sequential_batches(
     rank: int = 0,
     world_size: int = 1,
     pin_memory: bool = False,
+    part: int | None = None,
+    lend: int = 0,
 ) -> Iterator[Batch]:
-    """Yield every image of the split once, in order, however many fail: the caller handles the failures."""
+    """Yield every image of the split once, in order, however many fail: the caller handles the failures.
+
+    With `part`, a batch comes in parts of at most so many images, which workers decode side by side. `lend` is that of
+    `load_batches`.
+    """
     own = range(rank, len(dataset.split), world_size)
-    chunks = [own[first : first + batch_size] for first in range(0, len(own), batch_size)]
+    batches = (own[first : first + batch_size] for first in range(0, len(own), batch_size))
+    size = part or batch_size
+    chunks = [batch[first : first + size] for batch in batches for first in range(0, len(batch), size)]
     if chunks:
         yield from load_batches(
             _EvalBatches(dataset, chunks),
@@ -264,6 +281,7 @@ def sequential_batches(
             dataset.empty_batch(len(chunks[0])),
             workers=workers,
             pin_memory=pin_memory,
+            lend=lend,
         )
 
 
