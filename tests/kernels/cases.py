@@ -14,10 +14,13 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import vitkit
+from tests.data.test_crop_resize import pack, random_crops
 from vitkit.config.schema import SGD, AdamW, Fit
+from vitkit.data import crop_resize as plain
 from vitkit.kernels import forward
 from vitkit.kernels.attention import fused_attention
 from vitkit.kernels.attention_triton import attention_backward
+from vitkit.kernels.crop_resize_triton import crop_resize
 from vitkit.kernels.dispatch import INTERPRETED
 from vitkit.kernels.fuse import FusedAttention, FusedBlock, fused_block, fused_module
 from vitkit.kernels.gelu_triton import gelu, gelu_backward
@@ -426,3 +429,11 @@ def _layer(width: int) -> torch.nn.LayerNorm:
     torch.nn.init.normal_(layer.weight, 1.0)
     torch.nn.init.normal_(layer.bias)
     return layer.to(DEVICE, DTYPE).requires_grad_(False)
+
+
+@pytest.mark.parametrize(("size", "channels", "longest"), [((20, 24), 3, 60), ((7, 5), 1, 90), ((33, 16), 4, 9)])
+def test_crops_are_those_of_the_plain_version_bit_for_bit(size: tuple[int, int], channels: int, longest: int):
+    pixels, crops = pack(*random_crops(0, 3, longest, channels))
+    moved = {name: value.to(DEVICE) for name, value in vars(crops).items() if isinstance(value, Tensor)}
+    ours = crop_resize(pixels.to(DEVICE), plain.Crops(**moved, most=crops.most), size, channels)
+    assert torch.equal(ours.cpu(), plain.crop_resize(pixels, crops, size, channels))

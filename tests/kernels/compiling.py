@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 
 from vitkit.kernels import adam_triton as adam
 from vitkit.kernels import attention_triton as attention
+from vitkit.kernels import crop_resize_triton as crop_resize
 from vitkit.kernels import gelu_triton as gelu
 from vitkit.kernels import norm_backward_triton as norm_backward
 from vitkit.kernels import norm_triton as norm
@@ -91,6 +92,41 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         gelu.forward_kernel,
         {"before": BF16, "out": BF16, "count": "i32"},
         {"TANH": False, "BLOCK": 2048, "num_warps": 4},
+    ),
+    "crop and resize, columns": (
+        crop_resize.across_kernel,
+        {
+            "pixels": "*u8",
+            "starts": "*i64",
+            "strides": "*i64",
+            "heights": "*i64",
+            "widths": "*i64",
+            "flips": "*u8",
+            "first": "*i64",
+            "weights": "*i32",
+            "precisions": "*i32",
+            "out": "*u8",
+            "H": "i32",
+            "width": "i32",
+            "K": "i32",
+        },
+        {"C": 3, "ROWS": crop_resize.ROWS, "BLOCK": 256, "num_warps": 4},
+    ),
+    "crop and resize, rows": (
+        crop_resize.down_kernel,
+        {
+            "between": "*u8",
+            "heights": "*i64",
+            "first": "*i64",
+            "weights": "*i32",
+            "precisions": "*i32",
+            "out": "*u8",
+            "H": "i32",
+            "height": "i32",
+            "width": "i32",
+            "K": "i32",
+        },
+        {"C": 3, "BLOCK": 256, "num_warps": 4},
     ),
     "GELU, backward": (
         gelu.backward_kernel,

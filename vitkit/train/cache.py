@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from vitkit import devices
+from vitkit.data.crop_resize import CropResize, crop_resize
 from vitkit.data.image_cache import ImageCache, estimate_bytes, fill_cache, stored_transform
 from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import TrainTransform
@@ -135,7 +136,18 @@ def _fill(
         cache = fill_cache(split, transform, channels, budget=budget, threads=threads, progress=progress)
     if not processes.all_reduce_min(float(cache is not None))[0]:
         return None
-    return cache.to(processes.device) if cache is not None and memory == "gpu" else cache
+    return cache.to(processes.device, _fastest_crop_resize()) if cache is not None and memory == "gpu" else cache
+
+
+def _fastest_crop_resize() -> CropResize:
+    """Return the Triton kernels where there are any; the plain version gives the same bits."""
+    from vitkit.kernels.dispatch import TRITON
+
+    if not TRITON:
+        return crop_resize
+    from vitkit.kernels.crop_resize_triton import crop_resize as fused
+
+    return fused
 
 
 def _uncached(transform: TrainTransform, reason: str) -> CacheChoice:
