@@ -24,7 +24,7 @@ def _shifted(sums, bits):
     return tl.minimum(tl.maximum((sums + (1 << (bits - 1))) >> bits, 0), 255).to(tl.uint8)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "K"])  # every batch has its own: one compiled kernel for all
 def across_kernel(
     pixels,
     starts,
@@ -62,7 +62,7 @@ def across_kernel(
     tl.store(between + (crop * H + rows[:, None]) * (width * C) + columns[None, :], out, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "K"])
 def down_kernel(
     between,
     heights,
