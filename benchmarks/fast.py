@@ -1,12 +1,13 @@
 """Compare the speed of `--fast` with exact on this machine, engine by engine, and its effect on predictions.
 
     python benchmarks/fast.py [--model S/16] [--device cpu] [--threads 1] [--json]
+    python benchmarks/fast.py --peers                        beside onnxruntime in int8 and OpenVINO, on a CPU
     python benchmarks/fast.py --run RUN --data DATA          accuracy of all engines on the scoring split
 
 Exact and every other engine take turns in short rounds on the same random images; ratios to exact are medians of those
 within a round, and ratios of the fastest rounds, so that a busy neighbour slows both sides alike. On a CPU, with one
-thread, process time is counted; wall-clock time otherwise. Weights are random unless a run is named: speed does not
-depend on them, agreement does.
+thread, process time is counted, which includes any threads that a peer starts; wall-clock time otherwise. Weights are
+random unless a run is named: speed does not depend on them, agreement does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from cpu_peers import cpu_peers
 from torch import Tensor
 
 import vitkit
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--peers", action="store_true", help="other runtimes, on a CPU; OpenVINO if it is installed")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.threads:
@@ -68,7 +71,9 @@ def main() -> None:
     if options.data:
         result = about | scores(classifier, chosen.logits, options.data, options.limit)
     else:
-        result = about | {"batches": speeds(classifier, chosen.logits, options.batches, options.rounds)}
+        result = about | {
+            "batches": speeds(classifier, chosen.logits, options.batches, options.rounds, peers=options.peers)
+        }
     print(json.dumps(result, indent=2) if options.json else as_text(result))
 
 
@@ -78,7 +83,9 @@ def untrained(name: str, gelu: str) -> Model:
     return model
 
 
-def speeds(classifier: vitkit.Classifier, chosen: Compute, batches: list[int], rounds: int) -> dict[int, Any]:
+def speeds(
+    classifier: vitkit.Classifier, chosen: Compute, batches: list[int], rounds: int, *, peers: bool
+) -> dict[int, Any]:
     computes: dict[str, Compute] = {EXACT: classifier.engine.logits, CHOSEN: chosen}
     failed = {}
     for candidate in engine_candidates(classifier.model, classifier.device):
@@ -86,6 +93,10 @@ def speeds(classifier: vitkit.Classifier, chosen: Compute, batches: list[int], r
             computes[candidate.description] = candidate.build()
         except Exception as error:
             failed[candidate.description] = {"failed": f"{type(error).__name__}: {error}"}
+    if peers:
+        others, reasons = cpu_peers(classifier.model)
+        computes |= others
+        failed |= {name: {"failed": reason} for name, reason in reasons.items()}
     one_thread = classifier.device.type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if one_thread else time.perf_counter
     channels, image = classifier.model.config.channels, classifier.transform.image

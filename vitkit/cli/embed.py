@@ -80,7 +80,6 @@ def embed(
     from vitkit.predict.embedder import Embedder
     from vitkit.predict.embedding_file import check_vectors_path, embed_into
     from vitkit.predict.image_stream import workers_for
-    from vitkit.predict.samples import Samples
     from vitkit.progress import show_progress
     from vitkit.weights.load import load
 
@@ -92,6 +91,8 @@ def embed(
     messages.say("input", embedder.transform.description, file=sys.stderr)
     workers = workers_for(len(paths), workers, embedder.device)
     if fast and fast_engine_pays(embedder.device, len(paths)):
+        from vitkit.predict.samples import Samples  # opens data of all kinds, for --fast only
+
         embedder.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
         messages.say("engine", embedder.engine.description, file=sys.stderr)
     log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", embedder.engine.batch, workers)

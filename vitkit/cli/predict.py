@@ -84,7 +84,6 @@ def predict(
     from vitkit.predict.image_stream import workers_for
     from vitkit.predict.printing import print_predictions
     from vitkit.predict.rows import AnswerFormat, check_output_path, csv_texts, json_texts
-    from vitkit.predict.samples import Samples
     from vitkit.predict.stream import predict_files, predict_into, stream_answers
     from vitkit.progress import no_progress, show_progress
     from vitkit.text import printable_lines
@@ -103,6 +102,8 @@ def predict(
     messages.say("input", classifier.transform.description, file=sys.stderr)
     workers = workers_for(len(paths), workers, classifier.device)
     if fast and fast_engine_pays(classifier.device, len(paths)):
+        from vitkit.predict.samples import Samples  # opens data of all kinds, for --fast only
+
         classifier.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
         messages.say("engine", classifier.engine.description, file=sys.stderr)
     log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", classifier.engine.batch, workers)
