@@ -25,7 +25,7 @@ import vitkit
 from tests.data.sample_images import encode, scene
 from tests.predict.small_model import LABELS, odd_images, real_images, rounding, small_model
 from vitkit.cli.main import main
-from vitkit.data.sources.image_paths import find_images
+from vitkit.data.sources.image_paths import find_image_names, find_images
 from vitkit.model.build import Model
 from vitkit.predict.failures import Failures
 from vitkit.predict.stream import predict_files, predict_into
@@ -438,6 +438,33 @@ def test_patterns_folders_and_files_are_found(photos: Path, monkeypatch: pytest.
     for wrong, message in ((["c*"], "no image matches"), (["c*", "d?"], "no image matches"), ([], "no images named")):
         with pytest.raises(vitkit.VitkitError, match=message):
             find_images(wrong)
+
+
+def test_files_are_listed_in_the_order_of_the_parts_of_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    names = ["a.jpg", "a/b.jpg", "a/b/c.jpg", "a b/c.jpg", "a-b.jpg", "a!.jpg", "ab/c.jpg", "Z/a.jpg", "ü/a.jpg"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    listed: list[int] = []
+    expected = sorted(names, key=lambda name: Path(name).parts)
+    assert find_image_names([tmp_path], listed.append) == [str(tmp_path / name) for name in expected]
+    assert sum(listed) == len([*tmp_path.rglob("*")])
+    monkeypatch.chdir(tmp_path)
+    for source, prefix in ((".", ""), ("./a/", "a/"), ("a//b", "a/b/")):
+        inside = [name for name in expected if name.startswith(prefix)]
+        assert find_image_names([source]) == inside
+        assert find_images([source]) == [Path(name) for name in inside]
+
+
+def test_a_long_listing_says_how_far_it_is(
+    run: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("vitkit.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("vitkit.cli.image_jobs.SECONDS_TO_SAY", 0.0)
+    predict(run, photos, "--json")
+    messages = capsys.readouterr().err
+    assert re.search(r"listing  33 files, [\d,]+ a second", messages)  # two folders among them
+    assert "30 images found in " in messages
 
 
 def test_a_list_on_standard_input_is_read(run: Path, photos: Path):
