@@ -257,9 +257,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(noise.integers(0, 256, (16, 16, 3), np.uint8)).save(
                 folder / "photos" / name / f"{number}.png"
             )
-    run = vitkit.fit(
-        folder / "photos", out=folder / "run", model="mu/4", weights="none", image=16, steps=4, batch=6, workers=0
-    )
+    settings = {"steps": 4, "save_every": 2, "batch": 6, "workers": 0}
+    run = vitkit.fit(folder / "photos", out=folder / "run", model="mu/4", weights="none", image=16, **settings)
     for path in run.path.iterdir():
         shutil.move(path, folder / path.name)
     model = vitkit.load(folder)

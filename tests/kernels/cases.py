@@ -38,6 +38,7 @@ from vitkit.model.encoder import Block
 from vitkit.model.rotary import RotaryPositions
 from vitkit.model.variants import configure
 from vitkit.train import checkpoint
+from vitkit.train.checkpoint_staging import Staging
 from vitkit.train.distributed import Processes, parallelize
 from vitkit.train.ema import EMA
 from vitkit.train.fused_adamw import FusedAdamW, can_fuse
@@ -471,7 +472,8 @@ def test_fused_adamw_equals_torchs_own_before_and_after_a_checkpoint(
         objective, optimizer, step = runs[0]
         assert (step.fused_adamw is not None) == ours
         step(iter([batch]))
-        saved = checkpoint.save(tmp_path / str(ours), checkpoint.state_of(objective, optimizer, None), {"step": 1}, one)
+        staged = Staging(one).copy(checkpoint.state_of(objective, optimizer, None))
+        saved = checkpoint.write(tmp_path / str(ours), staged, {"step": 1}, one)
         step(iter([batch]))
         objective, optimizer, step = runs[fresh]
         checkpoint.load(saved, objective, optimizer, None, one)

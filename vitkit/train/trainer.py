@@ -1,7 +1,7 @@
 """Training a model from settings and data into a run folder; the decisions are printed before the loop starts."""
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -184,6 +184,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
             print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
         loop.run()
+    print_line("saved", loop.checkpoint_wait.describe())
     if loop.lost_best:
         print_line("warning", loop.lost_best)
     trained = _trained_model(loop, model)
@@ -191,7 +192,12 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         restore_priors(trained.head, objective.weights.cpu())
     if processes.is_rank_zero:
         lost = {"lost_best": loop.lost_best} if loop.lost_best else {}
-        folder.add_to_record(kept_step=loop.kept_step, stopped_early=loop.state.stopped, **lost)
+        folder.add_to_record(
+            kept_step=loop.kept_step,
+            stopped_early=loop.state.stopped,
+            checkpoint_wait=asdict(loop.checkpoint_wait),
+            **lost,
+        )
         save(trained, folder.path)
     return splits
 
