@@ -185,8 +185,11 @@ class RunFolder:
             raise RunError(f"{self.path / METRICS} cannot be written: {error.strerror}.") from error
 
     def sync_metrics(self) -> None:
-        if self._metrics is not None:
-            os.fsync(self._metrics.fileno())
+        try:
+            if self._metrics is not None:
+                os.fsync(self._metrics.fileno())
+        except OSError as error:
+            raise RunError(f"{self.path / METRICS} cannot be written: {error.strerror}.") from error
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """Yield the lines of metrics.jsonl; a last line that a kill cut short is left out, another one is an error."""

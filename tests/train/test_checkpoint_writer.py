@@ -110,14 +110,16 @@ def test_one_copy_is_in_flight_and_its_memory_is_used_again(gate: Gate, tmp_path
 def test_waiting_for_a_write_is_counted_and_training_beside_it_is_not(gate: Gate, tmp_path: Path):
     with writer_of(tmp_path, {"weight": torch.zeros(10)}) as writer:
         writer.save({"step": 1})
+        copied = writer.waited
         assert gate.reached.wait(60)
-        time.sleep(0.3)  # steps, during which the write is in flight
-        before = writer.waited
-        threading.Timer(0.3, gate.open.set).start()
+        time.sleep(0.05)  # steps, during which the write is in flight
+        assert writer.busy
+        assert writer.waited == copied
+        threading.Timer(0.05, gate.open.set).start()
         began = time.perf_counter()
         writer.wait()
-        assert 0.2 < writer.waited - before <= time.perf_counter() - began
-        assert before < 0.2
+        assert 0 < writer.waited - copied <= time.perf_counter() - began
+    assert not writer.busy
 
 
 def test_a_write_that_fails_is_raised_by_the_next_call_and_leaves_the_checkpoint_before(

@@ -114,8 +114,7 @@ class CheckpointWriter:
 
     def _write_checkpoint(self, staged: StagedState, record: dict[str, Any], kept: tuple[int, ...]) -> None:
         began, processor = time.perf_counter(), time.thread_time()
-        if self._group.is_rank_zero:
-            self.folder.sync_metrics()
+        self._group.on_rank_zero(self.folder.sync_metrics)
         checkpoint.write(self.folder.checkpoints, staged, record, self._group)
         if self._group.is_rank_zero:
             checkpoint.keep_latest(self.folder.checkpoints, record["step"], kept)
