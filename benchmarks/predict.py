@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,12 @@ CLASSES = 1000
 class Clock:
     """The moments at which batches ended, on the wall and in the main thread."""
 
-    ends: list[tuple[float, float, int]]  # wall seconds, seconds of the main thread, images so far
+    ends: list[tuple[float, float, int]] = field(  # wall seconds, seconds of the main thread, images so far
+        default_factory=lambda: [(time.perf_counter(), time.thread_time(), 0)]
+    )
 
     def end(self, images: int) -> None:
-        before = self.ends[-1][2] if self.ends else 0
-        self.ends.append((time.perf_counter(), time.thread_time(), before + images))
+        self.ends.append((time.perf_counter(), time.thread_time(), self.ends[-1][2] + images))
 
     def rates(self) -> tuple[float, float]:
         """Return images per second and seconds of the main thread per image, after the first batches."""
@@ -126,7 +127,7 @@ def host_microseconds(paths: list[str], workers: int) -> dict[str, float]:
     """Return what the main process computes for an image on the CPU, and what of it a GPU would compute: the model of
     one block, the probabilities and the most likely classes."""
     classifier = untrained("mu/16", image=32, depth=1)
-    clock = Clock([])
+    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         predict_into(Path(folder, "rows.jsonl"), classifier, paths, top=5, workers=workers, progress=clock.progress)
     images = torch.randn(classifier.engine.batch, 3, 32, 32)
@@ -157,7 +158,7 @@ def measure_model(
             yield row | {"left_out": f"{type(error).__name__}: {error}"}
             continue
         alone = model_rate(classifier, device)
-        clock, out, started = Clock([]), folder / "rows.jsonl", time.perf_counter()
+        clock, out, started = Clock(), folder / "rows.jsonl", time.perf_counter()
         predict_into(out, classifier, paths, top=5, workers=workers, overwrite=True, progress=clock.progress)
         whole = time.perf_counter() - started
         steady = clock.rates()[0]
@@ -183,7 +184,7 @@ def decode_rate(classifier: vitkit.Classifier, paths: list[str], workers: int) -
         part=PART,
         lend=lent_parts(batch),
     )
-    clock = Clock([])
+    clock = Clock()
     for part in parts:
         clock.end(part.images_read())
     return clock.rates()[0]
@@ -231,7 +232,7 @@ def transformers_rate(name: str, paths: list[str], device: torch.device, workers
         device=device,
         dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
     )
-    clock, batch = Clock([]), PART
+    clock, batch = Clock(), PART
 
     def files() -> Iterator[str]:
         yield from paths
@@ -261,7 +262,7 @@ def timm_rate(name: str, paths: list[str], device: torch.device, workers: int) -
         img_dtype=dtype,
         **config,
     )
-    clock, rows = Clock([]), []
+    clock, rows = Clock(), []
     with torch.inference_mode():
         for images, _ in loader:
             probabilities = model(images).softmax(-1)
