@@ -191,6 +191,7 @@ def test_two_processes_resume_a_checkpoint_of_two(saved: str, resumed: str, runs
     [
         {"optimizer__kind": "sgd", "lr": 0.1},
         {"micro": 8},
+        {"cache": "ram"},
         {"freeze": 1},
         {"layer_decay": 0.5},
         {"model": "R+mu/16", "image": 32, "clip": 0.0, "optimizer__kind": "sgd", "lr": 0.03},
