@@ -31,6 +31,7 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
 from vitkit.data.transforms import TrainTransform
 from vitkit.devices import cores
+from vitkit.train.cache import to_gpu
 
 IMAGES, DIFFERENT = 1_000, 120  # synthetic ones; the rest are copies under other names
 BUDGET = 2**33
@@ -66,7 +67,7 @@ def compare(split: Split, options: argparse.Namespace) -> dict[str, Any]:
     decoded = SplitDataset(split=split, transform=full)
     datasets = {"no": decoded, "ram": replace(decoded, transform=stored, cache=cache)}
     if torch.cuda.is_available():
-        datasets["gpu"] = replace(datasets["ram"], cache=cache.to(torch.device("cuda")))
+        datasets["gpu"] = replace(datasets["ram"], cache=to_gpu(cache, torch.device("cuda")))
     first = {name: next(iter(Loader(dataset, options.batch))).images.cpu() for name, dataset in datasets.items()}
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in datasets}
     for _ in range(options.rounds):

@@ -113,8 +113,11 @@ def _processes_here(processes: Processes) -> int:
 
 
 def _candidates(requested: Request, device: torch.device) -> list[Memory]:
-    """Return the kinds of memory to try, in their order; host memory stands in for that of a GPU."""
-    return ["gpu", "ram"] if requested in ("auto", "gpu") and device.type == "cuda" else ["ram"]
+    """Return the kinds of memory to try, in their order; host memory stands in for that of a GPU.
+
+    `auto` does not take a GPU's memory: crops there have not been timed yet.
+    """
+    return ["gpu", "ram"] if requested == "gpu" and device.type == "cuda" else ["ram"]
 
 
 def _fill(
@@ -136,10 +139,11 @@ def _fill(
         cache = fill_cache(split, transform, channels, budget=budget, threads=threads, progress=progress)
     if not processes.all_reduce_min(float(cache is not None))[0]:
         return None
-    return _to_gpu(cache, processes.device) if cache is not None and memory == "gpu" else cache
+    return to_gpu(cache, processes.device) if cache is not None and memory == "gpu" else cache
 
 
-def _to_gpu(cache: ImageCache, device: torch.device) -> ImageCache:
+def to_gpu(cache: ImageCache, device: torch.device) -> ImageCache:
+    """Return the cache in the memory of a GPU, where the Triton kernels crop it, or torch's operators."""
     if not TRITON:
         return cache.to(device)
     from vitkit.kernels.crop_resize_triton import crop_resize_on_gpu
