@@ -111,7 +111,7 @@ def measure(computes: dict[str, Compute], images: Tensor, rounds: int, clock: Ca
     for _ in range(rounds):
         for name, compute in computes.items():
             started = clock()
-            compute(images)  # ends with the logits on the host
+            compute(images).cpu()  # waits for a GPU
             times[name].append(clock() - started)
     return {
         name: {
@@ -140,7 +140,7 @@ def scores(classifier: vitkit.Classifier, chosen: Compute, source: str, limit: i
     for batch in evaluation_batches(dataset, 8, workers=0):
         labels.append(batch.labels)
         for engine, compute in computes.items():
-            batches[engine].append(compute(batch.images).softmax(dim=1))
+            batches[engine].append(compute(batch.images).softmax(dim=1).cpu())
     truth, probabilities = torch.cat(labels), {engine: torch.cat(rows) for engine, rows in batches.items()}
     return {
         "data": f"{source}, {name}",

@@ -133,6 +133,7 @@ def settings(folder: Path, options: argparse.Namespace, device: torch.device) ->
             "device": options.device,
             "workers": options.workers,
             "compile": "yes" if device.type == "cuda" else "no",
+            "cache": "no",  # every step decodes; benchmarks/cache.py has the others
         }
     )
     return replace(

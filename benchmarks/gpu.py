@@ -26,7 +26,7 @@ from typing import Any
 
 import gpu_peers
 import torch
-from gpu_page import best_peer, images_per_second, page, speed_ratio
+from gpu_page import best_peer, images_per_second, model_name, page, speed_ratio
 from torch import nn
 
 from vitkit import VitkitError, __version__
@@ -54,7 +54,26 @@ class Case:
     batch: int
     image: int = 224
     peers: tuple[str, ...] = tuple(gpu_peers.PEERS)
+    like: str = ""  # a family in FAMILIES, whose options the model has
 
+    def options(self, gelu: str) -> dict[str, Any]:
+        return {"gelu": gelu, **FAMILIES[self.like]}
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "": {},
+    "DINOv3": {
+        "positions": "none",
+        "rotary": "centred",
+        "registers": 4,
+        "layer_scale": 1e-5,
+        "query_bias": False,
+        "key_bias": False,
+        "value_bias": False,
+        "gelu": "exact",
+        "eps": 1e-5,
+    },
+}
 
 CASES = {
     "train-B": Case("training", "B/16", 256),
@@ -65,6 +84,8 @@ CASES = {
     "train-H": Case("training", "H/14", 64, peers=("timm",)),
     "train-384": Case("training", "B/16", 64, 384, peers=("timm",)),
     "train-32px": Case("training", "Ti/4", 1024, 32, peers=("timm",)),
+    "dinov3-train-B": Case("training", "B/16", 256, peers=("timm",), like="DINOv3"),
+    "dinov3-infer-B": Case("inference", "B/16", 512, peers=("timm",), like="DINOv3"),
     "tiny-train": Case("training", "mu/4", 4, 32),
     "tiny-infer": Case("inference", "mu/4", 4, 32),
     "tiny-latency": Case("latency", "mu/4", 1, 32),
@@ -188,12 +209,12 @@ def contenders(
     vitkit's inference uses hand-written kernels, with nothing to compile. For single images, vitkit replays a CUDA
     graph; peers do so where they are compiled.
     """
-    config = configure(case.model, image=case.image, gelu=options.gelu)
+    config = configure(case.model, image=case.image, **case.options(options.gelu))
     assert isinstance(config, ViTConfig)
     latency, batch = case.what == "latency", case.batch
 
     def ours(fp8: bool = False) -> nn.Module:
-        model = untrained_model(case.model, image=case.image, gelu=options.gelu)
+        model = untrained_model(case.model, image=case.image, **case.options(options.gelu))
         if fp8:
             fuse(model)
             use_fp8(model, device, "bf16")
@@ -312,7 +333,7 @@ def take_turns(
                 times[contender] += time_calls(one.work, device, share, synchronous=latency)
             except Exception as error:
                 failed[contender] = describe(error)
-    per_image = flops(configure(case.model, image=case.image), case.what)
+    per_image = flops(configure(case.model, image=case.image, **case.options("tanh")), case.what)
     return {
         contender: failed.get(contender)
         or Result(
@@ -333,7 +354,7 @@ def describe(error: Exception) -> str:
 
 
 def show(case: dict[str, Any]) -> None:
-    print(f"\n{case['case']}: {case['what']}, {case['model']} at {case['image']} px, batch {case['batch']}")
+    print(f"\n{case['case']}: {case['what']}, {model_name(case)} at {case['image']} px, batch {case['batch']}")
     best = best_peer(case)
     for row in case["rows"]:
         name = f"  {row['library']:<12} {row['how']:<22}"

@@ -52,7 +52,7 @@ def _about(about: dict[str, Any]) -> str:
 
 def _table(case: dict[str, Any]) -> str:
     batch = f"batch {case['batch']}" if case["batch"] > 1 else "one image at a time"
-    lines = [f"## {TITLES[case['what']]}, {case['model']} at {case['image']} px, {batch}", "", HEAD]
+    lines = [f"## {TITLES[case['what']]}, {model_name(case)} at {case['image']} px, {batch}", "", HEAD]
     best = best_peer(case)
     for row in case["rows"]:
         name = f"{row['library']}, {row['how']}"
@@ -62,6 +62,10 @@ def _table(case: dict[str, Any]) -> str:
             else f"| {name} | {_figures(row, best)} |"
         )
     return "\n".join(lines)
+
+
+def model_name(case: dict[str, Any]) -> str:
+    return f"{case['model']} like {case['like']}'s" if case.get("like") else case["model"]
 
 
 def best_peer(case: dict[str, Any]) -> dict[str, Any] | None:

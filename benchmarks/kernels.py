@@ -28,6 +28,8 @@ from vitkit.kernels.attention import sdpa
 from vitkit.kernels.dispatch import TRITON
 from vitkit.kernels.linear import sum_rows
 from vitkit.model.attention import split_heads
+from vitkit.model.mlp import apply_swiglu
+from vitkit.model.rotary import turn
 from vitkit.train.fused_adamw import FusedAdamW
 from vitkit.train.mixed_precision import Bf16Copies
 
@@ -98,6 +100,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
         *gelus(options),
         *norms(options),
         norm_backward(options),
+        crops(options),
+        *swiglus(options),
+        *rotary(options),
         bias(options),
         *products(options),
         adam(options),
@@ -141,10 +146,89 @@ def gelus(options: argparse.Namespace) -> list[Case]:
 
     compiled = torch.compile(backward)
     return [
-        Case("GELU, tanh", lambda: F.gelu(before, approximate="tanh"), lambda: gelu(before, True), 2 * before.nbytes),
-        Case("GELU, erf", lambda: F.gelu(before), lambda: gelu(before, False), 2 * before.nbytes),
+        Case("GELU, tanh", lambda: F.gelu(before, approximate="tanh"), lambda: gelu(before, "tanh"), 2 * before.nbytes),
+        Case("GELU, erf", lambda: F.gelu(before), lambda: gelu(before, "exact"), 2 * before.nbytes),
         Case(
-            "GELU, backward, its output, bias", compiled, lambda: gelu_backward(grad, before, True), 4 * before.nbytes
+            "GELU, backward, its output, bias", compiled, lambda: gelu_backward(grad, before, "tanh"), 4 * before.nbytes
+        ),
+    ]
+
+
+def crops(options: argparse.Namespace) -> Case:
+    """Random crops of a batch, from images of 500 x 400 that are in GPU memory."""
+    from vitkit.data.crop_resize import Crops, crop_resize
+    from vitkit.kernels.crop_resize_triton import crop_resize_on_gpu
+
+    side, count = (400, 500), options.batch
+    pixels = torch.randint(0, 256, (count * side[0] * side[1] * 3,), dtype=torch.uint8, device="cuda")
+    heights = torch.randint(100, side[0] + 1, (count,), device="cuda")
+    widths = torch.randint(100, side[1] + 1, (count,), device="cuda")
+    boxes = Crops(
+        start=torch.arange(count, device="cuda") * side[0] * side[1] * 3,
+        stride=torch.full((count,), side[1] * 3, device="cuda"),
+        height=heights,
+        width=widths,
+        flipped=torch.rand(count, device="cuda") < 0.5,
+        most=(int(heights.max()), int(widths.max())),
+    )
+    moved = int((heights * (widths + 2 * 224)).sum()) * 3 + count * 224 * 224 * 3
+    return Case(
+        "crop and resize",
+        lambda: crop_resize(pixels, boxes, (224, 224), 3),
+        lambda: crop_resize_on_gpu(pixels, boxes, (224, 224), 3),
+        moved,
+    )
+
+
+def swiglus(options: argparse.Namespace) -> list[Case]:
+    from vitkit.kernels.swiglu_triton import swiglu, swiglu_backward
+
+    gate_up = random(options.batch * options.tokens, 256 * options.heads)
+    grad = random(len(gate_up), 128 * options.heads)
+
+    def backward() -> tuple[Tensor, Tensor, Tensor]:
+        gate, up = gate_up.chunk(2, dim=-1)
+        below = torch.cat([torch.ops.aten.silu_backward(grad * up, gate), grad * F.silu(gate)], dim=-1)
+        return below, apply_swiglu(gate_up), below.sum(dim=0, dtype=torch.float32)
+
+    plain, moved = torch.compile(lambda: apply_swiglu(gate_up)), gate_up.nbytes + grad.nbytes
+    return [
+        Case("SwiGLU", plain, lambda: swiglu(gate_up), moved),
+        Case(
+            "SwiGLU, backward, its output, bias",
+            torch.compile(backward),
+            lambda: swiglu_backward(grad, gate_up),
+            moved + gate_up.nbytes + grad.nbytes,
+        ),
+    ]
+
+
+def rotary(options: argparse.Namespace) -> list[Case]:
+    """Queries and keys of the patches turned inside of a packed projection, after which attention reads it."""
+    from vitkit.kernels.rotary_triton import rotate
+
+    heads = options.heads
+    qkv = random(options.batch, options.tokens, 3 * 64 * heads)
+    angles = torch.rand(options.tokens - 5, 64, device="cuda")  # a class token and four registers are not turned
+    tables = angles.cos(), angles.sin()
+
+    def forwards() -> tuple[Tensor, Tensor]:
+        query, key, _ = split_heads(qkv, heads)
+        return turn(query, *tables, "half"), turn(key, *tables, "half")
+
+    def backwards() -> tuple[Tensor, Tensor]:
+        both = qkv[..., : 128 * heads].unflatten(-1, (2 * heads, -1)).transpose(1, 2)
+        back = turn(both, tables[0], -tables[1], "half").transpose(1, 2).flatten(2)
+        return torch.cat([back, qkv[..., 128 * heads :]], dim=-1), back.sum(dim=(0, 1), dtype=torch.float32)
+
+    moved = 4 * qkv.nbytes // 3
+    return [
+        Case("rotary positions", torch.compile(forwards), lambda: rotate(qkv, *tables, heads, False, False), moved),
+        Case(
+            "rotary positions, backward, bias",
+            torch.compile(backwards),
+            lambda: rotate(qkv, *tables, heads, False, True),
+            moved,
         ),
     ]
 
@@ -182,7 +266,7 @@ def norms(options: argparse.Namespace) -> list[Case]:
         Case(
             "GELU, fp8",
             plain_gelu,
-            lambda: forward.gelu_fp8(hidden, tanh=True),
+            lambda: forward.activate_fp8(hidden, "tanh"),
             hidden.nbytes + hidden.nbytes // 2,
         ),
     ]
@@ -248,7 +332,7 @@ def products(options: argparse.Namespace) -> list[Case]:
         Case(
             "product, GELU",
             lambda: F.gelu(torch.addmm(bias, rows, up.t()), approximate="tanh"),
-            lambda: forward.linear_gelu(rows, up, bias, tanh=True),
+            lambda: forward.linear_activation(rows, up, bias, "tanh"),
             moved,
         ),
         Case(

@@ -1,12 +1,13 @@
 """Kill a run with SIGKILL at random moments, resume it, and compare the result with that of an undisturbed run.
 
-    python benchmarks/kills.py [KILLS] [--seed 0] [--jobs N] [--json]
+    python benchmarks/kills.py [KILLS] [--background] [--seed 0] [--jobs N] [--json]
 
 Each trial starts a small `fit`, kills it or one of its resumptions several times, and lets the last one finish. Half of
 the moments are drawn from all of the run's time; the others are inside a part of it that is short: a checkpoint being
-written, its checksums, the cleaning of old ones, a resumption's look at the checkpoints, the scoring, the report. The
-weights, the checkpoints and the training log have to be those of the undisturbed run, byte for byte, and the folder has
-to hold the same files and no others.
+written, its checksums, the cleaning of old ones, a resumption's look at the checkpoints, the scoring, the report.
+Checkpoints are written by a thread while the steps go on; with --background, every kill comes while that thread is at
+work. The weights, the checkpoints and the training log have to be those of the undisturbed run, byte for byte, and the
+folder has to hold the same files and no others.
 
 torch is imported once and every command is a fork, so that a kill costs less than a second.
 """
@@ -43,12 +44,18 @@ from vitkit.cli.main import main as vitkit_main
 
 KILLS_PER_TRIAL = 4
 ANYWHERE = "anywhere"
-PARTS = {  # what a kill should hit: the function that does it, and the seconds within which the kill comes
-    "write shards": ("vitkit.train.checkpoint:state_dict_saver.save", 0.03),
-    "checksums": ("vitkit.train.checkpoint:_checksums", 0.01),
+BACKGROUND = {  # the parts of the thread that writes a checkpoint, in their order
+    "make folder": ("vitkit.train.checkpoint:_make_empty", 0.003),
+    "write shards": ("vitkit.train.checkpoint:save_file", 0.03),
+    "checksums": ("vitkit.train.checkpoint:checksum", 0.01),
     "write record": ("vitkit.train.checkpoint:write_record", 0.005),
     "rename": ("vitkit.train.checkpoint:_sync", 0.003),
     "clean": ("vitkit.train.checkpoint:_remove", 0.003),
+}
+PARTS = {  # what a kill should hit: the function that does it, and the seconds within which the kill comes
+    **BACKGROUND,
+    "copy state": ("vitkit.train.checkpoint_staging:Staging.copy", 0.005),
+    "wait for write": ("vitkit.train.checkpoint_writer:CheckpointWriter.wait", 0.01),
     "validate": ("vitkit.train.loop:TrainingLoop._validate", 0.05),
     "replace file": ("vitkit.atomic:remove_abandoned_once", 0.005),
     "save model": ("vitkit.weights.save:save_file", 0.01),
@@ -67,7 +74,7 @@ FIT = (
 ONCE = ("save model", "score", "report", "card", "find checkpoint", "load checkpoint", "remove leftovers")
 RESUMED = ("find checkpoint", "load checkpoint")  # only a resumed run does these
 IMAGES = "images"
-IGNORED = ("seconds", "images_per_second", "data_wait")  # of the training log: they are times
+IGNORED = ("seconds", "images_per_second", "data_wait", "checkpoint_wait")  # of the training log: they are times
 
 
 @dataclass
@@ -146,15 +153,17 @@ def _announce(target: str, call: int, writing: int) -> None:
     setattr(holder, name, announced)
 
 
-def run_trial(number: int, kills: int, seed: int, folder: Path, whole: float, expected: dict[str, str]) -> Trial:
+def run_trial(
+    number: int, kills: int, seed: int, folder: Path, whole: float, expected: dict[str, str], background: bool
+) -> Trial:
     """Kill a run so many times, let it finish, and compare it."""
     draws = random.Random(f"{seed} {number}")
     run, log = folder / f"trial-{number}", folder / f"trial-{number}.log"
     trial = Trial(number, [], 0, [])
     status, resumed = -1, False
     while len(trial.kills) < kills and status != 0:
-        parts = [part for part in PARTS if resumed or part not in RESUMED]
-        part = draws.choice([ANYWHERE] * len(parts) + parts)
+        parts = list(BACKGROUND) if background else [part for part in PARTS if resumed or part not in RESUMED]
+        part = draws.choice(parts if background else [ANYWHERE] * len(parts) + parts)
         limit = whole if part == ANYWHERE else PARTS[part][1]
         kill_at = part, 1 if part in ONCE else draws.randint(1, 4), draws.uniform(0, limit)
         status, killed = run_command(_command(run), log, kill_at)
@@ -223,6 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("kills", nargs="?", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--background", action="store_true", help="kill only while a checkpoint is being written")
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time; each has two processes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder for the runs and their logs")
@@ -232,7 +242,7 @@ def main() -> None:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        trials = kill(options.kills, options.seed, options.jobs, folder)
+        trials = kill(options.kills, options.seed, options.jobs, folder, options.background)
     parts = Counter(part for trial in trials for part in trial.kills)
     problems = [f"trial {trial.number}: {problem}" for trial in trials for problem in trial.problems]
     if options.json:
@@ -245,7 +255,7 @@ def main() -> None:
     sys.exit(1 if problems else 0)
 
 
-def kill(kills: int, seed: int, jobs: int, folder: Path) -> list[Trial]:
+def kill(kills: int, seed: int, jobs: int, folder: Path, background: bool) -> list[Trial]:
     """Run trials, `jobs` at a time, until there were so many kills."""
     write_images(folder / IMAGES)
     undisturbed, log = folder / "undisturbed", folder / "undisturbed.log"
@@ -266,7 +276,7 @@ def kill(kills: int, seed: int, jobs: int, folder: Path) -> list[Trial]:
         while done < kills:
             each = [min(KILLS_PER_TRIAL, kills - done - start) for start in range(0, kills - done, KILLS_PER_TRIAL)]
             futures = [
-                pool.submit(run_trial, number + index, count, seed, folder, whole, expected)
+                pool.submit(run_trial, number + index, count, seed, folder, whole, expected, background)
                 for index, count in enumerate(each)
             ]
             number += len(futures)

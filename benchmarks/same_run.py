@@ -292,9 +292,9 @@ def check_incomplete_prediction(before: Tree, after: Tree, checks: Checks) -> No
     part = before.folder / "killed.csv.part"
     command = ["predict", run, images, *DEVICE, "--out"]
     make_killed(before, [*command, "killed.csv"], part, lambda: rows_of(part) >= KILL_AT_ROW, part.with_suffix(""))
-    kept = rows_of(part) - 1
-    cut = part.read_bytes()[:-CUT_BYTES]
-    (after.folder / "resumed.csv.part").write_bytes(cut)
+    continued = after.folder / "resumed.csv.part"
+    continued.write_bytes(part.read_bytes()[:-CUT_BYTES])
+    kept = rows_of(continued)
     printed = renamed(json.loads(after.vitkit(*command, "resumed.csv", "--json")))
     expected = {"there_already": kept, "images": IMAGES}
     checks.add(
@@ -332,8 +332,10 @@ def steps_logged(run: Path) -> int:
 
 
 def rows_of(part: Path) -> int:
-    """Count the complete rows after the first line, which describes the command."""
-    return max(lines_with(part, b"") - 1, 0)
+    """Count the complete rows after the first line, the header; a line holds one row, or those of a batch."""
+    if not part.is_file():
+        return 0
+    return sum(json.loads(line).get("images", 1) for line in part.read_bytes().split(b"\n")[1:-1])
 
 
 def lines_with(path: Path, text: bytes) -> int:

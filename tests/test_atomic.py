@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -139,3 +140,23 @@ def test_a_pipe_or_device_is_never_replaced_by_a_file(tmp_path: Path):
         write_text(pipe, "text")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert os.listdir(tmp_path) == [pipe.name]
+
+
+def test_a_child_forked_just_before_a_kill_gives_the_lock_back(tmp_path: Path):
+    """Until the child runs for the first time it has the lock; a first hook that sleeps makes that moment long."""
+    path = tmp_path / "file"
+    program = """
+import os, signal, sys, time
+os.register_at_fork(after_in_child=lambda: time.sleep(0.7))  # hooks are called in the order of their registration
+from vitkit.atomic import lock
+file = open(sys.argv[1], "ab")
+assert lock(file)
+if os.fork() == 0:
+    time.sleep(5)
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program, str(path)]).returncode == -signal.SIGKILL
+    with path.open("ab") as file:
+        assert not lock(file, patience=0)
+        assert lock(file)

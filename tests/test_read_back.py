@@ -10,7 +10,7 @@ import sqlite3
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +257,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(noise.integers(0, 256, (16, 16, 3), np.uint8)).save(
                 folder / "photos" / name / f"{number}.png"
             )
-    run = vitkit.fit(
-        folder / "photos", out=folder / "run", model="mu/4", weights="none", image=16, steps=4, batch=6, workers=0
-    )
+    settings = {"steps": 4, "save_every": 2, "batch": 6, "workers": 0}
+    run = vitkit.fit(folder / "photos", out=folder / "run", model="mu/4", weights="none", image=16, **settings)
     for path in run.path.iterdir():
         shutil.move(path, folder / path.name)
     model = vitkit.load(folder)
@@ -300,8 +299,10 @@ def interrupt_prediction(folder: Path) -> None:
                 raise KeyboardInterrupt
             yield item
 
+    classifier = Classifier(folder)
+    classifier.engine = replace(classifier.engine, batch=1)
     with contextlib.chdir(folder), pytest.raises(KeyboardInterrupt):
-        predict_into(folder / "rows.jsonl", Classifier("."), ANTS, top=2, progress=stop)
+        predict_into(folder / "rows.jsonl", classifier, ANTS, top=2, progress=stop)
 
 
 @pytest.fixture

@@ -513,7 +513,7 @@ def test_the_error_that_stopped_a_run_is_printed_even_if_its_time_cannot_be_reco
         raise RunError("the checkpoint of step 3 cannot be written")
 
     monkeypatch.setattr(RunFolder, "add_to_record", full)
-    monkeypatch.setattr("vitkit.train.checkpoint.save", stopped)
+    monkeypatch.setattr("vitkit.train.checkpoint.write", stopped)
     with pytest.raises(SystemExit):
         fit(photos, *TINY, "--out", tmp_path / "run")
     assert "the checkpoint of step 3 cannot be written" in capsys.readouterr().err

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing import assert_close
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import vitkit
 from vitkit import torch_private
+from vitkit.weights.run_checkpoints import ignore_single_process_warning
 
 EPS = torch.finfo(torch.float32).eps
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -242,3 +251,27 @@ def test_optimizers_without_the_compiler_call_the_hooks_of_a_step():
     optimizer.register_step_post_hook(lambda *_: called.append("after"))
     optimizer.step()
     assert called == ["before", "after"]
+
+
+def test_the_reader_of_distributed_checkpoints_finds_the_offsets_of_shards(tmp_path: Path):
+    whole = torch.arange(30.0).view(10, 3)
+    for name, rows, start in (("one", whole[:6], 0), ("other", whole[6:], 6)):
+        offsets = {"weight": {torch_private.SAVED_OFFSETS: [start, 0]}}
+        metadata = {torch_private.SHARDING_INFO: json.dumps(offsets)}
+        save_file({"weight": rows.clone()}, tmp_path / f"{name}.safetensors", metadata=metadata)
+    loaded = {"weight": torch.zeros(10, 3)}
+    with ignore_single_process_warning():
+        state_dict_loader.load(loaded, storage_reader=HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
+    assert torch.equal(loaded["weight"], whole)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_sharded_tensor_knows_where_its_shard_begins(rank: int):
+    """Ten rows on three ranks: torch.chunk gives four, four and two."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=3)
+    try:
+        mesh = init_device_mesh("cpu", (3,))
+        tensor = distribute_tensor(torch.zeros(10, 2), mesh, [Shard(0)], src_data_rank=None)
+        assert torch_private.shard_offsets(tensor) == ((0, 0), (4, 0), (8, 0))[rank]
+    finally:
+        dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,24 +15,34 @@ fcntl: Any = None
 with contextlib.suppress(ImportError):  # Windows has none: a file that another process writes is not detected there
     import fcntl
 
+PATIENCE = 2.0  # a busy machine lets a new process wait for its first turn
+
 _locked_files: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
 
 
-def lock(file: IO[Any]) -> bool:
+def lock(file: IO[Any], patience: float = PATIENCE) -> bool:
     """Lock an open file for this process and return whether that succeeded; False means that another one has it.
 
     The lock lasts until the file is closed or the process ends, however it ends: forked children, which may live on for
-    seconds, do not keep it. A file system without locks leaves it to the user to write from one process only.
+    seconds, do not keep it. Only a child that was forked just before its parent was killed has it until it runs for the
+    first time, hence the `patience`, in seconds. A file system without locks leaves it to the user to write from one
+    process only.
     """
-    if fcntl is not None:
+    if fcntl is None:
+        return True
+    deadline = time.monotonic() + patience
+    while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            return False
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
         except OSError:
             return True
-        _locked_files.add(file)
-    return True
+        else:
+            _locked_files.add(file)
+            return True
 
 
 def _release_locks_in_child() -> None:

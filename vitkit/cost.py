@@ -79,15 +79,7 @@ COUNTED = allow(
 
 def class_token_suffices(config: ViTConfig) -> bool:
     """Return whether the last block is computed for the class token alone (`vitkit.kernels.fuse`)."""
-    one_token = config.pool == "token" and config.distillation == "none" and config.positions != "relative"
-    return one_token and _has_plain_blocks(config)
-
-
-def _has_plain_blocks(config: ViTConfig) -> bool:
-    """Return whether the blocks are the paper's, as the fused training path needs them."""
-    biased = config.query_bias and config.key_bias and config.value_bias
-    added = config.swiglu or config.gelu == "quick" or config.layer_scale is not None or config.rotary != "none"
-    return biased and not added
+    return config.pool == "token" and config.distillation == "none" and config.positions != "relative"
 
 
 def cost(config: ModelConfig) -> Cost:

@@ -118,3 +118,23 @@ def free_memory(device: torch.device) -> int:
         return min(memory, int(text)) if text.isdigit() else memory
     except (ValueError, OSError, AttributeError):
         return 4 * 2**30
+
+
+def available_memory() -> int:
+    """Return the bytes of host memory that are free now, or can be freed at once, within the limit of a container.
+
+    Where the system does not tell, a quarter of all memory counts as free.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return free_memory(torch.device("cpu")) // 4
+    folder = Path("/sys/fs/cgroup")  # of a container
+    try:
+        limit = int((folder / "memory.max").read_text())
+        used = int((folder / "memory.current").read_text())
+        counters = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return min(free, limit - used + int(counters["inactive_file"]))  # pages of files are given up when needed
+    except (OSError, ValueError, KeyError):  # no container, or one without a limit ("max")
+        return free

@@ -46,6 +46,23 @@ def show_progress(
     return show(items, total, what, images_in)
 
 
+def show_count(what: str, noun: str) -> Callable[[int], None]:
+    """Return a function that is told how many more have been counted, and prints their number now and then."""
+    started = last = time.monotonic()
+    count = 0
+
+    def add(more: int) -> None:
+        nonlocal count, last
+        count += more
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES:
+            last, rate = now, count / (now - started)
+            text = f"{what}  {count:,} {noun}, {rate:,.0f} a second"
+            messages.progress_line(what, text, done=count, per_second=rate)
+
+    return add
+
+
 def _bar(items: Iterable[Item], total: int, what: str, images_in: Callable[[Item], int]) -> Iterator[Item]:
     from rich import progress
     from rich.console import Console

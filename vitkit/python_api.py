@@ -34,7 +34,7 @@ from vitkit.model.build import Model
 from vitkit.model.config import parse_size
 from vitkit.model.options import check_count
 from vitkit.predict.classifier import Classifier
-from vitkit.predict.embedder import BATCH, Embedder
+from vitkit.predict.embedder import Embedder
 from vitkit.predict.image_stream import workers_for
 from vitkit.predict.inputs import ImageInput, expand
 from vitkit.predict.prediction import Prediction
@@ -177,7 +177,7 @@ class Run(RunRecord):
         real: PathOrName | None = None,
         map: PathOrName | None = None,
         precision: Precision = "fp32",
-        batch: int = BATCH,
+        batch: int | None = None,
         workers: int | None = None,
         max_failed: float = 0.01,
     ) -> Evaluation:
@@ -228,7 +228,7 @@ class Run(RunRecord):
         pool: EmbeddingPool = "representation",
         normalise: bool = False,
         precision: Precision = "fp32",
-        batch: int = BATCH,
+        batch: int | None = None,
         workers: int | None = None,
     ) -> NDArray[np.float32]:
         """Return a vector for each image, (images, width), for scikit-learn, search or a plot.
@@ -252,7 +252,7 @@ class Run(RunRecord):
         label: str | None = None,
         features: PathOrName | None = None,
         precision: Precision = "fp32",
-        batch: int = BATCH,
+        batch: int | None = None,
         workers: int | None = None,
         max_failed: float = 0.01,
     ) -> ProbeResult:
@@ -381,8 +381,9 @@ def _check_overrides(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_counts(*, batch: int = BATCH, workers: int | None = None) -> None:
-    check_count("batch", batch, least=1)
+def _check_counts(*, batch: int | None = None, workers: int | None = None) -> None:
+    if batch is not None:
+        check_count("batch", batch, least=1)
     if workers is not None:
         check_count("workers", workers, least=0)
 

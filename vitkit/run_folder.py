@@ -231,7 +231,7 @@ def _in_use(folder: Path) -> bool:
     if not (folder / LOCK).is_file():
         return False
     with open_regular(folder / LOCK, "a") as file:
-        return not lock(file)
+        return not lock(file, patience=0)
 
 
 def require_empty(path: Path) -> None:

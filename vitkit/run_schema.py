@@ -34,6 +34,12 @@ class PlanRecord(TypedDict, total=False):
     processes: int
 
 
+class CheckpointWaitRecord(TypedDict, total=False):
+    written: int
+    seconds: float
+    share: float  # of the time of the last session of the run
+
+
 class HeadRecord(TypedDict, total=False):
     images: int
     l2: float
@@ -79,6 +85,7 @@ class RunJson(TypedDict, total=False):
     trained_counts: dict[str, int]
     kept_step: int | None
     stopped_early: bool
+    checkpoint_wait: CheckpointWaitRecord  # runs of earlier versions have none
     lost_best: str  # why the weights are not those with the best score
     thresholds: str
     license: str

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 # inductor: write down a sum that is read again; by default it recomputes the residual branches of up to four blocks
 INDUCTOR_OPTIONS = {"realize_reads_threshold": 1}
 
+# of a safetensors file: where each tensor begins in the whole one, which the distributed checkpoint's reader looks up
+SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
+
 SIGCHLD_HANDLER = "torch.utils.data._utils.signal_handling"  # the module that raises when a data worker has died
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
@@ -185,3 +188,9 @@ def foreach_add_(targets: Sequence[Tensor], number: float) -> None:
 
 def foreach_norm(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     return list(torch._foreach_norm(list(tensors), 2, dtype))
+
+
+def shard_offsets(tensor: Tensor) -> tuple[int, ...]:
+    """Return where the shard of this rank begins in a DTensor that is sharded along one mesh dimension."""
+    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[attr-defined]  # a DTensor's, for distributed checkpoints
+    return tuple(chunk.offsets)

@@ -13,6 +13,7 @@ import unicodedata
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,8 @@ import vitkit
 from tests.data.sample_images import encode, scene
 from vitkit.cli.main import main
 from vitkit.errors import VitkitError
-from vitkit.predict.rows import csv_lines, without_formula
+from vitkit.predict.answer_columns import AnswerColumns
+from vitkit.predict.rows import AnswerFormat, csv_texts, without_formula
 from vitkit.text import printable, printable_lines
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\nscore     top-1 100.0 %\r\t\u202egpj\x9b31m"
@@ -131,9 +133,10 @@ FORMULAS = st.sampled_from("=+-@\t\r\n").flatmap(lambda start: st.text(max_size=
 
 @given(FORMULAS)
 def test_no_csv_cell_is_a_formula_unless_asked_for(name: str):
-    row = {"image": name, "error": None, "answers": [{"label": name, "probability": 0.5}], "predicted": [name]}
+    columns = AnswerColumns(np.zeros((1, 1), np.int32), np.full((1, 1), 0.5, np.float32), {}, [[0]])
     for raw in (False, True):
-        text = "".join(csv_lines([row], 1, raw=raw))
+        form = AnswerFormat(labels=(name,), top=1, multilabel=True, csv_raw=raw)
+        text = "".join(csv_texts([([name], columns)], form))
         _, (image, error, predicted, label, probability) = csv.reader(io.StringIO(text, newline=""))
         assert (error, probability) == ("", "0.5")
         assert {image, predicted, label} == {name if raw else f"'{name}"}
@@ -183,7 +186,7 @@ def test_csv_on_a_terminal_is_escaped_and_in_a_pipe_as_it_is(
 
 
 # modules that print something else than lines for people: JSON, help, tables of our own numbers, a progress bar
-PRINTING = {"messages", "cli.main", "cli.options", "cli.predict", "cli.bench", "cli.list", "demo", "train.display"}
+PRINTING = {"messages", "cli.main", "cli.options", "cli.bench", "cli.list", "demo", "train.display"}
 
 
 def test_modules_print_through_one_function():

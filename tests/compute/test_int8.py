@@ -13,12 +13,7 @@ from vitkit.compute import int8
 from vitkit.model.config import ViTConfig
 from vitkit.torch_private import has_int8_linear
 
-DECLINED = "quick SwiGLU LayerScale bias rotary like".split()  # options inside the blocks
-VITS = [
-    kind
-    for kind in KINDS
-    if kind not in ("ResNet", "no head", "hybrid", "no class position") and not any(word in kind for word in DECLINED)
-]
+VITS = [kind for kind in KINDS if kind not in ("ResNet", "no head", "hybrid")]
 PROBE = int8.weight_levels.__wrapped__  # without the cache
 LAYERS = [int8.PerTokenInt8Linear, int8.AfterGeluInt8Linear]
 

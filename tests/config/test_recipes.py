@@ -19,6 +19,7 @@ from vitkit.config.toml import from_tables, write
 from vitkit.errors import ConfigError
 from vitkit.model.config import ResNetConfig
 from vitkit.model.variants import NAMED, configure
+from vitkit.weights.label_free import label_free_family
 
 # Table 3. model: epochs (the paper's alternatives), learning rate, decay, weight decay, dropout
 JFT = {
@@ -149,6 +150,9 @@ PICKED_AT = {
     "small_transfer": 500,
     "medium_transfer": 5_000,
     "large_transfer": 50_000,
+    "small_layerwise_transfer": 500,
+    "medium_layerwise_transfer": 5_000,
+    "large_layerwise_transfer": 50_000,
     "small_scratch": 5_000,
     "medium_scratch": 50_000,
     "large_scratch": 1_000_000,
@@ -184,7 +188,10 @@ def test_every_recipe_names_a_command_that_leads_to_it(name: str, monkeypatch: p
     picked = (
         flags["recipe"]
         or pick_recipe(
-            PICKED_AT[name], objective=flags.get("objective") or "labels", from_scratch=flags["weights"] == "none"
+            PICKED_AT[name],
+            objective=flags.get("objective") or "labels",
+            from_scratch=flags["weights"] == "none",
+            label_free=label_free_family(flags["weights"] or "default"),
         )[0]
     )
     assert picked == name

@@ -140,7 +140,7 @@ def test_a_dead_worker_is_recognised_by_its_exit_code():
 
 def test_torchs_iterator_lists_its_worker_processes():
     """A contract test of the private `_workers`, which lost_worker relies on."""
-    batches = workers_module._start_workers(GreyBatches(), range(2), like(), 2, False)
+    batches, _ = workers_module._start_workers(GreyBatches(), range(2), like(), 2, False, 0)
     assert [process.exitcode for process in batches._workers] == [None, None]
     assert len(list(batches)) == 2
 

@@ -21,8 +21,9 @@ from vitkit.data.partition import partition
 from vitkit.data.sources.open import open_data
 from vitkit.data.sparse_labels import SparseLabels
 from vitkit.evaluate.thresholds import MIN_POSITIVES, best_threshold, choose_thresholds
+from vitkit.predict.answer_columns import AnswerColumns
 from vitkit.predict.prediction import Prediction
-from vitkit.predict.rows import csv_lines, write_rows
+from vitkit.predict.rows import AnswerFormat, csv_texts, write_answers
 from vitkit.run_folder import RunFolder
 
 
@@ -75,13 +76,16 @@ def test_a_prediction_has_the_classes_from_their_thresholds_on():
 
 
 def test_rows_of_a_multi_label_model_have_a_column_of_predicted_classes(tmp_path: Path):
-    good = Prediction(("a", "b"), np.array([0.9, 0.8], np.float32), name="1.png", thresholds=(0.5, 0.5))
-    bad = Prediction(("a", "b"), name="2.png", error="not an image", thresholds=(0.5, 0.5))
-    rows = list(csv.DictReader(io.StringIO("".join(csv_lines([bad.record(1), good.record(1)], 1)))))
+    form = AnswerFormat(labels=("a", "b"), top=1, multilabel=True)
+    columns = AnswerColumns(
+        np.zeros((2, 1), np.int32), np.array([[0], [0.9]], np.float32), {0: "not an image"}, [[], [0, 1]]
+    )
+    block = ["2.png", "1.png"], columns
+    rows = list(csv.DictReader(io.StringIO("".join(csv_texts([block], form)))))
     assert [row["predicted"] for row in rows] == ["", "a|b"]
     assert rows[1]["label_1"] == "a"
     parquet = pytest.importorskip("pyarrow.parquet")
-    write_rows(tmp_path / "rows.parquet", [bad.record(1), good.record(1)], 1)
+    write_answers(tmp_path / "rows.parquet", [block], form)
     assert parquet.read_table(tmp_path / "rows.parquet")["predicted"].to_pylist() == [None, ["a", "b"]]
 
 

@@ -5,6 +5,7 @@ Triton's interpreter runs them in a process of its own (test_interpreted.py); on
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -14,20 +15,30 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import vitkit
+from tests.data.test_crop_resize import pack, random_crops
+from tests.model.kinds import randomise
+from vitkit.compute.fused_vit import FusedViT
 from vitkit.config.schema import SGD, AdamW, Fit
-from vitkit.kernels import forward
+from vitkit.data.crop_resize import Crops, crop_resize
+from vitkit.kernels import crop_resize_triton, forward
 from vitkit.kernels.attention import fused_attention
 from vitkit.kernels.attention_triton import attention_backward
+from vitkit.kernels.crop_resize_triton import crop_resize_on_gpu
 from vitkit.kernels.dispatch import INTERPRETED
-from vitkit.kernels.fuse import FusedAttention, FusedBlock, fused_block, fused_module
+from vitkit.kernels.forward import Activation
+from vitkit.kernels.fuse import FusedAttention, FusedBlock, fuse, fused_block, fused_module
 from vitkit.kernels.gelu_triton import gelu, gelu_backward
 from vitkit.kernels.linear import fused_linear
 from vitkit.kernels.mlp import fused_mlp
 from vitkit.kernels.norm import residual_layer_norm
+from vitkit.kernels.rotary_triton import rotate
+from vitkit.kernels.swiglu_triton import swiglu, swiglu_backward
 from vitkit.model.attention import SelfAttention, split_heads
 from vitkit.model.encoder import Block
+from vitkit.model.rotary import RotaryPositions
 from vitkit.model.variants import configure
 from vitkit.train import checkpoint
+from vitkit.train.checkpoint_staging import Staging
 from vitkit.train.distributed import Processes, parallelize
 from vitkit.train.ema import EMA
 from vitkit.train.fused_adamw import FusedAdamW, can_fuse
@@ -43,6 +54,15 @@ TOLERANCE = {"atol": 2e-5, "rtol": 2e-4} if INTERPRETED else {"atol": 2e-2, "rto
 
 def random(*shape: int, grad: bool = False) -> Tensor:
     return torch.randn(*shape, device=DEVICE).to(DTYPE).requires_grad_(grad)
+
+
+def plain_activation(x: Tensor, kind: str) -> Tensor:
+    if kind == "swiglu":
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate) * up
+    return (
+        x * torch.sigmoid(1.702 * x) if kind == "quick" else F.gelu(x, approximate="tanh" if kind == "tanh" else "none")
+    )
 
 
 def in_float32(*tensors: Tensor) -> list[Tensor]:
@@ -92,36 +112,138 @@ def test_fused_attention_has_the_gradients_of_torch(tokens: int):
         assert (ours.grad.float() - theirs.grad).norm() < (1e-4 if INTERPRETED else 2e-2) * theirs.grad.norm()
 
 
-@pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize(
+    ("size", "channels", "longest"), [((20, 24), 3, 60), ((7, 50), 1, 120), ((16, 30), 5, 40), ((1, 2), 3, 9)]
+)
+def test_crops_are_resized_to_the_bits_of_the_plain_version(size: tuple[int, int], channels: int, longest: int):
+    pixels, crops = pack(*random_crops(0, 5, longest, channels))
+    expected = crop_resize(pixels, crops, size, channels)
+    moved = {name: value.to(DEVICE) for name, value in vars(crops).items() if isinstance(value, Tensor)}
+    found = crop_resize_on_gpu(pixels.to(DEVICE), Crops(**moved, most=crops.most), size, channels)
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_crops_in_several_turns_are_those_of_one(monkeypatch: pytest.MonkeyPatch):
+    pixels, crops = pack(*random_crops(1, 5, 30, 3))
+    moved = {name: value.to(DEVICE) for name, value in vars(crops).items() if isinstance(value, Tensor)}
+    there = (pixels.to(DEVICE), Crops(**moved, most=crops.most), (12, 9), 3)
+    at_once = crop_resize_on_gpu(*there)
+    monkeypatch.setattr(crop_resize_triton, "CHUNK_BYTES", 1)
+    assert torch.equal(crop_resize_on_gpu(*there), at_once)
+
+
+def rotary_positions(heads: int, depth: int, layout: str) -> RotaryPositions:
+    """Positions of 6 x 8 patches."""
+    options = {"rotary": "centred", "rotary_layout": layout, "positions": "none", "width": heads * depth}
+    config = configure("mu/4", image=(24, 32), heads=heads, mlp=8, classes=2, **options)
+    return RotaryPositions(config).to(DEVICE)
+
+
+@pytest.mark.parametrize(("heads", "depth"), [(2, 32), (3, 12)])
+@pytest.mark.parametrize("special", [0, 5])
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_queries_and_keys_are_turned_in_place_and_back(layout: str, special: int, heads: int, depth: int):
+    rotary, width = rotary_positions(heads, depth, layout), heads * depth
+    qkv = random(3, special + 48, 3 * width)
+    query, key, value = split_heads(qkv.clone().float(), heads)
+    tables, turned = (rotary.cos, rotary.sin, heads, layout == "interleaved"), qkv.clone()
+    rotate(turned, *tables, False)
+    for ours, theirs in zip(split_heads(turned.float(), heads), (*rotary(query, key), value), strict=True):
+        assert_close(ours, theirs, **TOLERANCE)
+    sums = rotate(turned, *tables, True)
+    assert_close(turned, qkv, **TOLERANCE)
+    expected = qkv.float().sum((0, 1))[: 2 * width]
+    assert_close(sums.sum(0), expected, atol=50 * TOLERANCE["atol"], rtol=TOLERANCE["rtol"])
+
+
+BLOCKS = {
+    "DINOv3": {"key_bias": False, "rotary": "centred", "positions": "none", "registers": 4, "layer_scale": 0.5},
+    "DINOv3, SwiGLU": {"rotary": "centred", "positions": "none", "layer_scale": 0.5, "swiglu": True},
+    "interleaved": {"rotary": "index", "rotary_layout": "interleaved", "positions": "none"},
+    "CLIP": {"gelu": "quick", "ln_pre": True},
+    "no bias": {"query_bias": False, "key_bias": False, "value_bias": False, "layer_scale": 0.5},
+}
+
+
+@pytest.mark.parametrize("class_token_only", [False, True])
+@pytest.mark.parametrize("family", BLOCKS)
+def test_a_fused_model_of_a_later_family_has_the_gradients_of_the_plain_one(family: str, class_token_only: bool):
+    """Each has heads of 32 numbers, which the fused attention takes; the plain model is in float32."""
+    torch.manual_seed(0)
+    model = vitkit.create("mu/4", image=(12, 16), width=64, heads=2, mlp=96, classes=3, **BLOCKS[family]).to(DEVICE)
+    randomise(model)
+    fused = deepcopy(model).to(DTYPE)
+    assert fuse(fused, class_token_only=class_token_only) is None
+    images = torch.randn(2, 3, 12, 16, device=DEVICE)
+    expected, found = model(images), fused(images.to(DTYPE))
+    bound = 1e-4 if INTERPRETED else 5e-2
+    assert (found.float() - expected).norm() < bound * expected.norm()
+    gradients, theirs = (
+        torch.autograd.grad(output.float().square().sum(), list(module.parameters()))
+        for output, module in ((found, fused), (expected, model))
+    )
+    for name, ours, other in zip(dict(model.named_parameters()), gradients, theirs, strict=True):
+        assert (ours.float() - other).norm() <= bound * other.norm() + 1e-6, name
+    with torch.no_grad():
+        inferred = FusedViT(model.eval(), DTYPE)(images)
+    assert (inferred - expected).norm() < bound * expected.norm()
+
+
+def test_hooks_on_a_layer_scale_of_a_fused_block_are_called():
+    model = vitkit.create("mu/4", image=16, classes=3, layer_scale=0.5).to(DEVICE, DTYPE)
+    fuse(model)
+    called = []
+    for name in ("attention_scale", "mlp_scale"):
+        model.encoder.blocks[0].get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
+    model(random(1, 3, 16, 16))
+    assert called == ["attention_scale", "mlp_scale"]
+
+
+@pytest.mark.parametrize("kind", ["tanh", "exact", "quick"])
 @pytest.mark.parametrize(("rows", "columns"), [(130, 300), (1, 7), (300, 129)])
-def test_gelu_and_its_backward_equal_torchs(tanh: bool, rows: int, columns: int):
+def test_gelu_and_its_backward_equal_torchs(kind: str, rows: int, columns: int):
     before, grad = 3 * random(rows, columns), random(rows, columns)
     (exact,) = in_float32(before.requires_grad_())
-    after = F.gelu(exact, approximate="tanh" if tanh else "none")
+    after = plain_activation(exact, kind)
     after.backward(grad.float())
     with torch.no_grad():
-        found, fresh, sums = gelu_backward(grad, before, tanh)
-        assert_close(gelu(before, tanh).float(), after, **TOLERANCE)
+        found, fresh, sums = gelu_backward(grad, before, kind)
+        assert_close(gelu(before, kind).float(), after, **TOLERANCE)
+    assert_close(fresh.float(), after, **TOLERANCE)
+    assert_close(found.float(), exact.grad, **TOLERANCE)
+    assert_close(sums.sum(0), exact.grad.sum(0), atol=10 * TOLERANCE["atol"], rtol=TOLERANCE["rtol"])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(130, 300), (1, 7), (300, 129)])
+def test_swiglu_and_its_backward_equal_torchs(rows: int, columns: int):
+    gate_up, grad = 3 * random(rows, 2 * columns), random(rows, columns)
+    (exact,) = in_float32(gate_up.requires_grad_())
+    after = plain_activation(exact, "swiglu")
+    after.backward(grad.float())
+    with torch.no_grad():
+        found, fresh, sums = swiglu_backward(grad, gate_up)
+        assert_close(swiglu(gate_up).float(), after, **TOLERANCE)
     assert_close(fresh.float(), after, **TOLERANCE)
     assert_close(found.float(), exact.grad, **TOLERANCE)
     assert_close(sums.sum(0), exact.grad.sum(0), atol=10 * TOLERANCE["atol"], rtol=TOLERANCE["rtol"])
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 24), (7, 24)])
-@pytest.mark.parametrize("tanh", [True, False])
-def test_the_fused_mlp_has_the_gradients_of_torch(tanh: bool, shape: tuple[int, ...]):
+@pytest.mark.parametrize("activation", ["tanh", "exact", "quick", "swiglu"])
+def test_the_fused_mlp_has_the_gradients_of_torch(activation: Activation, shape: tuple[int, ...]):
+    hidden = 192 if activation == "swiglu" else 96
     inputs = [
         random(*shape, grad=True),
-        random(96, 24, grad=True),
-        random(96, grad=True),
+        random(hidden, 24, grad=True),
+        random(hidden, grad=True),
         random(24, 96, grad=True),
         random(24, grad=True),
     ]
     grad = random(*shape)
     x, up, up_bias, down, down_bias = exact = in_float32(*inputs)
-    out = F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh" if tanh else "none"), down, down_bias)
+    out = F.linear(plain_activation(F.linear(x, up, up_bias), activation), down, down_bias)
     out.backward(grad.float())
-    output = fused_mlp(*inputs, tanh=tanh)
+    output = fused_mlp(*inputs, activation=activation)
     output.backward(grad)
     assert (output.float() - out).norm() < (1e-5 if INTERPRETED else 1e-2) * out.norm()
     for ours, theirs in zip(inputs, exact, strict=True):
@@ -228,7 +350,7 @@ def test_mlp_and_attention_in_fp8_have_nearly_the_same_gradients():
     qkv = [(random(*shape) / 8).requires_grad_() for shape in ((192, 64), (192,))]
     found = []
     for fp8 in (False, True):
-        out = fused_mlp(fused_attention(x, *qkv, 2, fp8=fp8), *layers, tanh=True, fp8=fp8)
+        out = fused_mlp(fused_attention(x, *qkv, 2, fp8=fp8), *layers, activation="tanh", fp8=fp8)
         out.backward(grad)
         gradients = [tensor.grad.float() for tensor in (x, *layers, *qkv)]  # type: ignore[union-attr]
         found.append([out.detach().float(), *gradients])
@@ -350,7 +472,8 @@ def test_fused_adamw_equals_torchs_own_before_and_after_a_checkpoint(
         objective, optimizer, step = runs[0]
         assert (step.fused_adamw is not None) == ours
         step(iter([batch]))
-        saved = checkpoint.save(tmp_path / str(ours), checkpoint.state_of(objective, optimizer, None), {"step": 1}, one)
+        staged = Staging(one).copy(checkpoint.state_of(objective, optimizer, None))
+        saved = checkpoint.write(tmp_path / str(ours), staged, {"step": 1}, one)
         step(iter([batch]))
         objective, optimizer, step = runs[fresh]
         checkpoint.load(saved, objective, optimizer, None, one)
@@ -397,10 +520,10 @@ def test_the_layer_norm_in_fp8_is_within_a_16th(has_branch: bool):
     _check_fp8(quantized, F.layer_norm(total.float(), (192,), layer.weight.float(), layer.bias.float(), layer.eps))
 
 
-@pytest.mark.parametrize("tanh", [True, False])
-def test_gelu_in_fp8_is_within_a_16th(tanh: bool):
+@pytest.mark.parametrize("activation", ["tanh", "exact", "quick", "swiglu"])
+def test_an_activation_in_fp8_is_within_a_16th(activation: Activation):
     before = random(7, 300)
-    _check_fp8(forward.gelu_fp8(before, tanh=tanh), F.gelu(before.float(), approximate="tanh" if tanh else "none"))
+    _check_fp8(forward.activate_fp8(before, activation), plain_activation(before.float(), activation))
 
 
 def _small_objective() -> Labels:

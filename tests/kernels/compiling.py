@@ -13,10 +13,13 @@ from triton.compiler import ASTSource
 
 from vitkit.kernels import adam_triton as adam
 from vitkit.kernels import attention_triton as attention
+from vitkit.kernels import crop_resize_triton as crop_resize
 from vitkit.kernels import gelu_triton as gelu
 from vitkit.kernels import norm_backward_triton as norm_backward
 from vitkit.kernels import norm_triton as norm
+from vitkit.kernels import rotary_triton as rotary
 from vitkit.kernels import sums_triton as sums
+from vitkit.kernels import swiglu_triton as swiglu
 
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
 HEAD = {"T": 197, "H": 12, "d": 64}
@@ -90,13 +93,13 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "GELU": (
         gelu.forward_kernel,
         {"before": BF16, "out": BF16, "count": "i32"},
-        {"TANH": False, "BLOCK": 2048, "num_warps": 4},
+        {"KIND": "exact", "BLOCK": 2048, "num_warps": 4},
     ),
     "GELU, backward": (
         gelu.backward_kernel,
         {"before": BF16, "grad": BF16, "grad_before": BF16, "after": BF16, "sums": FP32, "R": "i32", "C": "i32"},
         {
-            "TANH": True,
+            "KIND": "tanh",
             "ROWS": gelu.TILE_ROWS,
             "COLUMNS": gelu.TILE_COLUMNS,
             "ROWS_PER_PROGRAM": gelu.PROGRAM_ROWS,
@@ -182,6 +185,67 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         },
         {"ADD": True, "SHIFT": False, "QUANTIZE": True, "COLUMNS": 1024, **norm.NORM_TILES},
     ),
+    "rotary": (
+        rotary.rotate_kernel,
+        {"qkv": BF16, "cos": FP32, "sin": FP32, "sums": FP32, "R": "i32", "T": "i32", "special": "i32"},
+        {
+            "H": 12,
+            "d": 64,
+            "STEP": 1,
+            "DISTANCE": 32,
+            "INVERSE": True,
+            "PAIRS": 32,
+            "num_warps": 4,
+            "ROWS": rotary.TILE_ROWS,
+            "ROWS_PER_PROGRAM": rotary.PROGRAM_ROWS,
+        },
+    ),
+    "crop and resize, across": (
+        crop_resize.across_kernel,
+        {
+            **dict.fromkeys(("starts", "strides", "heights", "widths", "first"), "*i64"),
+            "pixels": "*u8",
+            "between": "*u8",
+            "weights": "*i32",
+            "precision": "*i32",
+            **dict.fromkeys(("H", "width", "C", "K"), "i32"),
+        },
+        crop_resize.TILES,
+    ),
+    "crop and resize, down": (
+        crop_resize.down_kernel,
+        {
+            "between": "*u8",
+            "heights": "*i64",
+            "first": "*i64",
+            "weights": "*i32",
+            "precision": "*i32",
+            "flipped": "*u8",
+            "out": "*u8",
+            **dict.fromkeys(("H", "height", "width", "C", "K"), "i32"),
+        },
+        crop_resize.TILES,
+    ),
+    "SwiGLU": (
+        swiglu.forward_kernel,
+        {"gate_up": BF16, "out": BF16, "R": "i32", "M": "i32"},
+        {"ROWS": swiglu.FORWARD_ROWS, "COLUMNS": swiglu.TILE_COLUMNS, "num_warps": 4},
+    ),
+    "SwiGLU, backward": (
+        swiglu.backward_kernel,
+        {"gate_up": BF16, "grad": BF16, "grad_gate_up": BF16, "after": BF16, "sums": FP32, "R": "i32", "M": "i32"},
+        {
+            "ROWS": swiglu.TILE_ROWS,
+            "COLUMNS": swiglu.TILE_COLUMNS,
+            "ROWS_PER_PROGRAM": swiglu.PROGRAM_ROWS,
+            "num_warps": 4,
+        },
+    ),
+    "quick GELU": (
+        gelu.forward_kernel,
+        {"before": BF16, "out": BF16, "count": "i32"},
+        {"KIND": "quick", "BLOCK": 2048, "num_warps": 4},
+    ),
     "sums": (
         sums.sum_kernel,
         {"x": BF16, "sums": FP32, "R": "i32", "C": "i32"},
@@ -190,7 +254,7 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "fp8": (
         norm.quantize_kernel,
         {"before": BF16, "out": FP8, "scales": FP32, "R": "i32", "M": "i32"},
-        {"GELU": True, "TANH": True, "COLUMNS": 4096, **norm.QUANTIZE_TILES},
+        {"GELU": "tanh", "COLUMNS": 4096, **norm.QUANTIZE_TILES},
     ),
 }
 

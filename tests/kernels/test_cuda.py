@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -18,14 +20,15 @@ pytestmark = [
 
 if TRITON:
     from tests.kernels.cases import *  # noqa: F403
+    from tests.kernels.cases import BLOCKS
 
 
-@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+@pytest.mark.parametrize("options", [{"gelu": "tanh"}, {"gelu": "exact"}, *BLOCKS.values()] if TRITON else [], ids=str)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_gradients_of_a_fused_model_are_as_close_to_fp32_as_those_of_a_plain_one(
-    compiled: bool, gelu: str, monkeypatch: pytest.MonkeyPatch
+    compiled: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    model = randomise(vitkit.create("Ti/16", image=64, classes=10, gelu=gelu))
+    model = randomise(vitkit.create("Ti/16", image=64, classes=10, **options))
     objective = Labels(model, multilabel=False, smoothing=0.0, weights=None).cuda()
     pixels, targets = torch.rand(8, 3, 64, 64, device="cuda"), torch.eye(10, device="cuda")[:8]
     exact = _gradient(objective, objective, pixels, targets)

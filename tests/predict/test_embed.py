@@ -162,14 +162,14 @@ def test_a_model_without_a_class_token_has_no_vector_of_it(job: Path, tmp_path: 
 def test_rows_of_other_vectors_are_never_mixed(job: Path, tmp_path: Path):
     out, paths = tmp_path / "vectors.parquet", paths_of(job)
 
-    def stop(items, total, what):
+    def stop(items, total, what, images_in):
         for index, item in enumerate(items):
             if index == 10:
                 raise KeyboardInterrupt
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        embed_into(out, Embedder(small_model()), paths, progress=stop)
+        embed_into(out, Embedder(small_model(), batch=2), paths, progress=stop)
     for other, message in (
         (Embedder(small_model(), pool="gap"), "--pool: representation; now gap"),
         (Embedder(small_model(), normalise=True), "--normalise: no; now yes"),
@@ -181,10 +181,10 @@ def test_rows_of_other_vectors_are_never_mixed(job: Path, tmp_path: Path):
     part = tmp_path / "vectors.parquet.part"
     lines = part.read_bytes().splitlines(keepends=True)
     damaged = json.loads(lines[5])
-    part.write_bytes(b"".join([*lines[:5], json.dumps({**damaged, "vector": "AAAA"}).encode() + b"\n"]))
+    part.write_bytes(b"".join([*lines[:5], json.dumps({**damaged, "vectors": "AAAA"}).encode() + b"\n"]))
     relabelled = small_model()
     relabelled.replace_head(3)  # vectors do not depend on the classes
-    assert embed_into(out, Embedder(relabelled), paths)[0] == 4
+    assert embed_into(out, Embedder(relabelled), paths)[0] == 8  # four batches of two
     assert len(read_parquet(out)) == 70
 
 
@@ -265,10 +265,12 @@ def test_a_job_killed_and_resumed_gives_the_bytes_of_an_uninterrupted_one(tmp_pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not out.exists()
-    left = journal.read_bytes().count(b"\n") - 1
+    left = sum(
+        json.loads(line)["images"] for line in journal.read_bytes().splitlines(keepends=True)[1:] if line[-1:] == b"\n"
+    )
     assert 0 < left < images
     with journal.open("ab") as file:
-        file.write(b'{"image": "half a ro')
+        file.write(b'{"images": 64, "vect')
     resumed = subprocess.run(command(out), env=environment, capture_output=True, text=True, check=True)
     assert (
         f"{images:,} images, 32 numbers each, {left:,} of them from an earlier call; {broken} could" in resumed.stdout

@@ -34,3 +34,15 @@ def test_a_few_sizes_are_seen_at_the_start_and_no_others_later():
             images = images_for(model, batch)
             assert_close(padded(images), model(images), atol=1e-4, rtol=1e-4)
     assert set(recorder.sizes) <= set(SIZES)
+
+
+def test_what_is_left_of_a_large_batch_is_not_padded_to_the_largest_size():
+    model = make("token")
+    recorder = SizeRecorder(model)
+    with torch.inference_mode():
+        padded = PaddedBatches(recorder, torch.zeros(1, 3, 32, 32), (1, 8, 64, 128))
+        for batch, sizes in ((128, [128]), (100, [64, 64]), (200, [128, 64, 8])):
+            recorder.sizes.clear()
+            images = images_for(model, batch)
+            assert_close(padded(images), model(images), atol=1e-4, rtol=1e-4)
+            assert recorder.sizes == sizes

@@ -25,7 +25,7 @@ import vitkit
 from tests.data.sample_images import encode, scene
 from tests.predict.small_model import LABELS, odd_images, real_images, rounding, small_model
 from vitkit.cli.main import main
-from vitkit.data.sources.image_paths import find_images
+from vitkit.data.sources.image_paths import find_image_names, find_images
 from vitkit.model.build import Model
 from vitkit.predict.failures import Failures
 from vitkit.predict.stream import predict_files, predict_into
@@ -56,6 +56,32 @@ def predict(*arguments: str | Path) -> None:
 def written(result: tuple[int, Failures]) -> tuple[int, int]:
     """Return the rows that were complete already, and the images that failed."""
     return result[0], result[1].failed
+
+
+def stop_after(batches: int):
+    """Return a progress that ends like Ctrl-C after so many batches."""
+
+    def progress(items, total, what, images_in=None):
+        for number, item in enumerate(items):
+            if number == batches:
+                raise KeyboardInterrupt
+            yield item
+
+    return progress
+
+
+def begin(out: Path, classifier: vitkit.Classifier, paths: list[Path], *, batch: int, batches: int, **options) -> None:
+    """Leave the journal of a call that was stopped after some batches."""
+    classifier.engine = replace(classifier.engine, batch=batch)
+    with pytest.raises(KeyboardInterrupt):
+        predict_into(out, classifier, paths, top=5, progress=stop_after(batches), **options)
+
+
+def rows_in(journal: Path) -> int:
+    """Return the rows of the complete blocks of a journal."""
+    return sum(
+        json.loads(line)["images"] for line in journal.read_bytes().splitlines(keepends=True)[1:] if line[-1:] == b"\n"
+    )
 
 
 def answers(run: Path, photos: Path) -> dict[str, str | None]:
@@ -163,16 +189,17 @@ def test_a_killed_call_continues_after_its_last_row(run: Path, tmp_path: Path):
     while (
         time.monotonic() < deadline
         and process.poll() is None
-        and (not journal.exists() or journal.stat().st_size < 20_000)
+        and (not journal.exists() or journal.read_bytes().count(b"\n") < 3)
     ):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not out.exists()
     with journal.open("ab") as file:
-        file.write(b'{"image": "half a ro')  # the worst moment: within a row
-    left = journal.read_bytes().count(b"\n") - 1
+        file.write(b'{"images": 64, "errors": [], "clas')  # the worst moment: within a block
+    left = rows_in(journal)
     assert 0 < left < 400
+    assert left % 64 == 0
     done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
     assert f"400 images, {left} of them from an earlier call" in done.stdout
     uninterrupted = tmp_path / "uninterrupted.csv"
@@ -187,18 +214,28 @@ def test_a_killed_call_continues_after_its_last_row(run: Path, tmp_path: Path):
     assert not journal.exists()
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_resumed_call_keeps_the_batch_size_and_writes_the_same_bytes(
+    run: Path, photos: Path, tmp_path: Path, ending: str
+):
+    paths, whole, resumed = find_images([photos]), vitkit.Classifier(run), vitkit.Classifier(run)
+    whole.engine = replace(whole.engine, batch=7)
+    predict_into(tmp_path / f"whole.{ending}", whole, paths, top=3)
+    out, sizes, logits = tmp_path / f"resumed.{ending}", [], resumed.engine.logits
+    with pytest.raises(KeyboardInterrupt):
+        predict_into(out, whole, paths, top=3, progress=stop_after(2))
+    resumed.engine = replace(resumed.engine, logits=lambda images: sizes.append(len(images)) or logits(images))
+    assert resumed.engine.batch == 64
+    assert predict_into(out, resumed, paths, top=3)[0] == 14
+    assert sizes == [7, 7, 2]
+    assert out.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+
+
 def test_rows_of_another_model_are_never_mixed(run: Path, photos: Path, tmp_path: Path):
     out = tmp_path / "answers.jsonl"
     classifier = vitkit.Classifier(run)
 
-    def stop(items, total, what):
-        for index, item in enumerate(items):
-            if index == 10:
-                raise KeyboardInterrupt
-            yield item
-
-    with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, find_images([photos]), top=5, source="runs/a", progress=stop)
+    begin(out, classifier, find_images([photos]), batch=5, batches=2, source="runs/a")
     retrained = vitkit.Classifier(small_model())
     with torch.no_grad():
         retrained.model.head.logits.bias += 0.5
@@ -236,19 +273,11 @@ def test_an_interrupted_overwrite_is_continued_without_overwrite(photos: Path, t
     classifier, out, paths = vitkit.Classifier(small_model()), tmp_path / "a.csv", find_images([photos])
     out.write_text("older answers\n")
 
-    def stopped(items, total, what):
-        for count, item in enumerate(items):
-            if count == 4:
-                raise KeyboardInterrupt
-            yield item
-
-    with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, paths, top=5, overwrite=True, progress=stopped)
+    begin(out, classifier, paths, batch=4, batches=1, overwrite=True)
     assert out.read_text() == "older answers\n"
     assert predict_into(out, classifier, paths, top=5)[0] == 4
     assert len(out.read_text().splitlines()) == 1 + len(paths)
-    with pytest.raises(KeyboardInterrupt):
-        predict_into(out, classifier, paths, top=5, overwrite=True, progress=stopped)
+    begin(out, classifier, paths, batch=4, batches=1, overwrite=True)
     os.utime(out, (time.time() + 9, time.time() + 9))  # somebody else has written it since
     with pytest.raises(vitkit.VitkitError, match="exists already"):
         predict_into(out, classifier, paths, top=5)
@@ -258,7 +287,9 @@ def test_a_full_disk_is_a_readable_error_and_loses_no_row(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out, before = tmp_path / "answers.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # bytes of any file
+    begin(out, vitkit.Classifier(run), find_images([photos]), batch=2, batches=3)
+    room = (tmp_path / "answers.csv.part").stat().st_size + 1000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))  # bytes of any file
     try:
         with pytest.raises(SystemExit) as stopped:
             predict(run, photos, "--out", out)
@@ -266,7 +297,8 @@ def test_a_full_disk_is_a_readable_error_and_loses_no_row(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert stopped.value.code == 2
     assert "answers.csv.part cannot be written: File too large" in capsys.readouterr().err
-    complete = (tmp_path / "answers.csv.part").read_bytes().count(b"\n") - 1
+    complete = rows_in(tmp_path / "answers.csv.part")
+    assert 6 < complete < 30
     assert written(predict_into(out, vitkit.Classifier(run), find_images([photos]), top=5)) == (complete, 1)
     with out.open(newline="") as file:
         assert {row["image"]: row["label_1"] or None for row in csv.DictReader(file)} == answers(run, photos)
@@ -284,14 +316,7 @@ def test_a_part_file_of_another_program_is_left_alone(run: Path, photos: Path, t
 def test_the_remains_of_a_crash_in_a_journal_are_cut_off(run: Path, photos: Path, tmp_path: Path, left: bytes | None):
     out, classifier, part = tmp_path / "answers.csv", vitkit.Classifier(run), tmp_path / "answers.csv.part"
     if left is None:  # the file system gave the last row its room, and not its content
-        with pytest.raises(ZeroDivisionError):
-            predict_into(
-                out,
-                classifier,
-                find_images([photos]),
-                top=5,
-                progress=lambda items, total, what: (1 / (3 - index) and item for index, item in enumerate(items)),
-            )
+        begin(out, classifier, find_images([photos]), batch=1, batches=3)
         part.write_bytes(part.read_bytes() + bytes(100) + b"\n")
     else:
         part.write_bytes(left)
@@ -365,11 +390,12 @@ def test_ctrl_c_and_sigterm_say_how_to_continue(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    def stop(items, total, what):
+    def stop(items, total, what, images_in):
         yield next(items)
         os.kill(os.getpid(), number)
         time.sleep(60)
 
+    begin(tmp_path / "answers.csv", vitkit.Classifier(run), find_images([photos]), batch=7, batches=1)
     monkeypatch.setattr("vitkit.progress.show_progress", stop)
     with pytest.raises(SystemExit) as stopped:
         predict(run, photos, "--out", tmp_path / "answers.csv")
@@ -377,7 +403,7 @@ def test_ctrl_c_and_sigterm_say_how_to_continue(
     assert stopped.value.code == 128 + number
     assert "stopped; the same command continues" in capsys.readouterr().err
     predict(run, photos, "--out", tmp_path / "answers.csv")
-    assert "30 images, 1 of them from an earlier call" in capsys.readouterr().out
+    assert "30 images, 14 of them from an earlier call" in capsys.readouterr().out
 
 
 def test_output_that_cannot_be_written_is_no_traceback():
@@ -412,6 +438,33 @@ def test_patterns_folders_and_files_are_found(photos: Path, monkeypatch: pytest.
     for wrong, message in ((["c*"], "no image matches"), (["c*", "d?"], "no image matches"), ([], "no images named")):
         with pytest.raises(vitkit.VitkitError, match=message):
             find_images(wrong)
+
+
+def test_files_are_listed_in_the_order_of_the_parts_of_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    names = ["a.jpg", "a/b.jpg", "a/b/c.jpg", "a b/c.jpg", "a-b.jpg", "a!.jpg", "ab/c.jpg", "Z/a.jpg", "ü/a.jpg"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    listed: list[int] = []
+    expected = sorted(names, key=lambda name: Path(name).parts)
+    assert find_image_names([tmp_path], listed.append) == [str(tmp_path / name) for name in expected]
+    assert sum(listed) == len([*tmp_path.rglob("*")])
+    monkeypatch.chdir(tmp_path)
+    for source, prefix in ((".", ""), ("./a/", "a/"), ("a//b", "a/b/")):
+        inside = [name for name in expected if name.startswith(prefix)]
+        assert find_image_names([source]) == inside
+        assert find_images([source]) == [Path(name) for name in inside]
+
+
+def test_a_long_listing_says_how_far_it_is(
+    run: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("vitkit.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("vitkit.cli.image_jobs.SECONDS_TO_SAY", 0.0)
+    predict(run, photos, "--json")
+    messages = capsys.readouterr().err
+    assert re.search(r"listing  33 files, [\d,]+ a second", messages)  # two folders among them
+    assert "30 images found in " in messages
 
 
 def test_a_list_on_standard_input_is_read(run: Path, photos: Path):

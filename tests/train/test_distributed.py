@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -259,6 +260,26 @@ def test_a_killed_process_ends_the_other_and_the_run_can_be_resumed(runs: Runs, 
         os.kill(int(children[-1]), signal.SIGKILL)
         started.communicate(timeout=LONG)
     assert started.returncode != 0
+    assert_clean(torchrun("resume", str(run)))
+    assert_close(run, runs.single())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_disk_that_fills_up_stops_both_processes_and_resuming_changes_nothing(
+    parallel: str, runs: Runs, tmp_path: Path
+):
+    """The shards of the first checkpoint, without moments, fit; those of the next one do not."""
+    run, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, before[1]))  # the processes inherit it
+    try:
+        done = torchrun(*command_line(run, **PLAIN, parallel=parallel))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done.returncode != 0
+    assert f"the checkpoint of step {SAVED} cannot be written to {run}/checkpoints: File too large." in done.stderr
+    assert "Connection" not in done.stderr
+    assert list(states(run)) == ["step-00000000"]
     assert_clean(torchrun("resume", str(run)))
     assert_close(run, runs.single())
 

@@ -17,6 +17,7 @@ from vitkit.cli.image_jobs import (
     Images,
     Overwrite,
     fast_engine_pays,
+    list_images,
     print_written,
     report_failures,
     resumable,
@@ -74,17 +75,15 @@ def embed(
     size = None if image is None else options.image_size(image)
     preprocessing.check()
 
-    from vitkit.data.sources.image_paths import find_images, unlabelled_split
+    from vitkit.data.sources.image_paths import unlabelled_split
     from vitkit.devices import pick_device
     from vitkit.predict.embedder import Embedder
     from vitkit.predict.embedding_file import check_vectors_path, embed_into
     from vitkit.predict.image_stream import workers_for
-    from vitkit.predict.inputs import refuse_urls
     from vitkit.progress import show_progress
     from vitkit.weights.load import load
 
-    refuse_urls(images)
-    paths = find_images(images)
+    paths = list_images(images)
     check_vectors_path(out)
     model = load(run, image=size)
     preprocessing.apply(model)

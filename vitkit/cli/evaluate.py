@@ -30,7 +30,7 @@ def evaluate(
     ] = None,
     image: options.ImageSize = None,
     preprocessing: Overrides = NO_OVERRIDES,
-    batch: options.InferenceBatch = 64,
+    batch: options.InferenceBatch = None,
     device: options.Device = "auto",
     precision: options.InferencePrecision = "fp32",
     workers: options.Workers = None,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # estimated for a GPU; a fixed number, so that a job which is continued decides as it did before
 MIN_IMAGES_FOR_FAST = {"cpu": 1_000, "cuda": 10_000}
 
+SECONDS_TO_SAY = 1.0  # from which on the time for listing images is printed
+
 Images = Annotated[
     Positional[tuple[str, ...]],
     option("images, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…"),
@@ -44,6 +47,21 @@ Fast = Annotated[
 def fast_engine_pays(device: torch.device, images: int) -> bool:
     """Return whether so many images are worth the choice of a fast engine."""
     return images >= MIN_IMAGES_FOR_FAST.get(device.type, 0)
+
+
+def list_images(sources: Sequence[str]) -> list[str]:
+    """Return the names of the images, and say how many there are where finding them took its time."""
+    from vitkit.data.sources.image_paths import find_image_names
+    from vitkit.predict.inputs import refuse_urls
+    from vitkit.progress import show_count
+
+    refuse_urls(sources)
+    started = time.monotonic()
+    names = find_image_names(sources, show_count("listing", "files"))
+    seconds = time.monotonic() - started
+    if seconds >= SECONDS_TO_SAY:
+        messages.say("listing", f"{counted(len(names), 'image')} found in {seconds:.1f} s", file=sys.stderr)
+    return names
 
 
 @contextmanager

@@ -28,7 +28,7 @@ Data = Annotated[
 ImageSize = Annotated[tuple[int, ...] | None, option("image side, or height and width; default: the model's own", "PX")]
 Device = Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …", metavar="NAME")]
 InferencePrecision = Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the forward pass")]
-InferenceBatch = Annotated[int, arg(help="images at a time")]
+InferenceBatch = Annotated[int | None, option("images at a time; default: as many as suit the device", "N")]
 Workers = Annotated[int | None, option("data workers; default: as many as the device needs", "N")]
 Label = Annotated[str | None, option("the column that holds the classes, in a manifest or hf: set", "COLUMN")]
 LabelsFile = Annotated[

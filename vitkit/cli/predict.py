@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text
 import logging
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ from vitkit.cli.image_jobs import (
     Images,
     Overwrite,
     fast_engine_pays,
+    list_images,
     print_written,
     report_failures,
     resumable,
@@ -29,6 +29,7 @@ from vitkit.errors import ConfigError
 if TYPE_CHECKING:
     from vitkit.predict.failures import Failures
     from vitkit.predict.prediction import Prediction
+    from vitkit.predict.rows import NamedAnswers
 
 log = logging.getLogger("vitkit")
 
@@ -76,21 +77,19 @@ def predict(
     size = None if image is None else options.image_size(image)
     preprocessing.check()
 
-    from vitkit.data.sources.image_paths import find_images, unlabelled_split
+    from vitkit.data.sources.image_paths import unlabelled_split
     from vitkit.evaluate.matching import read_labels
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.failures import Failures
     from vitkit.predict.image_stream import workers_for
-    from vitkit.predict.inputs import refuse_urls
     from vitkit.predict.printing import print_predictions
-    from vitkit.predict.rows import check_output_path, csv_lines
-    from vitkit.predict.stream import predict_files, predict_into
+    from vitkit.predict.rows import AnswerFormat, check_output_path, csv_texts, json_texts
+    from vitkit.predict.stream import predict_files, predict_into, stream_answers
     from vitkit.progress import no_progress, show_progress
     from vitkit.text import printable_lines
     from vitkit.weights.load import load
 
-    refuse_urls(images)
-    paths = find_images(images)
+    paths = list_images(images)
     if out is not None:
         check_output_path(out)
     model = load(run, image=size)
@@ -127,18 +126,27 @@ def predict(
         return
     progress = no_progress if sys.stdout.isatty() else show_progress  # a bar would run through the rows
     failures = Failures(len(paths))
-    predictions = _count_failures(failures, predict_files(classifier, paths, workers=workers, progress=progress))
-    if csv:
-        top = min(top, len(classifier.labels))
-        lines = csv_lines((prediction.record(top) for prediction in predictions), top, raw=csv_raw)
+    if csv or json:
+        form = AnswerFormat(
+            labels=classifier.labels,
+            top=min(top, len(classifier.labels)),
+            multilabel=classifier.multilabel,
+            csv_raw=csv_raw,
+        )
+        answers = stream_answers(classifier, paths, form.top, workers=workers, progress=progress)
+        texts = (csv_texts if csv else json_texts)(_count_failed_rows(failures, answers), form)
         # a program reads names as they are; a terminal would obey them
-        sys.stdout.writelines(map(printable_lines, lines) if sys.stdout.isatty() else lines)
-    elif json:
-        for prediction in predictions:
-            print(text.dumps(prediction.record(top)))
+        sys.stdout.writelines(map(printable_lines, texts) if sys.stdout.isatty() else texts)
     else:
-        print_predictions(predictions, [str(path) for path in paths], top)
+        predictions = _count_failures(failures, predict_files(classifier, paths, workers=workers, progress=progress))
+        print_predictions(predictions, paths, top)
     report_failures("predict", failures, max_failed)
+
+
+def _count_failed_rows(failures: Failures, blocks: Iterable[NamedAnswers]) -> Iterator[NamedAnswers]:
+    for names, columns in blocks:
+        failures.add_all(names, columns.errors)
+        yield names, columns
 
 
 def _count_failures(failures: Failures, predictions: Iterable[Prediction]) -> Iterator[Prediction]:

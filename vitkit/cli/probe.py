@@ -28,7 +28,7 @@ def probe(
     features: Annotated[
         Path | None, options.option("write features, labels, keys and class names to this file", "FILE.npz")
     ] = None,
-    batch: options.InferenceBatch = 64,
+    batch: options.InferenceBatch = None,
     device: options.Device = "auto",
     precision: options.InferencePrecision = "fp32",
     workers: options.Workers = None,

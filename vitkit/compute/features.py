@@ -9,7 +9,7 @@ Shapes: n images, D width of the representation.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitkit.atomic import replacing
+from vitkit.compute.batch_size import inference_batch
 from vitkit.compute.feature_cache import read_cache, write_cache
 from vitkit.compute.inference import Precision, for_inference
+from vitkit.compute.pipeline import PART, compute_batches, lent_parts
 from vitkit.data.batch import Batch
 from vitkit.data.image_info import content_hash, default_cache_path
 from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
@@ -72,7 +73,7 @@ class FeatureExtractor:
     model: Model
     device: torch.device | str = "cpu"
     precision: Precision = "fp32"
-    batch: int = 64
+    batch: int | None = None  # default: as many images as suit the device
     workers: int = 0
     max_failed: float = MAX_FAILED
     cache_folder: Path | None = None  # default: features/ in vitkit's cache folder
@@ -111,34 +112,33 @@ class FeatureExtractor:
     def _compute(self, split: Split, images: int) -> Iterator[_BatchFeatures]:
         """Yield the features of one batch after another; `images` counts the cached ones too."""
         model, device = self.model.to(self.device), torch.device(self.device)
+        batch = self.batch or inference_batch(model, device)
         dataset = SplitDataset(split=split, transform=self.transform, channels=model.config.channels)
         batches = evaluation_batches(
             dataset,
-            self.batch,
+            batch,
             workers=self.workers,
             pin_memory=device.type == "cuda",
             max_failed=self.max_failed,
             images=images,
+            part=PART,
+            lend=lent_parts(batch),
         )
         training = model.training
         model.eval()
         represent = for_inference(model, self.precision).represent
         try:
-            for loaded in self.progress(batches, len(split), "features", Batch.images_read):
-                rows = loaded.indices.numpy()
-                yield _BatchFeatures(
-                    rows, self._represent(represent, loaded.images, split.select(rows)), dict(loaded.failures)
-                )
+            loaded = self.progress(batches, len(split), "features", Batch.images_read)
+            for computed in compute_batches(loaded, batch, lambda images: (represent(images),), device):
+                values = np.empty((0, 0), np.float32)
+                if computed.outputs is not None:
+                    values = self._finite(computed.outputs[0].numpy(), split.select(computed.indices))
+                yield _BatchFeatures(computed.indices, values, dict(computed.failures))
         finally:
             model.train(training)
 
-    def _represent(self, represent: Callable[[Tensor], Tensor], images: Tensor, split: Split) -> NDArray[np.float32]:
-        """Return the features (n, D) of images (n, C, height, width); `split` has their names."""
-        if not len(images):
-            return np.empty((0, 0), np.float32)
-        device = torch.device(self.device)
-        with torch.no_grad():
-            values = represent(images.to(device, non_blocking=True)).cpu().numpy()
+    def _finite(self, values: NDArray[np.float32], split: Split) -> NDArray[np.float32]:
+        """Return features (n, D) that are finite numbers, or raise an error; `split` has the names of their images."""
         wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
         if len(wrong):
             raise WeightsError(

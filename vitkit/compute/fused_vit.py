@@ -14,48 +14,52 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitkit.compute.fold import fold_blocks
 from vitkit.cost import class_token_suffices
-from vitkit.kernels.attention import sdpa
+from vitkit.kernels.attention import sdpa, split_turned_heads
 from vitkit.kernels.forward import (
+    Activation,
     Fp8Rows,
+    activate_fp8,
     add_layer_norm_fp8,
-    gelu_fp8,
+    linear_activation,
     linear_fp8,
-    linear_gelu,
     quantize_rows,
     shifted_layer_norm,
 )
-from vitkit.kernels.fuse import PLAIN_BLOCK, FusedAttention, FusedBlock, FusedMlp, first_hook
+from vitkit.kernels.fuse import KNOWN_BLOCK, FusedAttention, FusedBlock, FusedMlp, FusedSwiGlu, first_hook
 from vitkit.model.allow_list import allow
-from vitkit.model.attention import SelfAttention, split_heads
+from vitkit.model.attention import SelfAttention
 from vitkit.model.build import Model
 from vitkit.model.encoder import Block
-from vitkit.model.mlp import Mlp
+from vitkit.model.mlp import Mlp, SwiGlu
+from vitkit.model.rotary import RotaryPositions
 from vitkit.model.vit import VisionTransformer
 
 # Patch embedding, pooling and head are called as they are; encoder and blocks are written anew here.
 SUPPORTED = allow(
     "the fused forward pass",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth normalise",
-    plain="patch_bias class_position distillation registers projection ln_pre query_bias key_bias "
-    "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "norm axial gelu eps dropout stochastic_depth "
+    "patch_bias class_position distillation registers projection normalise ln_pre "
+    "query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     only={
         "norm": ("pre",),
-        "gelu": ("tanh", "exact"),
+        "gelu": ("tanh", "exact", "quick"),
         "axial": (False,),
         "positions": ("none", "1d", "2d", "sincos", "sincos1d"),
         "inject": ("stem",),
     },
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
     modules={
-        **PLAIN_BLOCK,
-        FusedBlock: {**PLAIN_BLOCK[Block], "attention": (FusedAttention,), "mlp": (FusedMlp,)},
-        FusedAttention: PLAIN_BLOCK[SelfAttention],
-        FusedMlp: PLAIN_BLOCK[Mlp],
+        **KNOWN_BLOCK,
+        FusedBlock: {**KNOWN_BLOCK[Block], "attention": (FusedAttention,), "mlp": (FusedMlp, FusedSwiGlu)},
+        FusedAttention: KNOWN_BLOCK[SelfAttention],
+        FusedMlp: KNOWN_BLOCK[Mlp],
+        FusedSwiGlu: KNOWN_BLOCK[SwiGlu],
     },
 )
-ENCODER_CHILDREN = {"positions", "dropout", "blocks", "norm"}
+ENCODER_CHILDREN = {"positions", "rotary", "dropout", "ln_pre", "blocks", "norm"}
 
 
 def reason_to_decline(model: Model) -> str | None:
@@ -84,12 +88,11 @@ class FusedViT(nn.Module):
     def __init__(self, model: VisionTransformer, dtype: torch.dtype = torch.bfloat16, *, fp8: bool = False):
         super().__init__()
         model = copy.deepcopy(model)
-        model.head.float()
-        for child in (model.stem, model.patches, model.encoder, model.pool):
-            if child is not None:
-                child.to(dtype)
-        if model.class_token is not None:
-            model.class_token.data = model.class_token.data.to(dtype)
+        fold_blocks(model)
+        for name, child in model.named_children():
+            child.to(torch.float32 if name in ("projection", "head") else dtype)
+        for token in model.parameters(recurse=False):
+            token.data = token.data.to(dtype)
         self.model, self.dtype = model.eval().requires_grad_(False), dtype
         self.queries = 1 if class_token_suffices(model.config) else None
         self.blocks = nn.ModuleList()
@@ -112,16 +115,17 @@ class FusedViT(nn.Module):
         model.check_images(images)
         x = model.tokens(model.embed(images.to(self.dtype)))  # (B, T, D)
         x = model.encoder.add_positions(x)
+        x = x if model.encoder.ln_pre is None else model.encoder.ln_pre(x)
         b, t, _ = x.shape
         state: Any = x.flatten(0, 1), None
         for layer, block in enumerate(self.blocks):
-            state = block(*state, t, self.queries if layer == len(self.blocks) - 1 else None)
+            state = block(*state, t, self.queries if layer == len(self.blocks) - 1 else None, model.encoder.rotary)
         stream, branch = state
         stream = stream if branch is None else stream + branch
         norm = model.encoder.norm
         encoded = shifted_layer_norm(stream, self.bias, norm) if isinstance(norm, nn.LayerNorm) else stream + self.bias
-        pooled = model.pool(encoded.to(self.dtype).unflatten(0, (b, -1)))
-        return model.head.represent(pooled.float())
+        pooled = model.pool(encoded.to(self.dtype).unflatten(0, (b, -1))).float()
+        return model.head.represent(pooled if model.projection is None else model.projection(pooled))
 
 
 class FusedBf16Block(nn.Module):
@@ -131,20 +135,22 @@ class FusedBf16Block(nn.Module):
     def __init__(self, block: Block, bias: Tensor):
         super().__init__()
         self.block = block
-        self.tanh = block.mlp.gelu == "tanh"
+        self.first, self.activation = first_layer(block.mlp)
         self.register_buffer("attention_bias", bias)
         self.register_buffer("mlp_bias", bias + block.attention.out.bias.float())
 
-    def forward(self, stream: Tensor, branch: None, tokens: int, queries: int | None) -> tuple[Tensor, None]:
+    def forward(
+        self, stream: Tensor, branch: None, tokens: int, queries: int | None, rotary: RotaryPositions | None
+    ) -> tuple[Tensor, None]:
         """(R, D), overwritten unless `queries` limits the tokens → the same, or the rows of the first tokens."""
         attention, mlp = self.block.attention, self.block.mlp
         normed = shifted_layer_norm(stream, self.attention_bias, self.block.attention_norm)
         qkv = torch.addmm(attention.qkv.bias, normed, attention.qkv.weight.t())
-        mixed = attention_rows(qkv, tokens, attention.heads, queries)
+        mixed = attention_rows(qkv, tokens, attention.heads, queries, rotary)
         stream = first_tokens(stream, tokens, queries)
         stream.addmm_(mixed, attention.out.weight.t())
         normed = shifted_layer_norm(stream, self.mlp_bias, self.block.mlp_norm)
-        hidden = linear_gelu(normed, mlp.up.weight, mlp.up.bias, tanh=self.tanh)
+        hidden = linear_activation(normed, self.first.weight, self.first.bias, self.activation)
         return stream.addmm_(hidden, mlp.down.weight.t()), None
 
 
@@ -154,31 +160,38 @@ class FusedFp8Block(nn.Module):
     def __init__(self, block: Block):
         super().__init__()
         self.block = block
-        self.tanh = block.mlp.gelu == "tanh"
-        for name, layer in (("qkv", block.attention.qkv), ("up", block.mlp.up), ("down", block.mlp.down)):
+        self.first, self.activation = first_layer(block.mlp)
+        for name, layer in (("qkv", block.attention.qkv), ("first", self.first), ("down", block.mlp.down)):
             weight, scales = quantize_rows(layer.weight)
             self.register_buffer(f"{name}_weight", weight)
             self.register_buffer(f"{name}_scales", scales)
             layer.weight = None
 
-    def forward(self, stream: Tensor, branch: Tensor | None, tokens: int, queries: int | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, stream: Tensor, branch: Tensor | None, tokens: int, queries: int | None, rotary: RotaryPositions | None
+    ) -> tuple[Tensor, Tensor]:
         """(R, D), and the branch that is still to be added to it → the same."""
         attention, mlp = self.block.attention, self.block.mlp
         stream, normed = add_layer_norm_fp8(stream, branch, self.block.attention_norm)
         qkv = linear_fp8(normed, self._weight("qkv"), attention.qkv.bias)
-        mixed = attention_rows(qkv, tokens, attention.heads, queries)
+        mixed = attention_rows(qkv, tokens, attention.heads, queries, rotary)
         branch = torch.addmm(attention.out.bias, mixed, attention.out.weight.t())
         stream, normed = add_layer_norm_fp8(first_tokens(stream, tokens, queries), branch, self.block.mlp_norm)
-        hidden = gelu_fp8(linear_fp8(normed, self._weight("up"), mlp.up.bias), tanh=self.tanh)
+        hidden = activate_fp8(linear_fp8(normed, self._weight("first"), self.first.bias), self.activation)
         return stream, linear_fp8(hidden, self._weight("down"), mlp.down.bias)
 
     def _weight(self, name: str) -> Fp8Rows:
         return getattr(self, f"{name}_weight"), getattr(self, f"{name}_scales")
 
 
-def attention_rows(qkv: Tensor, tokens: int, heads: int, queries: int | None) -> Tensor:
-    """(R, 3·D) → (R, D), or the rows of the first `queries` tokens of each image."""
-    query, key, value = split_heads(qkv.unflatten(0, (-1, tokens)), heads)
+def first_layer(mlp: Mlp | SwiGlu) -> tuple[nn.Linear, Activation]:
+    """Return the first linear layer of an MLP, and what follows it."""
+    return (mlp.gate_up, "swiglu") if isinstance(mlp, SwiGlu) else (mlp.up, mlp.gelu)
+
+
+def attention_rows(qkv: Tensor, tokens: int, heads: int, queries: int | None, rotary: RotaryPositions | None) -> Tensor:
+    """(R, 3·D) → (R, D), or the rows of the first `queries` tokens of each image. `qkv` may be overwritten."""
+    query, key, value = split_turned_heads(qkv.unflatten(0, (-1, tokens)), heads, rotary)
     return sdpa(query[:, :, :queries], key, value).transpose(1, 2).flatten(2).flatten(0, 1)
 
 

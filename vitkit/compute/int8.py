@@ -16,25 +16,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitkit.kernels.fuse import PLAIN_BLOCK, FusedAttention, first_hook, fuse, fused_module
+from vitkit.compute.fold import fold_blocks
+from vitkit.kernels.fuse import KNOWN_BLOCK, FusedAttention, first_hook, fuse, fused_module
 from vitkit.model.allow_list import allow
 from vitkit.model.attention import AttentionPositions
 from vitkit.model.build import Model, shared_copy
 from vitkit.model.encoder import Block
+from vitkit.model.mlp import Mlp, SwiGlu, apply_gelu, apply_swiglu
 from vitkit.torch_private import gelu_, has_int8_linear, int8_linear, pack_int8
 
-GELU_MIN = -0.1701  # the minimum of GELU, tanh or exact: subtracted, nothing is negative and all 8 bits are used
+GELU_MIN = -0.1701  # no kind of GELU goes below: subtracted, nothing is negative and all 8 bits are used
 TINY = 1e-12  # a scale for rows of zeros
 
 SUPPORTED = allow(
     "int8 inference",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
-    "patch_bias class_position distillation registers projection normalise ln_pre",
-    plain="query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "patch_bias class_position distillation registers projection normalise ln_pre "
+    "query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
-    only={"gelu": ("tanh", "exact")},
-    modules=PLAIN_BLOCK,
+    only={"gelu": ("tanh", "exact", "quick")},
+    modules=KNOWN_BLOCK,
 )
 
 
@@ -52,6 +54,7 @@ def reason_to_decline(model: Model) -> str | None:
 def quantize_blocks(model: Model, *, bf16_attention: bool = False) -> nn.Module:
     """Return a model whose blocks multiply in int8, and attention in bf16 if asked; it shares all other weights."""
     quantized = shared_copy(model)
+    fold_blocks(quantized)
     fuse(quantized, class_token_only=True)
     for module in quantized.modules():
         if isinstance(module, Block):
@@ -59,19 +62,30 @@ def quantize_blocks(model: Model, *, bf16_attention: bool = False) -> nn.Module:
                 module.attention = fused_module(Bf16Attention, module.attention)
             attention: Any = module.attention
             attention.qkv, attention.out = PerTokenInt8Linear(attention.qkv), PerTokenInt8Linear(attention.out)
-            module.mlp = nn.Sequential(
-                PerTokenInt8Linear(module.mlp.up), _InplaceGelu(), AfterGeluInt8Linear(module.mlp.down)
-            )
+            module.mlp = _quantize_mlp(module.mlp)
     return quantized
+
+
+def _quantize_mlp(mlp: Mlp | SwiGlu) -> nn.Sequential:
+    if isinstance(mlp, SwiGlu):
+        return nn.Sequential(PerTokenInt8Linear(mlp.gate_up), _SwiGluActivation(), PerTokenInt8Linear(mlp.down))
+    gelu = _SigmoidGelu() if mlp.gelu == "quick" else _InplaceGelu()
+    return nn.Sequential(PerTokenInt8Linear(mlp.up), gelu, AfterGeluInt8Linear(mlp.down))
 
 
 class Bf16Attention(FusedAttention):
     """Attention whose products are in bf16, in 0.7 of the time of torch's own, which bf16 makes no faster (in 2.13)."""
 
-    def forward(self, x: Tensor, positions: AttentionPositions | None = None, queries: int | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: AttentionPositions | None = None,
+        queries: int | None = None,
+        gamma: Tensor | None = None,
+    ) -> Tensor:
         """(B, T, D) → the same, or the output of the first `queries` tokens only: (B, Q, D)."""
-        if positions is not None:
-            return super().forward(x, positions, queries)
+        if positions is not None or gamma is not None:
+            return super().forward(x, positions, queries, gamma)
         qkv = self.qkv(x).bfloat16().unflatten(-1, (3, self.heads, -1))
         query, key, value = qkv.permute(2, 0, 3, 1, 4).contiguous().unbind(0)  # (B, H, T, d)
         scores = query[:, :, :queries].mul(query.shape[-1] ** -0.5) @ key.transpose(-1, -2)  # (B, H, Q, T)
@@ -131,6 +145,16 @@ class _InplaceGelu(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return gelu_(x)
+
+
+class _SigmoidGelu(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return apply_gelu(x, "quick")
+
+
+class _SwiGluActivation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return apply_swiglu(x)
 
 
 def to_uint8(x: Tensor) -> Tensor:

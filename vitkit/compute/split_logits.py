@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitkit.compute.batch_size import inference_batch
 from vitkit.compute.inference import Precision, for_inference
+from vitkit.compute.pipeline import PART, compute_batches, lent_parts
 from vitkit.compute.sharding import is_sharded
 from vitkit.data.batch import Batch
 from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
@@ -36,7 +38,7 @@ def collect_logits(
     *,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
-    batch: int = 64,
+    batch: int | None = None,
     workers: int = 0,
     rank: int = 0,
     world_size: int = 1,
@@ -45,6 +47,7 @@ def collect_logits(
 ) -> SplitLogits:
     """Run the model, already on the device, over a split in evaluation mode; its training mode is restored after."""
     device = torch.device(device)
+    batch = batch or inference_batch(model, device)
     transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     dataset = SplitDataset(split=split, transform=transform, channels=model.config.channels)
     batches = evaluation_batches(
@@ -55,6 +58,8 @@ def collect_logits(
         world_size=world_size,
         pin_memory=device.type == "cuda",
         max_failed=max_failed,
+        part=PART,
+        lend=lent_parts(batch),
     )
     images_of_rank = -(-(len(split) - rank) // world_size)
     logits, indices = [], [torch.empty(0).long()]
@@ -62,13 +67,13 @@ def collect_logits(
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():
-            forward = forward_function(model, precision)
-            for loaded in progress(batches, images_of_rank, "evaluating", Batch.images_read):
-                failures.update(loaded.failures)
-                if len(loaded.images):
-                    logits.append(forward(loaded.images.to(device, non_blocking=True)).float().cpu())
-                    indices.append(loaded.indices)
+        forward = forward_function(model, precision)
+        loaded = progress(batches, images_of_rank, "evaluating", Batch.images_read)
+        for computed in compute_batches(loaded, batch, lambda images: (forward(images).float(),), device):
+            failures.update(computed.failures)
+            if computed.outputs is not None:
+                logits.append(computed.outputs[0])
+                indices.append(torch.from_numpy(computed.indices))
     finally:
         model.train(training)
     empty, read = torch.empty(0, model.config.classes), torch.cat(indices)

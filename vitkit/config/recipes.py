@@ -61,12 +61,20 @@ def has_row(name: str, model: str) -> bool:
         return False
 
 
-def pick_recipe(images: int, *, objective: str, from_scratch: bool) -> tuple[str, str]:
-    """Return the name of the recipe for this many images, and the reason for it."""
+def pick_recipe(images: int, *, objective: str, from_scratch: bool, label_free: str | None = None) -> tuple[str, str]:
+    """Return the name of the recipe for this many images, and the reason for it.
+
+    `label_free` names the family of weights that were trained without class labels.
+    """
     if objective == "masked-patch":
         return "small_masked_patch", f"{images:,} images without labels"
     if from_scratch:
         name = "small_scratch" if images < 20_000 else "medium_scratch" if images < 500_000 else "large_scratch"
         return name, f"{images:,} images, from scratch"
-    name = "small_transfer" if images < 2_000 else "medium_transfer" if images < 20_000 else "large_transfer"
-    return name, f"{images:,} images, from pre-trained weights"
+    size = "small" if images < 2_000 else "medium" if images < 20_000 else "large"
+    if label_free:
+        return (
+            f"{size}_layerwise_transfer",
+            f"{images:,} images, from weights trained without class labels ({label_free})",
+        )
+    return f"{size}_transfer", f"{images:,} images, from pre-trained weights"

@@ -22,6 +22,7 @@ from vitkit.errors import ConfigError
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
 from vitkit.weights.bundled import local_path
+from vitkit.weights.label_free import label_free_family
 from vitkit.weights.public import DEFAULTS
 
 DEFAULT_MODEL = "Ti/16"
@@ -68,7 +69,9 @@ def resolve(
     name, reason = settings.get("recipe", ""), "as asked"
     if not name:
         objective = settings.get("objective", "labels")
-        name, reason = pick_recipe(count, objective=objective, from_scratch=weights == "none")
+        name, reason = pick_recipe(
+            count, objective=objective, from_scratch=weights == "none", label_free=label_free_family(weights)
+        )
     reasons = [reason, *([describe_renamed(name)] if name in RENAMED else [])]
     if name in BY_DATA and (measured := size()):
         reasons.append(str(measured))

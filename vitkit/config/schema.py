@@ -250,7 +250,12 @@ class Fit:
     patience: int = setting(
         0, "early stopping: validations without improvement after which to stop; 0: never", ZERO_OR_MORE
     )
-    save_every: int | None = setting(None, "steps between checkpoints", POSITIVE, unset="10 in the run")
+    save_every: int | None = setting(
+        None,
+        "steps between checkpoints",
+        POSITIVE,
+        unset="by time: 1 to 10 minutes, so that a run waits for them less than 3 % of its time",
+    )
     max_failed: float = setting(0.01, "share of images that may fail to decode", ZERO_OR_MORE)
 
     device: str = setting("auto", "where to compute: auto, cuda, cuda:1, cpu or mps")
@@ -263,6 +268,11 @@ class Fit:
     )
     cuda_graph: Literal["auto", "yes", "no"] = setting("auto", "capture forward and backward and replay them")
     workers: int | None = setting(None, "data workers; 0: decode in the main process", ZERO_OR_MORE, unset="by cores")
+    cache: Literal["auto", "gpu", "ram", "no"] = setting(
+        "auto",
+        "keep decoded training images in the memory of the GPU or of the host, for all epochs, where they fit into a "
+        "quarter of what is free there, or half; no: decode each in every epoch; auto: gpu, ram or no, by what fits",
+    )
     track: tuple[Literal["tensorboard", "wandb"], ...] = setting((), "also log to these")
 
     def __post_init__(self) -> None:

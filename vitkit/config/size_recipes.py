@@ -58,6 +58,45 @@ def _sized_transfer(model: str, *, batch: int, epochs: float, lr: float) -> Fit:
     )
 
 
+# For weights that were trained without class labels. MAE's authors fine-tune B/16 at 2e-3 with batches of 1,024, CLIP's
+# fine-tuners (Dong et al. 2022) at 6e-4 with 2,048; these rates lie between, scaled by the root of the batch, as usual
+# for Adam. Decay 0.75 is that of MAE's and CLIP's L/14.
+
+
+def small_layerwise_transfer(model: str = "B/16") -> Fit:
+    """Fine-tune self-supervised or CLIP weights on up to 2,000 images: 30 epochs of AdamW, rates decay by layer.
+
+    vitkit fit photos/ --weights hf:facebook/dinov2-base      rates from the literature, not measured on such weights
+    """
+    return _layerwise_transfer(small_transfer(model), lr=1e-4)
+
+
+def medium_layerwise_transfer(model: str = "B/16") -> Fit:
+    """Fine-tune self-supervised or CLIP weights on 2,000 to 20,000 images: 12 epochs of AdamW, rates decay by layer.
+
+    vitkit fit photos/ --weights hf:facebook/dinov2-base      rates from the literature, not measured on such weights
+    """
+    return _layerwise_transfer(medium_transfer(model), lr=2e-4)
+
+
+def large_layerwise_transfer(model: str = "B/16") -> Fit:
+    """Fine-tune self-supervised or CLIP weights on 20,000 images or more: 8 epochs of AdamW, rates decay by layer.
+
+    vitkit fit photos/ --weights hf:facebook/dinov2-base      rates from the literature, not measured on such weights
+    """
+    return _layerwise_transfer(large_transfer(model), lr=4e-4)
+
+
+def _layerwise_transfer(config: Fit, *, lr: float) -> Fit:
+    return replace(
+        config,
+        lr=lr,
+        lr_candidates=(round(0.3 * lr, 6), lr, round(3 * lr, 6)),
+        optimizer=AdamW(weight_decay=0.05),
+        layer_decay=0.75,
+    )
+
+
 @expect(ours("11.8", "Pets, 3,680 images", "Ti/16", "nothing", "pre-trained weights give 91.3"))
 def small_scratch(model: str = "Ti/16") -> Fit:
     """Train from scratch on up to 20,000 images: 100 epochs of AdamW with augmentation; expect little.

@@ -23,9 +23,11 @@ from torch import Tensor
 
 from vitkit.data.batch import Batch as Batch
 from vitkit.data.decode import decode
+from vitkit.data.image_cache import ImageCache
 from vitkit.data.sources.dataset import DataError, Split
 from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.stateless_rng import generator
+from vitkit.data.threads import load_in_threads
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.data.workers import load_batches
 from vitkit.errors import TOO_MANY_FAILED, ConfigError, DecodeError
@@ -70,19 +72,26 @@ def too_many_failures(failed: int, images: int, allowed: float, such_as: Sequenc
 
 @dataclass(frozen=True, kw_only=True)
 class SplitDataset:
-    """The images of a split, decoded and transformed; picklable, so that workers can have it."""
+    """The images of a split, decoded and transformed; without a cache picklable, so that workers can have it."""
 
     split: Split
     transform: EvalTransform | TrainTransform
     channels: int = 3
     seed: int = 0
+    cache: ImageCache | None = None  # the images as TrainTransform.prepare returned them
 
     def __call__(self, epoch: int, index: int, draws: Sequence[float] | None = None) -> Tensor:
         """Return one transformed image; `draws` are TrainTransform.draw's for it, if the caller has them already."""
-        pixels = decode(self.split.read(index), channels=self.channels)
-        if isinstance(self.transform, TrainTransform):
-            return self.transform(pixels, draws or TrainTransform.draw(self.seed, epoch, [index])[0])
-        return self.transform(pixels)
+        if not isinstance(self.transform, TrainTransform):
+            return self.transform(self._decode(index))
+        prepared = self.transform.prepare(self._decode(index)) if self.cache is None else self.cache[index]
+        return self.transform.view(prepared, draws or self.draw(epoch, index))
+
+    def _decode(self, index: int) -> np.ndarray:
+        return decode(self.split.read(index), channels=self.channels)
+
+    def draw(self, epoch: int, index: int) -> list[float]:
+        return TrainTransform.draw(self.seed, epoch, [index])[0]
 
     def empty_batch(self, count: int) -> Tensor:
         """Return uninitialised memory for that many images."""
@@ -92,10 +101,10 @@ class SplitDataset:
     def sample(self, count: int) -> Tensor:
         """Return up to `count` images of the first epoch, without those that cannot be decoded."""
         count = min(count, len(self.split))
-        builder = _BatchBuilder(self, self.empty_batch(count))
+        builder = _new_builder(self, count)
         for epoch, index in EpochSampler(len(self.split), self.seed).batch_indices(0, count):
             builder.add(epoch, index)
-        return builder.images[: len(builder.samples)]
+        return builder.build().images
 
 
 @dataclass
@@ -108,15 +117,16 @@ class EpochSampler:
 
     images: int
     seed: int = 0
-    _epoch: int = field(default=-1, repr=False)
-    _permutation: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    _current: tuple[int, np.ndarray] = field(default=(-1, np.empty(0, np.int64)), repr=False)
 
     def __call__(self, sample: int) -> tuple[int, int]:
         """Return the (epoch, image index) of a sample number."""
         epoch, position = divmod(sample, self.images)
-        if epoch != self._epoch:  # one epoch's permutation is kept: sequential access computes each once
-            self._epoch, self._permutation = epoch, generator(self.seed, epoch).permutation(self.images)
-        return epoch, int(self._permutation[position])
+        kept, permutation = self._current  # one tuple: other threads may replace it
+        if epoch != kept:  # one epoch's permutation is kept: sequential access computes each once
+            permutation = generator(self.seed, epoch).permutation(self.images)
+            self._current = epoch, permutation
+        return epoch, int(permutation[position])
 
     def batch_indices(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> list[tuple[int, int]]:
         """Return the (epoch, image index) pairs of one rank's share of a step."""
@@ -127,7 +137,11 @@ class EpochSampler:
 
 @dataclass
 class Loader:
-    """An endless iterable of training batches, from step `start` on."""
+    """An endless iterable of training batches, from step `start` on.
+
+    Workers are processes that decode; where the dataset has a cache in host memory, as many threads take crops of it.
+    Crops of a cache on a GPU are taken there, and the images of these batches are on it.
+    """
 
     dataset: SplitDataset
     batch_size: int  # over all ranks
@@ -150,20 +164,22 @@ class Loader:
             )
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        batches = load_batches(
-            _TrainBatches(self),
-            itertools.count(self.start),
-            self.dataset.empty_batch(self.batch_size // self.world_size),
-            workers=self.workers,
-            pin_memory=self.pin_memory,
-        )
-        with contextlib.closing(batches):
+        with contextlib.closing(self._batches()) as batches:
             while True:
                 asked = time.perf_counter()
                 batch = next(batches)
                 self.wait_seconds += time.perf_counter() - asked
                 self._check_failures(batch)
                 yield batch
+
+    def _batches(self) -> Generator[Batch, None, None]:
+        make_batch, numbers, cache = _TrainBatches(self), itertools.count(self.start), self.dataset.cache
+        if cache is None:
+            like = self.dataset.empty_batch(self.batch_size // self.world_size)
+            return load_batches(make_batch, numbers, like, workers=self.workers, pin_memory=self.pin_memory)
+        if cache.batched:
+            return (make_batch(number) for number in numbers)
+        return load_in_threads(make_batch, numbers, threads=self.workers, pin_memory=self.pin_memory)
 
     def _check_failures(self, batch: Batch) -> None:
         """Record the batch's failures; an empty batch means that no replacement could be decoded either."""
@@ -191,7 +207,7 @@ class _TrainBatches:
     def __call__(self, number: int, images: Tensor | None = None) -> Batch:
         samples = self.sampler.batch_indices(number, self.batch_size, self.rank, self.world_size)
         epochs, indices = zip(*samples, strict=True)
-        builder = _BatchBuilder(self.dataset, self.dataset.empty_batch(len(samples)) if images is None else images)
+        builder = _new_builder(self.dataset, len(samples), images)
         for (epoch, index), draws in zip(samples, TrainTransform.draw(self.dataset.seed, epochs, indices), strict=True):
             if not self._add_or_replace(builder, epoch, index, draws):
                 return builder.build_empty()
@@ -215,6 +231,8 @@ def evaluation_batches(
     pin_memory: bool = False,
     max_failed: float = MAX_FAILED,
     images: int | None = None,
+    part: int | None = None,
+    lend: int = 0,
 ) -> Iterator[Batch]:
     """Yield every image of the split once, in order; batches list the images that cannot be decoded as failures.
 
@@ -223,7 +241,14 @@ def evaluation_batches(
     """
     failures: dict[int, str] = {}
     for batch in sequential_batches(
-        dataset, batch_size, workers=workers, rank=rank, world_size=world_size, pin_memory=pin_memory
+        dataset,
+        batch_size,
+        workers=workers,
+        rank=rank,
+        world_size=world_size,
+        pin_memory=pin_memory,
+        part=part,
+        lend=lend,
     ):
         record_failures(failures, batch, dataset.split, max_failed, images)
         yield batch
@@ -237,10 +262,18 @@ def sequential_batches(
     rank: int = 0,
     world_size: int = 1,
     pin_memory: bool = False,
+    part: int | None = None,
+    lend: int = 0,
 ) -> Iterator[Batch]:
-    """Yield every image of the split once, in order, however many fail: the caller handles the failures."""
+    """Yield every image of the split once, in order, however many fail: the caller handles the failures.
+
+    With `part`, a batch comes in parts of at most so many images, which workers decode side by side. `lend` is that of
+    `load_batches`.
+    """
     own = range(rank, len(dataset.split), world_size)
-    chunks = [own[first : first + batch_size] for first in range(0, len(own), batch_size)]
+    batches = (own[first : first + batch_size] for first in range(0, len(own), batch_size))
+    size = part or batch_size
+    chunks = [batch[first : first + size] for batch in batches for first in range(0, len(batch), size)]
     if chunks:
         yield from load_batches(
             _EvalBatches(dataset, chunks),
@@ -248,6 +281,7 @@ def sequential_batches(
             dataset.empty_batch(len(chunks[0])),
             workers=workers,
             pin_memory=pin_memory,
+            lend=lend,
         )
 
 
@@ -290,18 +324,24 @@ class _BatchBuilder:
     def add(self, epoch: int, index: int, draws: Sequence[float] | None = None) -> bool:
         """Add the image and return whether it could be decoded."""
         try:
-            self.images[len(self.samples)] = self.dataset(epoch, index, draws)
+            self._add_image(epoch, index, draws)
         except (DecodeError, DataError) as error:
             self.failures.append((index, _reason(error, self.dataset.split.keys[index])))
             return False
         self.samples.append((epoch, index))
         return True
 
+    def _add_image(self, epoch: int, index: int, draws: Sequence[float] | None) -> None:
+        np.copyto(self.images[len(self.samples)].numpy(), self.dataset(epoch, index, draws).numpy())
+
+    def _build_images(self) -> Tensor:
+        return self.images[: len(self.samples)]
+
     def build(self) -> Batch:
         epochs, indices = np.array(self.samples, dtype=np.int64).reshape(-1, 2).T
         labels = self.dataset.split.labels[indices]
         return Batch(
-            images=self.images[: len(self.samples)],
+            images=self._build_images(),
             labels=labels if isinstance(labels, SparseLabels) else torch.from_numpy(labels),
             indices=torch.from_numpy(indices.copy()),
             epochs=torch.from_numpy(epochs.copy()),
@@ -312,6 +352,34 @@ class _BatchBuilder:
         """Return a batch of the failures alone."""
         self.samples.clear()
         return self.build()
+
+
+class _CroppedBatchBuilder(_BatchBuilder):
+    """A batch of crops of a cache on a GPU: boxes are collected on the host, and cut and resized there at the end."""
+
+    def __init__(self, dataset: SplitDataset, cache: ImageCache):
+        assert isinstance(dataset.transform, TrainTransform)
+        super().__init__(dataset, dataset.empty_batch(0))
+        self.cache, self.transform = cache, dataset.transform
+        self.boxes: list[list[int]] = []
+        self.flips: list[bool] = []
+
+    def _add_image(self, epoch: int, index: int, draws: Sequence[float] | None) -> None:
+        size, draws = self.cache.size(index), draws or self.dataset.draw(epoch, index)
+        self.boxes.append(self.transform.box(size, draws))
+        self.flips.append(self.transform.flips(draws))
+
+    def _build_images(self) -> Tensor:
+        if not self.samples:
+            return self.images
+        crops = self.cache.crops([index for _, index in self.samples], self.boxes, self.flips)
+        return self.cache.crop_resize(self.cache.pixels, crops, self.transform.image, self.cache.channels)
+
+
+def _new_builder(dataset: SplitDataset, count: int, images: Tensor | None = None) -> _BatchBuilder:
+    if dataset.cache is not None and dataset.cache.batched:
+        return _CroppedBatchBuilder(dataset, dataset.cache)
+    return _BatchBuilder(dataset, dataset.empty_batch(count) if images is None else images)
 
 
 def _reason(error: Exception, key: str) -> str:

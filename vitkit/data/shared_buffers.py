@@ -9,8 +9,10 @@ of 55, and 7 ms of the consumer's instead of 15, including its copy of them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +39,22 @@ class SharedBuffers:
     def __getitem__(self, slot: int) -> Tensor:
         return self.buffers[slot]
 
+    def pin(self) -> bool:
+        """Register the buffers with CUDA, so that a GPU copies straight from them; return whether that succeeded.
+
+        A limit on locked memory (ulimit -l) may forbid it. Workers write to the same pages as before.
+        """
+        registered: list[int] = []
+        weakref.finalize(self, _unregister, registered, os.getpid())
+        for buffer in self.buffers:
+            if int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0)):
+                _unregister(registered, os.getpid())
+                with contextlib.suppress(RuntimeError):  # CUDA reports the failure once more at the next launch
+                    torch.zeros(1, device="cuda")
+                return False
+            registered.append(buffer.data_ptr())
+        return True
+
     def acquire(self) -> int:
         return self.free.popleft()  # an empty pool is a bug: raise instead of waiting
 
@@ -46,6 +64,15 @@ class SharedBuffers:
     def __reduce__(self) -> tuple[Callable[[int], SharedBuffers], tuple[int]]:
         """Pickle the id only, for processes that were forked from the one that made the buffers."""
         return _lookup, (self.id,)
+
+
+def _unregister(addresses: list[int], process: int) -> None:
+    """Undo `pin` before the memory is unmapped; a forked worker, which cannot use CUDA, leaves it alone."""
+    if os.getpid() == process and addresses:
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.synchronize()  # a copy may still be reading
+        while addresses:
+            torch.cuda.cudart().cudaHostUnregister(addresses.pop())
 
 
 def _lookup(id: int) -> SharedBuffers:

@@ -125,6 +125,9 @@ class TrainTransform:
     precrop: int | None = None  # BiT's crop, in place of the other: from a random place of the image at this side
     flip: bool = True
     preprocessing: Preprocessing = field(default_factory=Preprocessing)  # the geometry where there is no random crop
+    shrink: int | None = (
+        None  # short side to which larger images are resized before the random crop: as caches store them
+    )
 
     def __post_init__(self) -> None:
         for name, range_ in (("crop", self.crop), ("aspect", self.aspect)):
@@ -146,6 +149,8 @@ class TrainTransform:
         elif self.crop is not None:
             low, high = (f"{share:.0%}" for share in self.crop)
             lines = [f"random crop of {low} to {high} of the area, resized to {height} x {width} (bilinear, uint8)"]
+            if self.shrink is not None:
+                lines.insert(0, f"short side to {self.shrink} px where it is longer (bilinear, uint8)")
         else:
             bilinear = replace(self.preprocessing, interpolation="bilinear")
             evaluation = EvalTransform(image=self.image, preprocessing=bilinear)
@@ -159,22 +164,52 @@ class TrainTransform:
 
     def __call__(self, pixels: np.ndarray, draws: Sequence[float]) -> Tensor:
         """Transform (h, w, C) → (C, height, width) uint8."""
+        return self.view(self.prepare(pixels), draws)
+
+    def prepare(self, pixels: np.ndarray) -> np.ndarray:
+        """Do the part without random numbers, whose result a cache can keep: (h, w, C) → (h', w', C) uint8."""
         if pixels.dtype != np.uint8:
             pixels = pixels.round().astype(np.uint8)
-        flipped = self.flip and draws[0] < 0.5
-        if self.precrop is not None:
-            resized = resize(_channels_first(pixels), (self.precrop, self.precrop), "bilinear")[0]
-            room = (self.precrop - side + 1 for side in self.image)
-            top, left = (int(draw * offsets) for draw, offsets in zip(draws[3:], room, strict=True))
-            view = cut(resized, (top, left), self.image)
-        elif self.crop is not None:
-            box = random_box(draws[1:], pixels.shape[:2], area=self.crop, aspect=self.aspect)
-            left, top, right, bottom = round_box(box)
-            view = resize(_channels_first(pixels[top:bottom, left:right]), self.image, "bilinear")[0]
-        else:
+        if self.crop is None and self.precrop is None:
             bilinear = replace(self.preprocessing, interpolation="bilinear")
-            view = _fit_uint8(_channels_first(pixels)[0], self.image, bilinear)
-        return view.flip(-1) if flipped else view
+            return _channels_last(_fit_uint8(_channels_first(pixels)[0], self.image, bilinear))
+        size = self.prepared_size((pixels.shape[0], pixels.shape[1]))
+        return _channels_last(resize(_channels_first(pixels), size, "bilinear")[0])
+
+    def prepared_size(self, size: Size) -> Size:
+        """Return the height and width of what `prepare` makes of an image of that size."""
+        if self.precrop is not None:
+            return self.precrop, self.precrop
+        if self.crop is None:
+            return self.image
+        short = min(size)
+        if self.shrink is None or short <= self.shrink:
+            return size
+        return round(size[0] * self.shrink / short), round(size[1] * self.shrink / short)
+
+    def box(self, size: Size, draws: Sequence[float]) -> list[int]:
+        """Return the (left, top, right, bottom) of a prepared image of that size that becomes the model's input."""
+        height, width = self.image
+        if self.precrop is not None:
+            room = (side - kept + 1 for side, kept in zip(size, self.image, strict=True))
+            top, left = (int(draw * offsets) for draw, offsets in zip(draws[3:], room, strict=True))
+            return [left, top, left + width, top + height]
+        if self.crop is None:
+            return [0, 0, width, height]
+        return round_box(random_box(draws[1:], size, area=self.crop, aspect=self.aspect))
+
+    def flips(self, draws: Sequence[float]) -> bool:
+        return self.flip and draws[0] < 0.5
+
+    def view(self, prepared: np.ndarray, draws: Sequence[float]) -> Tensor:
+        """Crop, resize and flip a prepared image → (C, height, width) uint8.
+
+        numpy copies, for torch would wake its threads for so few bytes, and they may be busy with the training step.
+        """
+        left, top, right, bottom = self.box((prepared.shape[0], prepared.shape[1]), draws)
+        crop = np.ascontiguousarray(prepared[top:bottom, left:right])
+        view = resize(_channels_first(crop), self.image, "bilinear")[0]
+        return torch.from_numpy(np.ascontiguousarray(view.numpy()[:, :, ::-1])) if self.flips(draws) else view
 
 
 def round_box(box: Sequence[float]) -> list[int]:
@@ -190,6 +225,11 @@ def round_box(box: Sequence[float]) -> list[int]:
 def _channels_first(pixels: np.ndarray) -> Tensor:
     """Return (h, w, C) as a (1, C, h, w) view: torch's uint8 kernel is fastest on interleaved channels."""
     return torch.from_numpy(pixels).permute(2, 0, 1)[None]
+
+
+def _channels_last(pixels: Tensor) -> np.ndarray:
+    """Return (C, h, w) as (h, w, C)."""
+    return pixels.permute(1, 2, 0).numpy()
 
 
 def _fit_uint8(pixels: Tensor, image: Size, preprocessing: Preprocessing) -> Tensor:

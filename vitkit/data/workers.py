@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -48,11 +49,19 @@ class BatchFunction(Protocol):
 
 
 def load_batches(
-    make_batch: BatchFunction, numbers: Iterable[int], like: Tensor, *, workers: int, pin_memory: bool = False
+    make_batch: BatchFunction,
+    numbers: Iterable[int],
+    like: Tensor,
+    *,
+    workers: int,
+    pin_memory: bool = False,
+    lend: int = 0,
 ) -> Generator[Batch, None, None]:
     """Yield the batches of the numbers, each in memory of its own; with 0 workers, this process computes them.
 
     `like` has the shape and dtype of the largest batch's images. Where the system lets fewer workers start, fewer do.
+    With `lend`, images stay in the buffer that a worker decoded them to, and are valid until the batch that comes so
+    many later is requested: nothing is copied on the host, and pinned memory is what the workers write to.
     """
     if workers:
         workers = startable_workers(workers)
@@ -61,17 +70,22 @@ def load_batches(
             batch = make_batch(number)
             yield batch.pin_memory() if pin_memory else batch
         return
-    batches = _start_workers(make_batch, numbers, like, workers, pin_memory)
+    batches, buffers = _start_workers(make_batch, numbers, like, workers, pin_memory, lend)
+    shares_buffers = buffers is not None and lend > 0 and (not pin_memory or buffers.pin())
+    lent: deque[int] = deque()
     try:
         for received in batches:
-            if isinstance(received, _WorkerBatch):
-                batch = (
-                    received.batch if received.copied else replace(received.batch, images=received.batch.images.clone())
-                )
+            if not isinstance(received, _WorkerBatch):
+                yield received
+            elif shares_buffers:
+                yield received.batch
+                lent.append(received.slot)
+                if len(lent) == lend:
+                    received.buffers.release(lent.popleft())
+            else:
+                batch = received.own_batch(pin_memory)
                 received.buffers.release(received.slot)
                 yield batch
-            else:
-                yield received
     except RuntimeError as error:
         lost = lost_worker(error, worker_processes(batches))
         if lost is None:
@@ -110,6 +124,12 @@ class _WorkerBatch:
     slot: int
     copied: bool = False  # the images have been copied out of the buffer
 
+    def own_batch(self, pin_memory: bool) -> Batch:
+        """Return the batch in memory of its own."""
+        if self.copied:
+            return self.batch
+        return self.batch.pin_memory() if pin_memory else replace(self.batch, images=self.batch.images.clone())
+
     def pin_memory(self) -> _WorkerBatch:
         """Copy the batch to pinned memory; a thread of the DataLoader calls this while the main thread computes."""
         return replace(self, batch=self.batch.pin_memory(), copied=True)
@@ -136,12 +156,12 @@ class _BatchDataset(Dataset[Batch | _WorkerBatch]):
 
 
 def _start_workers(
-    make_batch: BatchFunction, numbers: Iterable[int], like: Tensor, workers: int, pin_memory: bool
-) -> Iterator[Batch | _WorkerBatch]:
+    make_batch: BatchFunction, numbers: Iterable[int], like: Tensor, workers: int, pin_memory: bool, lend: int
+) -> tuple[Iterator[Batch | _WorkerBatch], SharedBuffers | None]:
     before = set(multiprocessing.active_children())
     try:
         # one more than are prefetched: torch hands out the next number before the received batch is copied
-        buffers = SharedBuffers(prefetched_batches(workers) + 1, like) if CAN_FORK else None
+        buffers = SharedBuffers(prefetched_batches(workers) + 1 + lend, like) if CAN_FORK else None
         with warnings.catch_warnings():  # the user may start more workers than there are cores
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             loader = DataLoader(
@@ -150,11 +170,11 @@ def _start_workers(
                 batch_size=None,
                 num_workers=workers,
                 prefetch_factor=prefetched_batches(workers) // workers,
-                pin_memory=pin_memory,
+                pin_memory=pin_memory and (buffers is None or not lend),
                 worker_init_fn=_ignore_signals,
                 multiprocessing_context="fork" if CAN_FORK else None,
             )
-            return iter(loader)
+            return iter(loader), buffers
     except (OSError, RuntimeError) as error:
         # too many processes, threads or open files, no memory, or no room for Python's semaphores in /dev/shm
         _kill(set(multiprocessing.active_children()) - before)

@@ -45,7 +45,7 @@ def evaluate(
     *,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
-    batch: int = 64,
+    batch: int | None = None,
     workers: int = 0,
     max_failed: float = MAX_FAILED,
     real: Path | None = None,

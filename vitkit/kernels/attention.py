@@ -14,7 +14,10 @@ from torch import Tensor
 
 from vitkit.kernels.dispatch import TRITON, forbid_double_backward, operator_or_function, supports_bf16, triton_applies
 from vitkit.kernels.forward import linear
+from vitkit.kernels.rotary import turn_packed, turn_packed_back
 from vitkit.model.attention import split_heads
+from vitkit.model.options import RotaryLayout
+from vitkit.model.rotary import RotaryPositions
 from vitkit.torch_private import cudnn_attention
 
 if TRITON:
@@ -52,29 +55,57 @@ def can_fuse_attention(x: Tensor, heads: int) -> bool:
     )
 
 
-def fused_attention(x: Tensor, weight: Tensor, bias: Tensor, heads: int, *, fp8: bool = False) -> Tensor:
+def split_turned_heads(qkv: Tensor, heads: int, rotary: RotaryPositions | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, T, 3·W) → query and key, turned by rotary positions, and value, (B, H, T, d) each; `qkv` is used up."""
+    if rotary is not None:
+        qkv = turn_packed(qkv, rotary.cos, rotary.sin, heads, rotary.layout)
+    return split_heads(qkv, heads)
+
+
+def fused_attention(
+    x: Tensor, weight: Tensor, bias: Tensor, heads: int, *, rotary: RotaryPositions | None = None, fp8: bool = False
+) -> Tensor:
     """Project (B, T, W) with weight (3·W, W) and bias (3·W,), in fp8 if asked for, and attend: (B, T, W)."""
-    mixed: Tensor = _FusedAttention.apply(x, weight, bias, heads, fp8)
+    tables = (None, None, "half") if rotary is None else (rotary.cos, rotary.sin, rotary.layout)
+    mixed: Tensor = _FusedAttention.apply(x, weight, bias, *tables, heads, fp8)
     return mixed
 
 
 class _FusedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, fp8: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        layout: RotaryLayout,
+        heads: int,
+        fp8: bool,
+    ) -> Tensor:
         qkv = linear(x, weight, bias, fp8)
+        if cos is not None and sin is not None:
+            qkv = turn_packed(qkv, cos, sin, heads, layout)
         mixed, lse = _attention_with_lse(*split_heads(qkv, heads))
         mixed = mixed.transpose(1, 2).flatten(2)
-        ctx.save_for_backward(x, weight, qkv, mixed, lse)
+        ctx.save_for_backward(x, weight, qkv, mixed, lse, cos, sin)
+        ctx.layout = layout
         return mixed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         forbid_double_backward("attention")
-        x, weight, qkv, mixed, lse = ctx.saved_tensors
+        x, weight, qkv, mixed, lse, cos, sin = ctx.saved_tensors
         run = operator_or_function(attention_backward_operator, attention_backward)
         grad_qkv, sums = run(grad.contiguous(), qkv, mixed, lse)
+        grad_bias = sums.sum(dim=0)
+        if cos is not None:
+            grad_qkv, turned = turn_packed_back(grad_qkv, cos, sin, lse.shape[1], ctx.layout)
+            grad_bias = torch.cat([turned, grad_bias[len(turned) :]])
         rows = grad_qkv.flatten(0, 1)  # (B·T, 3·W)
-        return (rows @ weight).view_as(x), rows.t() @ x.flatten(0, 1), sums.sum(dim=0).to(weight.dtype), None, None
+        grad_weight = rows.t() @ x.flatten(0, 1)
+        return (rows @ weight).view_as(x), grad_weight, grad_bias.to(weight.dtype), *[None] * 5
 
 
 def _attention_with_lse(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,15 +3,21 @@
 Shapes: R rows, D width, M hidden width. fp8 rows are float8 e4m3 with a scale each, (R, 1).
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels.dispatch import TRITON, operator_or_function, triton_applies
+from vitkit.model.mlp import apply_gelu, apply_swiglu
+from vitkit.model.options import Gelu
 from vitkit.torch_private import addmm_gelu, scaled_mm
 
 if TRITON:
-    from vitkit.kernels import gelu_triton, norm_triton
+    from vitkit.kernels import gelu_triton, norm_triton, swiglu_triton
+
+Activation = Gelu | Literal["swiglu"]
 
 FP8_MAX = 448.0
 Fp8Rows = tuple[Tensor, Tensor]  # (R, D) in fp8, (R, 1) scales
@@ -24,14 +30,22 @@ def shifted_layer_norm(stream: Tensor, shift: Tensor, layer: torch.nn.LayerNorm)
     return _layer_norm(stream + shift, layer).to(stream.dtype)
 
 
-def linear_gelu(rows: Tensor, weight: Tensor, bias: Tensor, *, tanh: bool) -> Tensor:
-    """Return GELU(rows @ weight.T + bias): (R, D), (M, D) → (R, M)."""
-    if tanh and rows.is_cuda:
+def linear_activation(rows: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    """Return activation(rows @ weight.T + bias): (R, D), (M, D) → (R, M), or (2·M, D) for SwiGLU's gate and up."""
+    if activation == "tanh" and rows.is_cuda:
         return addmm_gelu(bias, rows, weight)
-    before = torch.addmm(bias, rows, weight.t())
-    if triton_applies(before):
-        return operator_or_function(gelu_triton.gelu_operator, gelu_triton.gelu)(before, tanh)
-    return F.gelu(before, approximate="tanh" if tanh else "none")
+    return activate(torch.addmm(bias, rows, weight.t()), activation)
+
+
+def activate(before: Tensor, activation: Activation) -> Tensor:
+    """(…, M) → the same after GELU, or (…, 2·M) → (…, M) by SwiGLU."""
+    if activation == "swiglu":
+        if not triton_applies(before):
+            return apply_swiglu(before)
+        return operator_or_function(swiglu_triton.swiglu_operator, swiglu_triton.swiglu)(before)
+    if not triton_applies(before):
+        return apply_gelu(before, activation)
+    return operator_or_function(gelu_triton.gelu_operator, gelu_triton.gelu)(before, activation)
 
 
 def add_layer_norm_fp8(stream: Tensor, branch: Tensor | None, layer: torch.nn.LayerNorm) -> tuple[Tensor, Fp8Rows]:
@@ -43,16 +57,18 @@ def add_layer_norm_fp8(stream: Tensor, branch: Tensor | None, layer: torch.nn.La
     return total, quantize_rows(_layer_norm(total, layer))
 
 
-def gelu_fp8(before: Tensor, *, tanh: bool) -> Fp8Rows:
+def activate_fp8(before: Tensor, activation: Activation) -> Fp8Rows:
+    if activation == "swiglu":
+        return quantize_rows(activate(before, activation))
     if triton_applies(before):
-        return operator_or_function(norm_triton.quantize_rows_operator, norm_triton.quantize_rows)(before, True, tanh)
-    return quantize_rows(F.gelu(before.float(), approximate="tanh" if tanh else "none"))
+        return operator_or_function(norm_triton.quantize_rows_operator, norm_triton.quantize_rows)(before, activation)
+    return quantize_rows(apply_gelu(before.float(), activation))
 
 
 def quantize_rows(rows: Tensor) -> Fp8Rows:
     if triton_applies(rows):
         return operator_or_function(norm_triton.quantize_rows_operator, norm_triton.quantize_rows)(
-            rows.contiguous(), False, False
+            rows.contiguous(), "none"
         )
     scales = rows.float().abs().amax(dim=1, keepdim=True).div(FP8_MAX).clamp_min(1e-12)
     return (rows / scales).to(torch.float8_e4m3fn), scales

@@ -16,12 +16,19 @@ if TRITON:
     from vitkit.kernels.sums_triton import partial_row_sums
 
 
-def apply_linear(layer: nn.Linear, x: Tensor, *, fp8: bool = False) -> Tensor:
-    """(…, D) → (…, M). A layer that is not a plain nn.Linear, or has hooks, is called as it is."""
+def apply_linear(layer: nn.Linear, x: Tensor, *, gamma: Tensor | None = None, fp8: bool = False) -> Tensor:
+    """(…, D) → (…, M), times LayerScale's gamma (M,). A layer that is not plain, or has hooks, is called as it is."""
     if triton_applies(x) and is_plain_linear(layer):
-        return fused_linear(x, layer.weight, layer.bias, fp8=fp8)
+        return fused_linear(x, *scaled_weights(layer, gamma), fp8=fp8)
     out: Tensor = layer(x)
-    return out
+    return out if gamma is None else out * gamma
+
+
+def scaled_weights(layer: nn.Linear, gamma: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of a layer times LayerScale's gamma: far fewer numbers than the layer's output has."""
+    if gamma is None:
+        return layer.weight, layer.bias
+    return layer.weight * gamma[:, None], layer.bias * gamma
 
 
 def fused_linear(x: Tensor, weight: Tensor, bias: Tensor, *, fp8: bool = False) -> Tensor:
@@ -37,9 +44,9 @@ def sum_rows(rows: Tensor) -> Tensor:
     return partial_row_sums(rows.contiguous()).sum(dim=0).to(rows.dtype)
 
 
-def is_plain_linear(layer: nn.Module) -> bool:
-    """Return whether weight and bias are all there is to a layer: no subclass, no adapter, no hook."""
-    return type(layer) is nn.Linear and not has_hooks(layer)
+def is_plain_linear(layer: nn.Module, kinds: tuple[type[nn.Linear], ...] = (nn.Linear,)) -> bool:
+    """Return whether weight and bias are all there is to a layer: no other subclass, no adapter, no hook."""
+    return type(layer) in kinds and not has_hooks(layer)
 
 
 class _FusedLinear(torch.autograd.Function):

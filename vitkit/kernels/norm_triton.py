@@ -69,15 +69,13 @@ def norm_kernel(
 
 
 @triton.jit
-def quantize_kernel(
-    before, out, scales, R, M, GELU: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
+def quantize_kernel(before, out, scales, R, M, GELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     mask = (rows[:, None] < R) & (columns[None, :] < M)
     offsets = rows[:, None].to(tl.int64) * M + columns[None, :]
     x = tl.load(before + offsets, mask=mask, other=0.0).to(tl.float32)
-    if GELU:
-        ratio, _ = gelu_ratio_and_derivative(x, TANH)
+    if GELU != "none":
+        ratio, _ = gelu_ratio_and_derivative(x, GELU)
         x *= ratio
     _store_fp8(out, scales, rows, offsets, mask, x, R)
 
@@ -97,19 +95,19 @@ def add_layer_norm_fp8(
     return total, out, scales
 
 
-def quantize_rows(before: Tensor, gelu: bool, tanh: bool, launch: Any = launcher) -> tuple[Tensor, Tensor]:
-    """(R, M), after GELU if asked for → fp8, and a scale for each row (R, 1)."""
+def quantize_rows(before: Tensor, gelu: str, launch: Any = launcher) -> tuple[Tensor, Tensor]:
+    """(R, M), after that kind of GELU, or "none" → fp8, and a scale for each row (R, 1)."""
     rows, width = before.shape
     out, scales = torch.empty_like(before, dtype=FP8), _scales(before)
     launch(quantize_kernel)[(triton.cdiv(rows, QUANTIZE_TILES["ROWS"]),)](
-        before, out, scales, rows, width, GELU=gelu, TANH=tanh, COLUMNS=triton.next_power_of_2(width), **QUANTIZE_TILES
+        before, out, scales, rows, width, GELU=gelu, COLUMNS=triton.next_power_of_2(width), **QUANTIZE_TILES
     )
     return out, scales
 
 
 @torch.library.triton_op("vitkit::quantize_rows", mutates_args={})
-def quantize_rows_operator(before: Tensor, gelu: bool, tanh: bool) -> tuple[Tensor, Tensor]:
-    return quantize_rows(before, gelu, tanh, torch.library.wrap_triton)
+def quantize_rows_operator(before: Tensor, gelu: str) -> tuple[Tensor, Tensor]:
+    return quantize_rows(before, gelu, torch.library.wrap_triton)
 
 
 def _scales(rows: Tensor) -> Tensor:

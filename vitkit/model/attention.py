@@ -43,9 +43,15 @@ class PartlyBiasedLinear(nn.Linear):
         self.bias = nn.Parameter(torch.zeros(sum(biased) * width))
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
-        parts, zeros = iter(self.bias.chunk(sum(self.biased))), self.bias.new_zeros(self.in_features)
-        bias = torch.cat([next(parts) if one else zeros for one in self.biased])  # (3·D,)
-        return F.linear(x, self.weight, bias)  # (B, T, 3·D)
+        return F.linear(x, self.weight, complete_bias(self))  # (B, T, 3·D)
+
+
+def complete_bias(qkv: nn.Linear) -> Tensor:
+    """Return the bias of a projection to query, key and value (3·D,), with zeros where it has none."""
+    if isinstance(qkv, PartlyBiasedLinear):
+        parts, zeros = iter(qkv.bias.chunk(sum(qkv.biased))), qkv.bias.new_zeros(qkv.in_features)
+        return torch.cat([next(parts) if one else zeros for one in qkv.biased])
+    return qkv.weight.new_zeros(qkv.out_features) if qkv.bias is None else qkv.bias
 
 
 class SelfAttention(nn.Module):

@@ -19,6 +19,12 @@ def apply_gelu(x: Tensor, kind: Gelu) -> Tensor:
     return F.gelu(x, approximate="tanh" if kind == "tanh" else "none")
 
 
+def apply_swiglu(gate_up: Tensor) -> Tensor:
+    """Return SiLU(gate)·up: (…, 2·M) → (…, M)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
 class Mlp(nn.Module):
     def __init__(self, *, width: int, hidden: int, gelu: Gelu, dropout: float):
         super().__init__()
@@ -46,8 +52,8 @@ class SwiGlu(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
-        gate, up = self.gate_up(x).chunk(2, dim=-1)  # (B, T, M) each
-        return self.down(self.dropout(F.silu(gate) * up))  # (B, T, D)
+        hidden = apply_swiglu(self.gate_up(x))  # (B, T, M)
+        return self.down(self.dropout(hidden))  # (B, T, D)
 
 
 def build_mlp(config: ViTConfig, *, dropout: float) -> Mlp | SwiGlu:

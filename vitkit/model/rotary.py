@@ -7,6 +7,8 @@ Shapes: B batch, h x w patch grid, N = h·w patches, T tokens, H heads, d width 
 """
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -31,17 +33,24 @@ class RotaryPositions(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Turn the last N of the T tokens: (B, H, T, d) each → the same."""
-        return self._turn(query), self._turn(key)
+        return self.turn(query), self.turn(key)
 
     def resize(self, grid: Grid) -> None:
         for name, table in self._tables(grid).items():
             setattr(self, name, table.to(getattr(self, name)))
 
-    def _turn(self, x: Tensor) -> Tensor:
-        patches = self.cos.shape[0]
-        special, x = x[..., :-patches, :], x[..., -patches:, :]
-        turned = x * self.cos.to(x) + quarter_turn(x, self.layout) * self.sin.to(x)
-        return torch.cat([special, turned], dim=-2)
+    def turn(self, x: Tensor) -> Tensor:
+        return turn(x, self.cos, self.sin, self.layout)
+
+    def _apply(self, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the tables with the model, but keep them in float32 if it is cast to bf16: angles would change."""
+        tables = {name: getattr(self, name) for name in ("cos", "sin")}
+        super()._apply(convert, recurse)
+        for name, table in tables.items():
+            converted = getattr(self, name)
+            if converted.itemsize < table.itemsize:
+                setattr(self, name, table.to(converted.device, torch.float32))
+        return self
 
     def _tables(self, grid: Grid) -> dict[str, Tensor]:
         angles = rotary_angles(grid, self.depth, self.coordinates, self.base)  # (N, d/2)
@@ -63,6 +72,14 @@ def rotary_angles(grid: Grid, depth: int, coordinates: Rotary, base: float) -> T
     periods = base ** (torch.arange(depth // 4, dtype=torch.float32, device="cpu") * 4 / depth)  # (d/4,)
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     return torch.cat([y.flatten()[:, None] / periods, x.flatten()[:, None] / periods], dim=1)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: RotaryLayout) -> Tensor:
+    """Turn the last N of the T tokens by tables (N, d): (…, T, d) → the same."""
+    patches = cos.shape[0]
+    special, x = x[..., :-patches, :], x[..., -patches:, :]
+    turned = x * cos.to(x) + quarter_turn(x, layout) * sin.to(x)
+    return torch.cat([special, turned], dim=-2)
 
 
 def quarter_turn(x: Tensor, layout: RotaryLayout) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
@@ -21,14 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.compute.embedding_model import EmbeddingPool
+from vitkit.compute.pipeline import Outputs
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model, shared_copy
+from vitkit.predict.answer_columns import compute_answers
 from vitkit.predict.embedder import Embedder
 from vitkit.predict.engines import Engine, exact_engine
 from vitkit.predict.image_stream import ImageTask
 from vitkit.predict.inputs import SINGLE_IMAGE, ImageInput, file_name, not_an_image, preprocess
-from vitkit.predict.prediction import THRESHOLD, Prediction, to_probabilities
+from vitkit.predict.prediction import THRESHOLD, Prediction, probabilities_of, to_probabilities
 from vitkit.weights.load import load
 
 if TYPE_CHECKING:
@@ -139,16 +141,22 @@ class Classifier:
         return Prediction(self.labels, row, name=name, error=error, thresholds=self.thresholds)
 
     @property
-    def task(self) -> ImageTask[Prediction]:
-        """The prediction of many images, as streams of files take it."""
+    def task(self) -> ImageTask:
+        """The probabilities of all classes for many images, as streams of files take it."""
+        return self._task(lambda probabilities: (probabilities,))
+
+    def answers_task(self, top: int) -> ImageTask:
+        """Return the task of `compute_answers`: the most likely classes of many images."""
+        return self._task(lambda probabilities: compute_answers(probabilities, top, self.multilabel))
+
+    def _task(self, outputs: Callable[[Tensor], Outputs]) -> ImageTask:
         return ImageTask(
             doing="predicting",
             transform=self.transform,
             channels=self.model.config.channels,
             device=self.device,
             batch=self.engine.batch,
-            compute=self.probabilities,
-            result=self.prediction,
+            compute=lambda images: outputs(probabilities_of(self.engine.logits(images), self.multilabel)),
         )
 
     def probabilities(self, images: Tensor) -> NDArray[np.float32]:

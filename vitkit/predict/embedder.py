@@ -6,9 +6,9 @@ Shapes: n images, B batch, C channels, V width of the vector.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import torch
@@ -20,26 +20,42 @@ from vitkit.compute.inference import Precision, check_precision
 from vitkit.data.sources.dataset import DataError
 from vitkit.model.build import Model
 from vitkit.predict.engines import precise_engine
-from vitkit.predict.image_stream import ImageTask, stream_results, workers_for
+from vitkit.predict.image_stream import ImageOutputs, ImageTask, stream_outputs, workers_for
 from vitkit.predict.inputs import ImageInput, as_split, expand, preprocess
 from vitkit.predict.prediction import NOT_FINITE
+from vitkit.predict.stored_columns import FLOAT32, encode_column, encode_errors
 from vitkit.progress import Progress, no_progress
 from vitkit.text import counted
 
 if TYPE_CHECKING:
     from vitkit.predict.samples import Samples
 
-BATCH = 64
 SHOWN = 5  # unreadable images that the error names
 
 
 @dataclass(frozen=True, eq=False)
-class Embedding:
-    """The vector of one image, (V,), or the reason why there is none."""
+class EmbeddingColumns:
+    """The vectors of images, a row for each, nan where there is an error instead."""
 
-    vector: NDArray[np.float32] | None = None
-    name: str | None = None  # of the file, if it was one
-    error: str | None = None
+    vectors: NDArray[np.float32]  # (n, V)
+    errors: Mapping[int, str]  # row → why there is no vector
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def stored(self) -> StoredEmbeddings:
+        """Return the rows as a journal holds them."""
+        return StoredEmbeddings(
+            images=len(self), errors=encode_errors(self.errors), vectors=encode_column(self.vectors, FLOAT32)
+        )
+
+
+class StoredEmbeddings(TypedDict):
+    """Rows as a journal holds them, those of a batch."""
+
+    images: int
+    errors: list[tuple[int, str]]
+    vectors: str
 
 
 class Embedder:
@@ -49,7 +65,7 @@ class Embedder:
                 tokens; "token-gap", both, the class token first
     normalise   divide each vector by its L2 norm
     precision   of the forward pass
-    batch       images at a time
+    batch       images at a time; default: as many as suit the device
     """
 
     def __init__(
@@ -59,7 +75,7 @@ class Embedder:
         pool: EmbeddingPool = "representation",
         normalise: bool = False,
         precision: Precision = "fp32",
-        batch: int = BATCH,
+        batch: int | None = None,
     ):
         self.device = next(model.parameters()).device
         check_precision(model, self.device, precision)
@@ -67,7 +83,9 @@ class Embedder:
         self.embedding_model = embedding_model(model, pool)
         self.width = embedding_width(model, pool)
         self.transform = preprocess(model).transform
-        self.engine = replace(precise_engine(self.embedding_model, self.device, precision), batch=batch)
+        self.engine = precise_engine(self.embedding_model, self.device, precision)
+        if batch is not None:
+            self.engine = replace(self.engine, batch=batch)
 
     def use_fast_engine(self, samples: Samples | None = None) -> None:
         """Switch to the fastest engine of this machine whose vectors agree with the exact ones on `samples`."""
@@ -76,21 +94,30 @@ class Embedder:
         self.engine = fastest_engine(self.embedding_model, self.device, samples=samples)
 
     @property
-    def task(self) -> ImageTask[Embedding]:
+    def task(self) -> ImageTask:
         return ImageTask(
             doing="embedding",
             transform=self.transform,
             channels=self.model.config.channels,
             device=self.device,
             batch=self.engine.batch,
-            compute=self.vectors,
-            result=embedding_of,
+            compute=lambda images: (self._vectors(images),),
         )
+
+    def columns(self, batch: ImageOutputs) -> EmbeddingColumns:
+        """Return the vectors of a batch; one that is not finite is no vector."""
+        vectors = batch.column(0, self.width, np.float32, missing=np.nan)
+        finite = np.isfinite(vectors).all(axis=1)
+        errors = {int(row): NOT_FINITE for row in np.flatnonzero(~finite)} | batch.errors
+        return EmbeddingColumns(vectors if finite.all() else np.where(finite[:, None], vectors, np.nan), errors)
 
     def vectors(self, images: Tensor) -> NDArray[np.float32]:
         """(B, C, height, width), preprocessed → (B, V)."""
+        return self._vectors(images).cpu().numpy()
+
+    def _vectors(self, images: Tensor) -> Tensor:
         vectors = self.engine.logits(images)
-        return (torch.nn.functional.normalize(vectors, dim=1) if self.normalise else vectors).numpy()
+        return torch.nn.functional.normalize(vectors, dim=1) if self.normalise else vectors
 
     def __call__(
         self,
@@ -107,23 +134,13 @@ class Embedder:
         workers = workers_for(len(inputs), workers, self.device) if in_files else 0
         vectors = np.empty((len(inputs), self.width), np.float32)
         failures: list[str] = []
-        embeddings = stream_results(self.task, as_split(inputs), workers=workers, progress=progress)
-        for row, embedding in enumerate(embeddings):
-            if embedding.vector is None:
-                failures.append(f"{embedding.name}: {embedding.error}")
-            else:
-                vectors[row] = embedding.vector
+        split = as_split(inputs)
+        for batch in stream_outputs(self.task, split, workers=workers, progress=progress):
+            columns = self.columns(batch)
+            vectors[batch.first : batch.first + len(batch)] = columns.vectors
+            failures += [f"{split.keys[batch.first + row]}: {columns.errors[row]}" for row in sorted(columns.errors)]
         _refuse_failures(failures, len(inputs))
         return vectors
-
-
-def embedding_of(
-    vector: NDArray[np.float32] | None = None, /, *, name: str | None = None, error: str | None = None
-) -> Embedding:
-    """Return the embedding of an image; a vector that is not finite is no vector."""
-    if vector is not None and not np.isfinite(vector).all():
-        vector, error = None, NOT_FINITE
-    return Embedding(vector, name, error)
 
 
 def _refuse_failures(failures: Sequence[str], images: int) -> None:

@@ -5,12 +5,9 @@ An image that could not be read is a row too: its vector is null in Parquet and 
 Shapes: n images, V width of the vector.
 """
 
-import base64
-import binascii
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,12 +16,12 @@ from numpy.typing import NDArray
 
 from vitkit.atomic import replacing
 from vitkit.errors import ConfigError
-from vitkit.predict.embedder import Embedder, Embedding
+from vitkit.predict.embedder import Embedder, EmbeddingColumns, StoredEmbeddings
 from vitkit.predict.failures import Failures
 from vitkit.predict.journal import Trait
 from vitkit.predict.resumable_file import (
-    RowFormat,
-    Rows,
+    BlockFormat,
+    Blocks,
     engine_trait,
     images_trait,
     model_trait,
@@ -32,25 +29,26 @@ from vitkit.predict.resumable_file import (
     write_resumable,
 )
 from vitkit.predict.rows import check_output_file, import_pyarrow
+from vitkit.predict.stored_columns import FLOAT32, decode_column, decode_errors
 from vitkit.progress import Progress, no_progress
+from vitkit.stored_json import conform
 from vitkit.text import valid_utf8
 
-GROUP = 1_000  # rows that are written at a time
-FLOAT32 = np.dtype("<f4")
+GROUP = 1_000  # rows of a Parquet group, or a few more
 
 
-class StoredEmbedding(TypedDict):
-    """A row as a journal holds it."""
+class OldRow(TypedDict):
+    """A row as journals of older versions hold it, a line for each image."""
 
     image: str
     error: str | None
-    vector: str | None  # base64 of its float32 numbers, exact and far faster than their decimals
+    vector: str | None  # base64 of its float32 numbers
 
 
 def embed_into(
     out: Path,
     embedder: Embedder,
-    paths: Sequence[Path],
+    paths: Sequence[str | os.PathLike[str]],
     *,
     workers: int = 0,
     overwrite: bool = False,
@@ -59,7 +57,7 @@ def embed_into(
 ) -> tuple[int, Failures]:
     """Write the vectors of image files to .parquet, or to .npy with their names in .images.jsonl beside it.
 
-    After an interruption, the same call continues after the last row. Return how many rows were complete already, and
+    After an interruption, the same call continues after the last batch. Return how many rows were complete already, and
     the images that could not be read. `source` is where the model came from, for messages.
     """
     check_vectors_path(out)
@@ -68,11 +66,10 @@ def embed_into(
         out,
         embedder.task,
         paths,
-        RowFormat(
-            record=_record,
-            row=StoredEmbedding,
-            check=lambda row: _check_row(row, embedder.width),
-            write=lambda path, rows: write(path, rows, len(paths), embedder.width),
+        BlockFormat(
+            block=embedder.columns,
+            read=lambda stored: read_embeddings(stored, embedder.width),
+            write=lambda path, blocks: write(path, blocks, len(paths), embedder.width),
             sidecars=sidecar_files,
         ),
         _traits(embedder, paths, source),
@@ -97,7 +94,7 @@ def sidecar_files(out: Path) -> list[Path]:
     return [out.with_suffix(".images.jsonl")] if out.suffix.lower() == ".npy" else []
 
 
-def _traits(embedder: Embedder, paths: Sequence[Path], source: str) -> dict[str, Trait]:
+def _traits(embedder: Embedder, paths: Sequence[str | os.PathLike[str]], source: str) -> dict[str, Trait]:
     """Return what rows depend on; the logits are not part of it."""
     return {
         "model": model_trait(embedder.model, embedder.transform, source),
@@ -109,65 +106,79 @@ def _traits(embedder: Embedder, paths: Sequence[Path], source: str) -> dict[str,
     }
 
 
-def _record(embedding: Embedding) -> Mapping[str, Any]:
-    vector = embedding.vector
-    text = None if vector is None else base64.b64encode(vector.astype(FLOAT32).tobytes()).decode()
-    return {"image": embedding.name, "error": embedding.error, "vector": text}
-
-
-def _check_row(row: Mapping[str, Any], width: int) -> None:
-    """Raise a ConfigError for a row that a damaged disk has changed."""
-    if (row["error"] is None) != (row["vector"] is not None):
+def read_embeddings(stored: Mapping[str, Any], width: int) -> EmbeddingColumns:
+    """Return rows of a journal, or raise a VitkitError for damaged ones; older versions wrote a line for each image."""
+    if "vector" in stored:
+        return _old_row(conform(stored, OldRow, "a row"), width)
+    block: StoredEmbeddings = conform(stored, StoredEmbeddings, "a row")
+    if block["images"] < 1:
+        raise ConfigError("a block of a journal has no rows")
+    vectors = decode_column(block["vectors"], (block["images"], width), FLOAT32)
+    errors = decode_errors(block["errors"], len(vectors))
+    if {*np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()} != {*errors}:
         raise ConfigError("a row has either a vector or an error")
-    if row["vector"] is not None:
-        try:
-            content = base64.b64decode(row["vector"], validate=True)
-        except binascii.Error as error:
-            raise ConfigError(f"a vector is not base64: {error}") from error
-        if len(content) != width * FLOAT32.itemsize:
-            raise ConfigError(f"a vector has {len(content)} bytes, not those of {width} numbers")
+    return EmbeddingColumns(vectors, errors)
 
 
-def _vectors(rows: Iterable[Mapping[str, Any]], width: int) -> NDArray[np.float32]:
-    """Return (n, V), nan where a row has no vector."""
-    missing = np.full(width, np.nan, FLOAT32).tobytes()
-    contents = [missing if row["vector"] is None else base64.b64decode(row["vector"]) for row in rows]
-    return np.frombuffer(b"".join(contents), FLOAT32).reshape(-1, width)
+def _old_row(row: OldRow, width: int) -> EmbeddingColumns:
+    error, vector = row["error"], row["vector"]
+    if (error is None) != (vector is not None):
+        raise ConfigError("a row has either a vector or an error")
+    missing = np.full((1, width), np.nan, FLOAT32)
+    vectors = missing if vector is None else decode_column(vector, (1, width), FLOAT32)
+    return EmbeddingColumns(vectors, {} if error is None else {0: error})
 
 
-def _groups(rows: Rows) -> Iterator[list[dict[str, Any]]]:
-    remaining = rows()
-    while group := list(islice(remaining, GROUP)):
-        yield group
-
-
-def _write_parquet(path: Path, rows: Rows, images: int, width: int) -> None:
+def _write_parquet(path: Path, blocks: Blocks[EmbeddingColumns], images: int, width: int) -> None:
     arrow, parquet = import_pyarrow("--out FILE.npy")
     vector = arrow.list_(arrow.float32(), width)
     schema = arrow.schema([("image", arrow.string()), ("vector", vector), ("error", arrow.string())])
     with replacing(path, ConfigError) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
-        for group in _groups(rows):
-            missing = np.array([row["vector"] is None for row in group])
-            numbers = arrow.array(_vectors(group, width).reshape(-1))
+        for names, vectors, errors in _groups(blocks):
+            missing = np.zeros(len(names), bool)
+            missing[list(errors)] = True
             columns = [
-                arrow.array([valid_utf8(row["image"]) for row in group], arrow.string()),
-                arrow.FixedSizeListArray.from_arrays(numbers, type=vector, mask=arrow.array(missing)),
-                arrow.array([row["error"] for row in group], arrow.string()),
+                arrow.array(map(valid_utf8, names), arrow.string()),
+                arrow.FixedSizeListArray.from_arrays(
+                    arrow.array(vectors.reshape(-1)), type=vector, mask=arrow.array(missing)
+                ),
+                arrow.array([errors.get(row) for row in range(len(names))], arrow.string()),
             ]
             writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
 
 
-def _write_numpy(path: Path, rows: Rows, images: int, width: int) -> None:
+def _groups(blocks: Blocks[EmbeddingColumns]) -> Iterator[tuple[list[str], NDArray[np.float32], dict[int, str]]]:
+    """Yield names, vectors and errors, at least GROUP rows at a time."""
+    names: list[str] = []
+    vectors: list[NDArray[np.float32]] = []
+    errors: dict[int, str] = {}
+    for new_names, block in blocks():
+        errors |= {len(names) + row: error for row, error in block.errors.items()}
+        names += new_names
+        vectors.append(block.vectors)
+        if len(names) >= GROUP:
+            yield names, np.concatenate(vectors), errors
+            names, vectors, errors = [], [], {}
+    if names:
+        yield names, np.concatenate(vectors), errors
+
+
+def _write_numpy(path: Path, blocks: Blocks[EmbeddingColumns], images: int, width: int) -> None:
     """Write the names first: where there is a matrix, its names are there as well."""
-    [names] = sidecar_files(path)
-    with replacing(names, ConfigError) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for row in rows():
-            file.write(json.dumps({"image": row["image"], "error": row["error"]}) + "\n")
+    [sidecar] = sidecar_files(path)
+    with replacing(sidecar, ConfigError) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for names, block in blocks():
+            file.writelines(
+                json.dumps({"image": name, "error": block.errors.get(row)}) + "\n" for row, name in enumerate(names)
+            )
     header = {"descr": FLOAT32.str, "fortran_order": False, "shape": (images, width)}
     with replacing(path, ConfigError) as temporary, temporary.open("wb") as matrix:
         np.lib.format.write_array_header_1_0(matrix, header)
-        for group in _groups(rows):
-            matrix.write(_vectors(group, width).tobytes())
+        for _, block in blocks():
+            matrix.write(block.vectors.astype(FLOAT32, copy=False).tobytes())
 
 
-WRITERS: dict[str, Callable[[Path, Rows, int, int], None]] = {".parquet": _write_parquet, ".npy": _write_numpy}
+WRITERS: dict[str, Callable[[Path, Blocks[EmbeddingColumns], int, int], None]] = {
+    ".parquet": _write_parquet,
+    ".npy": _write_numpy,
+}

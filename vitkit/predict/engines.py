@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.compute import int8
+from vitkit.compute.batch_size import SMALL, inference_batch
 from vitkit.compute.cast import Cast
 from vitkit.compute.cuda_graph import CudaGraphModule
 from vitkit.compute.fused_vit import fp8_widths_fit, reason_to_decline
@@ -23,21 +24,23 @@ from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 from vitkit.torch_private import cpu_instructions, unlimited_recompiles
 
-Compute = Callable[[Tensor], Tensor]  # (B, C, height, width) float32 on the host → (B, K) float32 on the host
+# (B, C, height, width) float32, anywhere → (B, K) float32 where they are computed; nobody waits for a GPU
+Compute = Callable[[Tensor], Tensor]
 
-SIZES = (1, 8, 64)  # of batches that are compiled or captured; others are padded to the next or split
+SIZES = (1, 8, SMALL)  # of batches that are compiled or captured; others are padded to the next or split
 
 
 @dataclass(frozen=True)
 class Engine:
     logits: Compute
     description: str  # "exact: float32 on cpu, 2 threads"
-    batch: int = 64  # the batch size that suits it
+    batch: int = SMALL  # the batch size that suits it, for many images
 
 
 def exact_engine(model: Model, device: torch.device) -> Engine:
     logits = _run_torch(for_inference(model.to(device), "fp32"), device)
-    return Engine(logits, f"exact: float32 on {describe_device(device, torch.get_num_threads())}")
+    description = f"exact: float32 on {describe_device(device, torch.get_num_threads())}"
+    return Engine(logits, description, inference_batch(model, device))
 
 
 def precise_engine(model: Model, device: torch.device, precision: Precision) -> Engine:
@@ -45,7 +48,8 @@ def precise_engine(model: Model, device: torch.device, precision: Precision) -> 
     if precision == "fp32":
         return exact_engine(model, device)
     logits = _run_torch(for_inference(model.to(device), precision), device)
-    return Engine(logits, f"{precision}: on {describe_device(device, torch.get_num_threads())}")
+    description = f"{precision}: on {describe_device(device, torch.get_num_threads())}"
+    return Engine(logits, description, inference_batch(model, device))
 
 
 @dataclass(frozen=True)
@@ -99,23 +103,27 @@ def _run_torch(model: nn.Module, device: torch.device | None = None) -> Compute:
 
     def logits(images: Tensor) -> Tensor:
         with torch.inference_mode():
-            return model(images.to(device, non_blocking=True)).float().cpu()
+            outputs: Tensor = model(images.to(device, non_blocking=True)).float()
+            return outputs
 
     return logits
 
 
 def _captured(model: Model, device: torch.device, precision: Precision) -> Compute:
-    return _in_fixed_batches(CudaGraphModule(for_inference(model, precision)), model, device)
+    sizes = sorted({*SIZES, inference_batch(model, device)})
+    return _in_fixed_batches(CudaGraphModule(for_inference(model, precision)), model, device, tuple(sizes))
 
 
 def _compiled(model: Model, device: torch.device) -> Compute:
     return _in_fixed_batches(CompiledModel(Cast(model).eval()), model, device)
 
 
-def _in_fixed_batches(computing: nn.Module, model: Model, device: torch.device) -> Compute:
+def _in_fixed_batches(
+    computing: nn.Module, model: Model, device: torch.device, sizes: tuple[int, ...] = SIZES
+) -> Compute:
     example = torch.zeros(1, model.config.channels, *model.config.image, device=device)
     with torch.inference_mode():
-        return _run_torch(PaddedBatches(computing, example), device)
+        return _run_torch(PaddedBatches(computing, example, sizes), device)
 
 
 class PaddedBatches(nn.Module):
@@ -129,7 +137,10 @@ class PaddedBatches(nn.Module):
             self(example[:1].expand(size, -1, -1, -1).contiguous())
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.cat([self._padded(batch) for batch in images.split(self.sizes[-1])])
+        complete = len(images) - len(images) % self.sizes[-1]
+        # what remains is not padded to the largest size, which would cost as much as a complete batch
+        batches = (*images[:complete].split(self.sizes[-1]), *images[complete:].split(SIZES[-1]))
+        return torch.cat([self._padded(batch) for batch in batches if len(batch) or not len(images)])
 
     def _padded(self, images: Tensor) -> Tensor:
         count = len(images)

@@ -1,5 +1,6 @@
 """The images of a job that have no prediction: how many, which first, and whether they are too many."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitkit.data.loader import advised_max_failed, allowed_failures
@@ -20,6 +21,11 @@ class Failures:
             self.failed += 1
             if len(self.first) < KEPT:
                 self.first.append({"image": image, "error": error})
+
+    def add_all(self, names: Sequence[str], errors: Mapping[int, str]) -> None:
+        """Count the images of a block; `errors` has the rows of those that failed."""
+        for row in sorted(errors):
+            self.add(names[row], errors[row])
 
     def too_many(self, max_failed: float) -> bool:
         return self.failed > allowed_failures(self.images, max_failed)

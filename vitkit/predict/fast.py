@@ -138,7 +138,7 @@ class Reference:
         until = time.perf_counter() + COMPARE_SECONDS
         for image in itertools.chain([first], preprocessed):
             images.append(image)
-            logits.append(exact.logits(image[None]))
+            logits.append(exact.logits(image[None]).cpu())
             if time.perf_counter() > until and len(images) >= MIN_IMAGES:
                 break
         self.images = torch.stack(images)  # (n, C, height, width)
@@ -146,7 +146,7 @@ class Reference:
 
     def compare(self, compute: Compute) -> Agreement | VectorAgreement:
         # a batch size that nothing is prepared for: any has to work
-        return self.measure(self.exact, torch.cat([compute(batch) for batch in self.images.split(7)]))
+        return self.measure(self.exact, torch.cat([compute(batch).cpu() for batch in self.images.split(7)]))
 
 
 def measure_predictions(exact: Tensor, other: Tensor, *, multilabel: bool) -> Agreement:
@@ -224,7 +224,7 @@ def _speedup(exact: Compute, other: Compute, images: Tensor, clock: Clock) -> fl
     while rounds < ROUNDS or clock() < until:
         for index, compute in enumerate((exact, other)):
             started = clock()
-            compute(images)
+            compute(images).cpu()  # waits for a GPU
             best[index] = min(best[index], clock() - started)
         rounds += 1
     return best[0] / max(best[1], 1e-9)

@@ -1,19 +1,18 @@
-"""Results for many images: decoded by data workers, computed in batches, in order, never all in memory.
+"""Outputs for many images: decoded by data workers, computed in batches, in order, never all in memory.
 
-Shapes: B images, C channels, K numbers for each image.
+Shapes: n images of a batch, B those of them that could be decoded, C channels.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import DTypeLike, NDArray
 
-from vitkit.data.loader import Batch, SplitDataset, sequential_batches
+from vitkit.compute.pipeline import PART, ComputedBatch, ComputeOutputs, compute_batches, lent_parts
+from vitkit.data.loader import SplitDataset, sequential_batches
 from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.devices import pick_workers
@@ -21,29 +20,51 @@ from vitkit.progress import Progress, no_progress
 
 MIN_IMAGES_FOR_WORKERS = 257  # fewer are decoded within a second, which is not worth a process
 
-Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class MakeResult(Protocol[Result_co]):
-    """A function of the (K,) numbers of an image, or of the reason why there are none."""
-
-    def __call__(
-        self, row: NDArray[np.float32] | None = None, /, *, name: str | None = None, error: str | None = None
-    ) -> Result_co: ...
-
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTask(Generic[Result]):
-    """The work on a stream of images: how they are preprocessed, what is computed, and the result for each."""
+class ImageTask:
+    """The work on a stream of images: how they are preprocessed, and what is computed."""
 
     doing: str  # for the progress: "predicting"
     transform: EvalTransform
     channels: int
     device: torch.device
     batch: int
-    compute: Callable[[Tensor], NDArray[np.float32]]  # (B, C, height, width), preprocessed → (B, K)
-    result: MakeResult[Result]
+    compute: ComputeOutputs  # (B, C, height, width), preprocessed → (B, …) each
+
+
+@dataclass(frozen=True, eq=False)
+class ImageOutputs:
+    """The outputs of one batch after the other in a stream of images, in columns."""
+
+    first: int  # index of its first image in the split
+    images: int  # n
+    rows: NDArray[np.int64]  # (B,) the positions in the batch of the images that have outputs
+    outputs: tuple[NDArray[Any], ...] | None  # (B, …) each; None where no image has any
+    errors: dict[int, str]  # position → why there are none
+
+    def __len__(self) -> int:
+        return self.images
+
+    def column(self, output: int, width: int, dtype: DTypeLike, missing: float = 0) -> NDArray[Any]:
+        """Return an output of all images, (n, width), with `missing` for those that have none."""
+        if self.outputs is not None and len(self.rows) == self.images:
+            return self.outputs[output].astype(dtype, copy=False)
+        column = np.full((self.images, width), missing, dtype)
+        if self.outputs is not None:
+            column[self.rows] = self.outputs[output]
+        return column
+
+    def without_first(self, count: int) -> "ImageOutputs":
+        """Return the outputs without those of the first images."""
+        kept = self.rows >= count
+        return ImageOutputs(
+            self.first + count,
+            self.images - count,
+            self.rows[kept] - count,
+            None if self.outputs is None else tuple(output[kept] for output in self.outputs),
+            {row - count: error for row, error in self.errors.items() if row >= count},
+        )
 
 
 def workers_for(images: int, requested: int | None, device: torch.device) -> int:
@@ -51,23 +72,41 @@ def workers_for(images: int, requested: int | None, device: torch.device) -> int
     return 0 if requested is None and images < MIN_IMAGES_FOR_WORKERS else pick_workers(requested, device, 1)
 
 
-def stream_results(
-    task: ImageTask[Result], split: Split, *, start: int = 0, workers: int = 0, progress: Progress = no_progress
-) -> Iterator[Result]:
-    """Yield the results of all images from index `start` on, in order; unreadable ones have an error."""
+def stream_outputs(
+    task: ImageTask, split: Split, *, start: int = 0, workers: int = 0, progress: Progress = no_progress
+) -> Iterator[ImageOutputs]:
+    """Yield the outputs of all images from index `start` on, batch by batch; unreadable images have an error."""
     # batches begin where they would in one go: the last bits of a product depend on the batch that it is computed in
     repeated = start % task.batch
     remaining = split.select(np.arange(start - repeated, len(split))) if start else split
     dataset = SplitDataset(split=remaining, transform=task.transform, channels=task.channels)
-    batches = sequential_batches(dataset, task.batch, workers=workers, pin_memory=task.device.type == "cuda")
-    results = (result for batch in batches for result in _batch_results(task, remaining, batch))
-    yield from progress(islice(results, repeated, None), len(remaining) - repeated, task.doing)
+    parts = sequential_batches(
+        dataset,
+        task.batch,
+        workers=workers,
+        pin_memory=task.device.type == "cuda",
+        part=PART,
+        lend=lent_parts(task.batch),
+    )
+    batches = compute_batches(parts, task.batch, task.compute, task.device)
+    yield from progress(
+        _in_order(batches, start - repeated, repeated), len(remaining) - repeated, task.doing, ImageOutputs.__len__
+    )
 
 
-def _batch_results(task: ImageTask[Result], split: Split, batch: Batch) -> list[Result]:
-    results = {index: task.result(name=split.keys[index], error=reason) for index, reason in batch.failures}
-    if len(batch.images):
-        rows = task.compute(batch.images)
-        for index, row in zip(batch.indices.tolist(), rows, strict=True):
-            results[index] = task.result(row, name=split.keys[index])
-    return [results[index] for index in sorted(results)]
+def _in_order(batches: Iterator[ComputedBatch], first: int, repeated: int) -> Iterator[ImageOutputs]:
+    """Yield the outputs with their positions; `first` is the split's index of the first image."""
+    done = 0
+    for batch in batches:
+        outputs = ImageOutputs(
+            first + done,
+            batch.images,
+            batch.indices - done,
+            None if batch.outputs is None else tuple(output.numpy() for output in batch.outputs),
+            {index - done: reason for index, reason in batch.failures},
+        )
+        done += batch.images
+        if repeated:
+            outputs, repeated = outputs.without_first(repeated), 0
+        if len(outputs):
+            yield outputs

@@ -1,25 +1,28 @@
 """Rows that survive an interruption: they are appended to FILE.part, continued by the next call, and end in FILE.
 
 The header, the first line, records what the rows depend on, so that predictions of another model or for other images
-are never mixed.
+are never mixed. Each line after it is a block: the rows of a batch, in columns.
 """
 
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from vitkit.atomic import lock
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.regular_file import open_regular
-from vitkit.stored_json import conform, parse_json
+from vitkit.stored_json import parse_json
 
 # keys of the header and of rows, in journals of older versions
 OLD_KEYS = {"pictures": "images", "computing": "engine", "picture": "image"}
 
 
-MOST_LINE = 1 << 24  # bytes of a line
+MOST_LINE = 1 << 26  # bytes of a line
+BATCH = "batch"  # the key of the batch size in the header
+MOST_BATCH = 1 << 16  # images
+OLD_BATCH = 64  # of journals whose header does not have it
 
 
 class Trait(NamedTuple):
@@ -29,27 +32,41 @@ class Trait(NamedTuple):
     description: str  # for messages; two traits with the same description may still differ
 
 
+class JournalBlock(Protocol):
+    """The rows of some images, in their order."""
+
+    @property
+    def errors(self) -> Mapping[int, str]: ...  # row → why the image has no result
+
+    def __len__(self) -> int: ...
+    def stored(self) -> Mapping[str, Any]: ...
+
+
+BlockT = TypeVar("BlockT", bound=JournalBlock)
+
+
 def journal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
-class Journal:
+class Journal(Generic[BlockT]):
     def __init__(
         self,
         path: Path,
         traits: Mapping[str, Trait],
         *,
-        row: Any = dict[str, Any],
-        check: Callable[[Mapping[str, Any]], None] = lambda row: None,
+        batch: int,
+        read: Callable[[Mapping[str, Any]], BlockT],
         restart: bool = False,
     ):
         """Open the journal of the file `path`; `done` of its rows are complete already, unless it restarts.
 
-        `row` is the type of a row; one that a damaged disk has changed into something else, or for which `check` raises
-        a VitkitError, is not complete.
+        `batch` becomes the batch size that the journal was begun with: rows of batches of another size could differ in
+        their last bits. `read` returns a block as it was stored, or raises a VitkitError for one that a damaged disk
+        has changed, which is then not complete.
         """
         self.path = journal_path(path)
-        self.row, self.check = row, check
+        self.read, self.batch = read, batch
         self.done = 0
         with self._explain_os_errors():
             self.file = open_regular(self.path, "ab+")
@@ -68,51 +85,50 @@ class Journal:
             raise ConfigError(f"another process is writing {self.path}.", try_="another --out, or wait for it to end")
 
     def _continue(self, traits: Mapping[str, Trait]) -> None:
-        """Count the complete rows and cut off an incomplete last one, which a kill or a full disk leaves."""
-        header = json.dumps(dict(traits)).encode() + b"\n"
+        """Count the rows of complete blocks and cut off an incomplete last one, which a kill or a full disk leaves."""
+        header = json.dumps({**traits, BATCH: Trait(self.batch, f"{self.batch}")}).encode() + b"\n"
         self.file.seek(0)
         old_header = self.file.readline(MOST_LINE)
         if header.startswith(old_header) and old_header != header:  # nothing, or an incomplete header
             self.file.truncate(0)
             self._append(header)
             return
-        if differences := _differences(old_header, traits):
+        old = _read_header(old_header)
+        if differences := _differences(old, traits):
             raise ConfigError(
                 f"{self.path} was begun with another model, other settings or other images.",
                 found=differences,
                 try_="another --out, or --overwrite to begin again",
             )
+        self.batch = int(old[BATCH].value)
         end = len(old_header)
-        while (line := self.file.readline(MOST_LINE)) and self._parse(line) is not None:
+        while (line := self.file.readline(MOST_LINE)) and (block := self._parse(line)) is not None:
             end += len(line)
-            self.done += 1
+            self.done += len(block)
         self.file.truncate(end)
 
-    def write(self, row: Mapping[str, Any]) -> None:
+    def write(self, block: BlockT) -> None:
         with self._explain_os_errors():
-            self._append(json.dumps(row).encode() + b"\n")
+            self._append(json.dumps(block.stored()).encode() + b"\n")
 
     def _append(self, line: bytes) -> None:
         self.file.write(line)
         self.file.flush()  # a kill then loses no row that was counted
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def blocks(self) -> Iterator[BlockT]:
         self.file.seek(0)
         self.file.readline(MOST_LINE)
         while line := self.file.readline(MOST_LINE):
-            if (row := self._parse(line)) is None:
+            if (block := self._parse(line)) is None:
                 raise ConfigError(f"{self.path} has changed while it was read.", try_="the same command again")
-            yield row
+            yield block
 
-    def _parse(self, line: bytes) -> dict[str, Any] | None:
-        """Return a row, or None for a line that is none: a kill cuts one short, a power cut leaves zeros."""
+    def _parse(self, line: bytes) -> BlockT | None:
+        """Return a block, or None for a line that is none: a kill cuts one short, a power cut leaves zeros."""
         if not line.endswith(b"\n"):
             return None
         try:
-            old: dict[str, Any] = parse_json(line, dict[str, Any], str(self.path))
-            row: dict[str, Any] = conform(_with_new_keys(old), self.row, str(self.path))
-            self.check(row)
-            return row
+            return self.read(_with_new_keys(parse_json(line, dict[str, Any], str(self.path))))
         except VitkitError:
             return None
 
@@ -135,14 +151,20 @@ class Journal:
             ) from error
 
 
-def _differences(header: bytes, traits: Mapping[str, Trait]) -> list[str]:
-    """Describe the traits whose values differ: a model that was moved is still the same."""
+def _read_header(header: bytes) -> dict[str, Trait]:
+    """Return the traits of a journal, with its batch size; nothing for a file that is no journal."""
     try:
         stored = parse_json(header, dict[str, tuple[str | int, str]], "the header")
-        old = {name: Trait(*trait) for name, trait in _with_new_keys(stored).items()}
     except VitkitError:
-        old = {}
-    if old.keys() != traits.keys():
+        return {}
+    traits = {name: Trait(*trait) for name, trait in _with_new_keys(stored).items()}
+    batch = traits.setdefault(BATCH, Trait(OLD_BATCH, f"{OLD_BATCH}")).value
+    return traits if isinstance(batch, int) and 1 <= batch <= MOST_BATCH else {}
+
+
+def _differences(old: Mapping[str, Trait], traits: Mapping[str, Trait]) -> list[str]:
+    """Describe the traits whose values differ: a model that was moved is still the same."""
+    if old.keys() != {*traits, BATCH}:
         return ["a file that vitkit has not written, or not this version of it"]
     return [
         f"{name}: {old[name].description}; now {trait.description}"

@@ -85,7 +85,7 @@ class StoredAnswer(TypedDict):
 
 
 class StoredRow(TypedDict):
-    """A row as a journal holds it; those of a multi-label model have `predicted` as well."""
+    """A row as journals of older versions hold it; those of a multi-label model have `predicted` as well."""
 
     image: str
     error: str | None
@@ -102,6 +102,11 @@ def with_first_answer(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"image": row["image"], "error": row["error"], **best, **row}
 
 
-def to_probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:
+def probabilities_of(logits: Tensor, multilabel: bool) -> Tensor:
     """(B, K) → (B, K): softmax for one class per image, sigmoid for each class on its own."""
-    return (logits.sigmoid() if multilabel else logits.softmax(dim=-1)).numpy()
+    return logits.sigmoid() if multilabel else logits.softmax(dim=-1)
+
+
+def to_probabilities(logits: Tensor, multilabel: bool) -> NDArray[np.float32]:
+    """Return probabilities on the host: (B, K) → (B, K)."""
+    return probabilities_of(logits, multilabel).cpu().numpy()

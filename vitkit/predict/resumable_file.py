@@ -1,4 +1,5 @@
-"""A file with a row for each image, whose writing survives an interruption: the next call continues after the last row.
+"""A file with a row for each image, whose writing survives an interruption: the next call continues after the last
+batch.
 
 What its rows depend on is compared before a call continues: the model, the preprocessing, the engine, the images.
 """
@@ -6,7 +7,7 @@ What its rows depend on is compared before a call continues: the model, the prep
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -18,30 +19,29 @@ from vitkit.model.build import Model
 from vitkit.model.variants import name_of
 from vitkit.predict.engines import Engine
 from vitkit.predict.failures import Failures
-from vitkit.predict.image_stream import ImageTask, Result, stream_results
-from vitkit.predict.journal import Journal, Trait, journal_path
+from vitkit.predict.image_stream import ImageOutputs, ImageTask, stream_outputs
+from vitkit.predict.journal import BlockT, Journal, Trait, journal_path
 from vitkit.progress import Progress, no_progress
 from vitkit.text import printable
 
-Rows = Callable[[], Iterator[dict[str, Any]]]  # of the journal, from the first on, each time it is called
+Blocks = Callable[[], Iterator[tuple[list[str], BlockT]]]  # the names of some images and their rows, from the first on
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowFormat(Generic[Result]):
-    """The rows of a file: how a result becomes one in the journal, and how the complete journal becomes the file."""
+class BlockFormat(Generic[BlockT]):
+    """The rows of a file: how a batch becomes a block of the journal, and how the complete journal becomes the file."""
 
-    record: Callable[[Result], Mapping[str, Any]]  # a row has "image" and "error"
-    row: Any  # the type of a row
-    write: Callable[[Path, Rows], None]
-    check: Callable[[Mapping[str, Any]], None] = lambda row: None  # raises a VitkitError for a damaged row
+    block: Callable[[ImageOutputs], BlockT]
+    read: Callable[[Mapping[str, Any]], BlockT]  # of the journal; raises a VitkitError for a damaged block
+    write: Callable[[Path, Blocks[BlockT]], None]
     sidecars: Callable[[Path], Sequence[Path]] = lambda out: ()  # further files that `write` makes
 
 
 def write_resumable(
     out: Path,
-    task: ImageTask[Result],
-    paths: Sequence[Path],
-    format: RowFormat[Result],
+    task: ImageTask,
+    paths: Sequence[str | os.PathLike[str]],
+    format: BlockFormat[BlockT],
     traits: Mapping[str, Trait],
     *,
     workers: int = 0,
@@ -55,16 +55,23 @@ def write_resumable(
             raise ConfigError(
                 f"{path} exists already{complete}; nothing was computed.", try_="another --out, or --overwrite"
             )
-    journal = Journal(out, traits, row=format.row, check=format.check, restart=overwrite)
+    journal = Journal(out, traits, batch=task.batch, read=format.read, restart=overwrite)
     done = journal.done
     try:
-        split = unlabelled_split(paths)
-        for result in stream_results(task, split, start=done, workers=workers, progress=progress):
-            journal.write(format.record(result))
+        task, split = replace(task, batch=journal.batch), unlabelled_split(paths)
+        for outputs in stream_outputs(task, split, start=done, workers=workers, progress=progress):
+            journal.write(format.block(outputs))
+
+        def blocks() -> Iterator[tuple[list[str], BlockT]]:
+            first = 0
+            for block in journal.blocks():
+                yield [os.fspath(path) for path in paths[first : first + len(block)]], block
+                first += len(block)
+
         failures = Failures(len(paths))
-        for row in journal.rows():
-            failures.add(row["image"], row["error"])
-        format.write(out, journal.rows)
+        for names, block in blocks():
+            failures.add_all(names, block.errors)
+        format.write(out, blocks)
         journal.discard()
     finally:
         journal.close()
@@ -95,9 +102,9 @@ def engine_trait(engine: Engine) -> Trait:
     return Trait(name, name)
 
 
-def images_trait(paths: Sequence[Path]) -> Trait:
-    names = digest(str(path).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    return Trait(names, f"{len(paths):,}, the first {printable(str(paths[0]))}" if paths else "none")
+def images_trait(paths: Sequence[str | os.PathLike[str]]) -> Trait:
+    names = digest(os.fspath(path).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
+    return Trait(names, f"{len(paths):,}, the first {printable(os.fspath(paths[0]))}" if paths else "none")
 
 
 def digest(chunks: Iterable[bytes]) -> str:

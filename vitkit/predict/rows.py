@@ -1,30 +1,46 @@
-"""Predictions as rows of a file or of a program's output: CSV, JSON Lines, Parquet."""
+"""Predictions as rows of a file or of a program's output: CSV, JSON Lines, Parquet. Rows are written in blocks.
+
+Shapes: n images of a block, k = top the most likely classes of each.
+"""
 
 import csv
 import io
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitkit.atomic import replacing
 from vitkit.errors import ConfigError
+from vitkit.predict.answer_columns import AnswerColumns
 from vitkit.text import valid_utf8
 
-Row = Mapping[str, Any]  # Prediction.record
+NamedAnswers = tuple[Sequence[str], AnswerColumns]  # the names of the images, and their rows
 
-GROUP = 10_000  # rows of a Parquet group
-LINE_END = "\r\n"  # while a line is made: until Python 3.13, the writer quotes no other line breaks than its own
+GROUP = 10_000  # rows of a Parquet group, or a few more
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def write_rows(path: Path, rows: Iterable[Row], top: int, *, csv_raw: bool = False) -> None:
-    """Write a file completely or not at all, in the format of its suffix; csv_raw writes CSV without its guard."""
+@dataclass(frozen=True, kw_only=True)
+class AnswerFormat:
+    """The form of rows: the class names, how many of them a row has, and what CSV looks like."""
+
+    labels: Sequence[str]
+    top: int  # at most as many as there are labels
+    multilabel: bool = False  # rows have the classes from their thresholds on as well
+    csv_raw: bool = False  # CSV without the guard against formulas
+
+
+def write_answers(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat) -> None:
+    """Write a file completely or not at all, in the format of its suffix."""
     write = WRITERS[path.suffix.lower()]
     with replacing(path, ConfigError) as temporary:
-        write(temporary, rows, top, csv_raw)
+        write(temporary, blocks, form)
 
 
 def check_output_path(path: Path) -> None:
@@ -46,34 +62,56 @@ def check_output_file(path: Path, suffixes: Collection[str]) -> None:
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
 
 
-def csv_lines(rows: Iterable[Row], top: int, *, raw: bool = False) -> Iterator[str]:
-    """Yield a header, image, error, label_1, probability_1, label_2, …, and a line for each row.
+def csv_texts(blocks: Iterable[NamedAnswers], form: AnswerFormat) -> Iterator[str]:
+    """Yield a header, image, error, label_1, probability_1, label_2, …, then the lines of each block.
 
     Rows of a multi-label model have the column `predicted`: the classes from their thresholds on, separated by |.
-    Unless `raw`, a name that a spreadsheet would compute as a formula has a single quote before it.
+    Unless `csv_raw`, a name that a spreadsheet would compute as a formula has a single quote before it.
     """
-    guard = str if raw else without_formula
-    rows, multilabel = _are_multilabel(rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator=LINE_END)
-    writer.writerow(
-        [
-            "image",
-            "error",
-            *["predicted"] * multilabel,
-            *(f"{name}_{rank}" for rank in range(1, top + 1) for name in ("label", "probability")),
+    guard = str if form.csv_raw else without_formula
+    header = [
+        "image",
+        "error",
+        *["predicted"] * form.multilabel,
+        *(f"{name}_{rank}" for rank in range(1, form.top + 1) for name in ("label", "probability")),
+    ]
+    yield _csv_text([header])
+    labels = np.array([guard(label) for label in form.labels], dtype=object)
+    for names, columns in blocks:
+        fields: list[Sequence[Any]] = [
+            [guard(name) for name in names],
+            [guard(columns.errors.get(row, "")) for row in range(len(columns))]
+            if columns.errors
+            else [""] * len(names),
         ]
-    )
-    yield text.getvalue().removesuffix(LINE_END) + "\n"
+        if columns.predicted is not None:
+            fields.append([guard("|".join(form.labels[number] for number in row)) for row in columns.predicted])
+        first = len(fields)
+        for rank in range(form.top):
+            fields += [labels[columns.classes[:, rank]].tolist(), columns.probabilities[:, rank].tolist()]
+        rows = [*zip(*fields, strict=True)]
+        for row in columns.errors:
+            # as many fields in each row: strict parsers, Arrow's among them, refuse the whole file otherwise
+            rows[row] = (*rows[row][:2], *[""] * (first - 2 + 2 * form.top))
+        yield _csv_text(rows)
+
+
+def _csv_text(rows: Sequence[Sequence[Any]]) -> str:
+    """Return lines that end in a line feed.
+
+    Until Python 3.13, the writer quotes no other line breaks than its own: a carriage return needs a writer that ends
+    lines in both characters, and its ends are then replaced one by one.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    if "\r" not in text.getvalue():
+        return text.getvalue()
+    lines = []
     for row in rows:
-        text.seek(0)
-        text.truncate()
-        values = [value for answer in row["answers"] for value in (guard(answer["label"]), answer["probability"])]
-        # as many fields in each row: strict parsers, Arrow's among them, refuse the whole file otherwise
-        labels = [guard("|".join(row.get("predicted", ())))] if multilabel else []
-        names = [guard(row["image"]), guard(row["error"] or ""), *labels]
-        writer.writerow([*names, *values, *[""] * (2 * top - len(values))])
-        yield text.getvalue().removesuffix(LINE_END) + "\n"
+        line = io.StringIO(newline="")
+        csv.writer(line, lineterminator="\r\n").writerow(row)
+        lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)
 
 
 def without_formula(cell: str) -> str:
@@ -81,57 +119,95 @@ def without_formula(cell: str) -> str:
     return f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell
 
 
-def _are_multilabel(rows: Iterable[Row]) -> tuple[Iterator[Row], bool]:
-    """Return the rows, and whether the first of them is of a multi-label model."""
-    remaining = iter(rows)
-    first = list(islice(remaining, 1))
-    return chain(first, remaining), any("predicted" in row for row in first)
+def json_texts(blocks: Iterable[NamedAnswers], form: AnswerFormat) -> Iterator[str]:
+    """Yield the lines of each block, an object for each image, as `Prediction.record` returns it."""
+    labels = [json.dumps(label) for label in form.labels]
+    for names, columns in blocks:
+        lines = []
+        numbers = zip(columns.classes.tolist(), columns.probabilities.tolist(), strict=True)
+        for row, (name, (classes, probabilities)) in enumerate(zip(names, numbers, strict=True)):
+            error = columns.errors.get(row)
+            if error is None:
+                answers = ", ".join(
+                    f'{{"label": {labels[number]}, "probability": {probability!r}, "index": {number}}}'
+                    for number, probability in zip(classes, probabilities, strict=True)
+                )
+                best = f'"error": null, "label": {labels[classes[0]]}, "probability": {probabilities[0]!r}'
+            else:
+                answers, best = "", f'"error": {json.dumps(error)}, "label": null, "probability": null'
+            predicted = ""
+            if columns.predicted is not None:
+                chosen = () if error is not None else columns.predicted[row]
+                predicted = f', "predicted": [{", ".join(labels[number] for number in chosen)}]'
+            lines.append(f'{{"image": {json.dumps(name)}, {best}, "answers": [{answers}]{predicted}}}\n')
+        yield "".join(lines)
 
 
-def _write_csv(path: Path, rows: Iterable[Row], top: int, csv_raw: bool) -> None:
+def _write_csv(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat) -> None:
     with path.open("w", encoding="utf-8", newline="", errors="surrogateescape") as file:  # names need not be text
-        file.writelines(csv_lines(rows, top, raw=csv_raw))
+        file.writelines(csv_texts(blocks, form))
 
 
-def _write_jsonl(path: Path, rows: Iterable[Row], top: int, csv_raw: bool) -> None:
+def _write_jsonl(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat) -> None:
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.writelines(json_texts(blocks, form))
 
 
-def _write_parquet(path: Path, rows: Iterable[Row], top: int, csv_raw: bool) -> None:
+def _write_parquet(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat) -> None:
     """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls.
 
     Rows of a multi-label model have the list `predicted` as well.
     """
     arrow, parquet = import_pyarrow("--out FILE.csv")
-    remaining, multilabel = _are_multilabel(rows)
+    texts, numbers = arrow.list_(arrow.string()), arrow.list_(arrow.float32())
     schema = arrow.schema(
         [
             ("image", arrow.string()),
             ("error", arrow.string()),
             ("label", arrow.string()),
             ("probability", arrow.float32()),
-            ("labels", arrow.list_(arrow.string())),
-            ("probabilities", arrow.list_(arrow.float32())),
-            *([("predicted", arrow.list_(arrow.string()))] if multilabel else []),
+            ("labels", texts),
+            ("probabilities", numbers),
+            *([("predicted", texts)] if form.multilabel else []),
         ]
     )
+    labels = arrow.array(map(valid_utf8, form.labels), arrow.string())
+
+    def lists(values: Any, lengths: Any, failed: Any) -> Any:
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        return arrow.ListArray.from_arrays(arrow.array(offsets), values, mask=arrow.array(failed))
+
     with parquet.ParquetWriter(path, schema) as writer:
-        while group := list(islice(remaining, GROUP)):
-            writer.write_table(arrow.Table.from_pylist([_flat(row) for row in group], schema=schema))
+        for names, columns in _groups(blocks):
+            failed = np.zeros(len(columns), bool)
+            failed[list(columns.errors)] = True
+            answers = np.where(failed, 0, form.top)  # of each row
+            kept_classes = arrow.array(columns.classes[~failed].reshape(-1))
+            arrays = [
+                arrow.array(map(valid_utf8, names), arrow.string()),
+                arrow.array([columns.errors.get(row) for row in range(len(columns))], arrow.string()),
+                labels.take(arrow.array(columns.classes[:, 0], mask=failed)),
+                arrow.array(columns.probabilities[:, 0], arrow.float32(), mask=failed),
+                lists(labels.take(kept_classes), answers, failed),
+                lists(arrow.array(columns.probabilities[~failed].reshape(-1)), answers, failed),
+            ]
+            if columns.predicted is not None:
+                chosen = [() if failed[row] else numbers for row, numbers in enumerate(columns.predicted)]
+                flat = arrow.array([*chain.from_iterable(chosen)], arrow.int32())
+                arrays.append(lists(labels.take(flat), [len(numbers) for numbers in chosen], failed))
+            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
 
 
-def _flat(row: Row) -> dict[str, Any]:
-    answers = row["answers"]
-    return {
-        "image": valid_utf8(row["image"]),
-        "error": row["error"],
-        "label": answers[0]["label"] if answers else None,
-        "probability": answers[0]["probability"] if answers else None,
-        "labels": [answer["label"] for answer in answers] or None,
-        "probabilities": [answer["probability"] for answer in answers] or None,
-        "predicted": None if row["error"] else row.get("predicted"),
-    }
+def _groups(blocks: Iterable[NamedAnswers]) -> Iterator[NamedAnswers]:
+    """Join blocks to at least as many rows as a Parquet group has."""
+    waiting: list[NamedAnswers] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(len(columns) for _, columns in waiting) >= GROUP:
+            yield [name for names, _ in waiting for name in names], AnswerColumns.join([one for _, one in waiting])
+            waiting.clear()
+    if waiting:
+        yield [name for names, _ in waiting for name in names], AnswerColumns.join([one for _, one in waiting])
 
 
 def import_pyarrow(otherwise: str) -> tuple[Any, Any]:

@@ -1,17 +1,20 @@
 """Predictions for many image files, one after the other or as rows of a file that survive an interruption."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from vitkit.data.sources.image_paths import unlabelled_split
+from vitkit.predict.answer_columns import AnswerColumns, answer_columns, read_answers
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.failures import Failures
-from vitkit.predict.image_stream import stream_results
+from vitkit.predict.image_stream import stream_outputs
 from vitkit.predict.journal import Trait
-from vitkit.predict.prediction import Prediction, StoredRow, with_first_answer
+from vitkit.predict.prediction import Prediction
 from vitkit.predict.resumable_file import (
-    RowFormat,
-    Rows,
+    BlockFormat,
     digest,
     engine_trait,
     images_trait,
@@ -19,27 +22,48 @@ from vitkit.predict.resumable_file import (
     preprocessing_trait,
     write_resumable,
 )
-from vitkit.predict.rows import check_output_path, write_rows
+from vitkit.predict.rows import AnswerFormat, check_output_path, write_answers
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few
 
 
 def predict_files(
     classifier: Classifier,
-    paths: Sequence[Path],
+    paths: Sequence[str | os.PathLike[str]],
     *,
-    start: int = 0,
     workers: int = 0,
     progress: Progress = no_progress,
 ) -> Iterator[Prediction]:
-    """Yield the predictions for all images from index `start` on, in order; broken ones have an `error`."""
-    return stream_results(classifier.task, unlabelled_split(paths), start=start, workers=workers, progress=progress)
+    """Yield the predictions for all images, in order; broken ones have an `error`."""
+    split = unlabelled_split(paths)
+    for batch in stream_outputs(classifier.task, split, workers=workers, progress=progress):
+        probabilities = batch.column(0, len(classifier.labels), np.float32)
+        for row, path in enumerate(paths[batch.first : batch.first + len(batch)]):
+            error = batch.errors.get(row)
+            values = probabilities[row] if error is None else None
+            yield classifier.prediction(values, name=os.fspath(path), error=error)
+
+
+def stream_answers(
+    classifier: Classifier,
+    paths: Sequence[str | os.PathLike[str]],
+    top: int,
+    *,
+    workers: int = 0,
+    progress: Progress = no_progress,
+) -> Iterator[tuple[list[str], AnswerColumns]]:
+    """Yield the names of some images and the most likely classes of each, in order, batch by batch."""
+    top = min(top, len(classifier.labels))
+    split = unlabelled_split(paths)
+    for batch in stream_outputs(classifier.answers_task(top), split, workers=workers, progress=progress):
+        names = [os.fspath(path) for path in paths[batch.first : batch.first + len(batch)]]
+        yield names, answer_columns(batch, top, classifier.thresholds)
 
 
 def predict_into(
     out: Path,
     classifier: Classifier,
-    paths: Sequence[Path],
+    paths: Sequence[str | os.PathLike[str]],
     *,
     top: int,
     workers: int = 0,
@@ -48,23 +72,23 @@ def predict_into(
     csv_raw: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
-    """Write rows into a file, .csv, .jsonl or .parquet; after an interruption, continue after the last row.
+    """Write rows into a file, .csv, .jsonl or .parquet; after an interruption, continue after the last batch.
 
     Return how many rows were complete already, and the images that could not be read. `source` is where the model came
     from, for messages. csv_raw writes CSV without the guard against formulas.
     """
     check_output_path(out)
-    top = min(top, len(classifier.labels))
-
-    def write(path: Path, rows: Rows) -> None:
-        # older versions wrote rows without the first answer
-        write_rows(path, map(with_first_answer, rows()), top, csv_raw=csv_raw)
-
+    top, labels, thresholds = min(top, len(classifier.labels)), classifier.labels, classifier.thresholds
+    form = AnswerFormat(labels=labels, top=top, multilabel=classifier.multilabel, csv_raw=csv_raw)
     return write_resumable(
         out,
-        classifier.task,
+        classifier.answers_task(top),
         paths,
-        RowFormat(record=lambda prediction: prediction.record(top), row=StoredRow, write=write),
+        BlockFormat(
+            block=lambda batch: answer_columns(batch, top, thresholds),
+            read=lambda stored: read_answers(stored, labels, top, classifier.multilabel),
+            write=lambda path, blocks: write_answers(path, blocks(), form),
+        ),
         _traits(classifier, paths, top, source),
         workers=workers,
         overwrite=overwrite,
@@ -72,7 +96,7 @@ def predict_into(
     )
 
 
-def _traits(classifier: Classifier, paths: Sequence[Path], top: int, source: str) -> dict[str, Trait]:
+def _traits(classifier: Classifier, paths: Sequence[str | os.PathLike[str]], top: int, source: str) -> dict[str, Trait]:
     """Return what rows depend on."""
     model, transform, labels = classifier.model, classifier.transform, classifier.labels
     head = digest(tensor.float().cpu().numpy().tobytes() for tensor in model.head.state_dict().values())

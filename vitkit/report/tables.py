@@ -14,7 +14,7 @@ def cost_table(run: RunData) -> Rows:
     flops = training_flops(run)
     rates = [row["images_per_second"] for row in run.speeds if row.get("images_per_second")]
     waits = [row["data_wait"] for row in run.speeds if row.get("data_wait") is not None]
-    plan = run.lookup("plan") or {}
+    plan, saving = run.lookup("plan") or {}, run.lookup("checkpoint_wait") or {}
     image = f" at {image_size(run.architecture.image)}" if run.architecture else ""
     rows = [
         ("parameters", f"{run.parameters:,}" if run.parameters else NOT_RECORDED),
@@ -23,6 +23,7 @@ def cost_table(run: RunData) -> Rows:
         ("time", duration(run.lookup("seconds")) if run.lookup("seconds") else NOT_RECORDED),
         ("speed", f"{sorted(rates)[len(rates) // 2]:,.0f} images/s" if rates else NOT_RECORDED),
         ("data wait", f"{percent(sum(waits) / len(waits))} of the time" if waits else NOT_RECORDED),
+        *((("checkpoint wait", f"{percent(saving['share'])} of the time"),) if "share" in saving else ()),
         ("batch", f"{plan['batch']:,} images" + _batch_split(plan) if plan.get("batch") else NOT_RECORDED),
     ]
     # a head on frozen features has no training steps: nothing of them is missing

@@ -35,6 +35,7 @@ from vitkit.serve.upload import Upload
 T = TypeVar("T")
 Floats = NDArray[np.float32]
 CPU_BATCH = 16  # Ti/16 on one core, ms per image: 40 at batch 1, 27 at 8 and 16, 33 at 64, which adds latency too
+GPU_BATCH = 64
 NOT_FINITE = "the model's output for this image is not a finite number"
 
 
@@ -77,7 +78,7 @@ class ModelWorker:
         self.name, self.classifier, self.limits, self.metrics = name, classifier, limits, metrics
         self.decode_pool, self.thread_executor = decode_pool, thread_executor
         self.decode_task = DecodeTask(classifier.transform, classifier.model.config.channels, limits.pixels)
-        self.batch = batch or min(classifier.engine.batch, CPU_BATCH if classifier.device.type == "cpu" else 10**9)
+        self.batch = batch or min(classifier.engine.batch, CPU_BATCH if classifier.device.type == "cpu" else GPU_BATCH)
         # one thread computes for all models and tasks, in turns: threads that share cores slow each other down
         self.predict_batcher = self._batcher(
             "predict", lambda images: list(classifier.probabilities(torch.stack(images))), self.batch, compute_executor

@@ -1,8 +1,8 @@
 """Checkpoints: safetensors shards that any number of processes can load, and a record of the training state.
 
 A checkpoint is written to a temporary folder and renamed, and renamed before it is deleted, so that a kill at any
-moment leaves complete checkpoints only. torch's distributed checkpoint does the sharding; its Hugging Face storage is
-the one that writes no pickle.
+moment leaves complete checkpoints only. torch's distributed checkpoint loads it for any number of processes, through
+its Hugging Face storage, which has no pickle.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from vitkit.atomic import write_text
+from vitkit.atomic import replacing, write_text
+from vitkit.errors import VitkitError
 from vitkit.run_folder import RunError
 from vitkit.stored_json import conform
+from vitkit.torch_private import SAVED_OFFSETS, SHARDING_INFO
+from vitkit.train.checkpoint_staging import StagedState
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
 from vitkit.weights.run_checkpoints import (
@@ -46,6 +51,7 @@ from vitkit.weights.run_checkpoints import (
     read_record,
 )
 
+SHARD = "shard-{:05d}-model-00001-of-00001.safetensors"  # of a rank; the name that torch gives it
 DISK_LAG = 30.0  # seconds that a network file system may take to show a file
 
 
@@ -114,33 +120,15 @@ def check_folder_shared(folder: Path, processes: Processes) -> None:
         )
 
 
-def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], processes: Processes) -> Path:
+def write(folder: Path, staged: StagedState, record: dict[str, Any], processes: Processes) -> Path:
     """Write `folder`/step-… from all ranks together and return its path."""
-    # imported late: it takes three quarters of a second, for which the first step need not wait
-    from torch.distributed.checkpoint import state_dict_saver
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-
     saving, target = folder / SAVING, folder / f"step-{record['step']:08d}"
     try:
-        if processes.is_rank_zero:
-            shutil.rmtree(saving, ignore_errors=True)
-            saving.mkdir(parents=True)
-        processes.barrier()
-        with ignore_single_process_warning():
-            state_dict_saver.save(
-                state,
-                storage_writer=HuggingFaceStorageWriter(str(saving), save_distributed=True),
-                no_dist=processes.world_size == 1,
-            )
-        files = _checksums(saving, processes)
-        if processes.is_rank_zero:
-            write_record(saving, {**record, "files": files})
-            _remove(target)  # from the same step before a roll-back
-            saving.rename(target)
-            _sync(folder)
-        processes.barrier()
-    except (OSError, RunError, CheckpointException) as error:
+        processes.on_rank_zero(lambda: _make_empty(saving))
+        own = processes.all_or_raise(lambda: _write_files(saving, staged, processes))
+        files = {name: entry for entries in processes.gather(own) for name, entry in entries.items()}
+        processes.on_rank_zero(lambda: _complete(saving, target, {**record, "files": files}))
+    except VitkitError as error:
         raise RunError(
             f"the checkpoint of step {record['step']} cannot be written to {folder}: {_cause(error)}.",
             kept="the earlier checkpoints are complete",
@@ -149,12 +137,43 @@ def save(folder: Path, state: dict[str, Tensor], record: dict[str, Any], process
     return target
 
 
-def _checksums(saving: Path, processes: Processes) -> dict[str, FileChecksum]:
-    """Return the checksums of a checkpoint's files, on all ranks; each rank reads the shard that it has written."""
-    own = {path.name: checksum(path) for path in saving.glob(f"shard-{processes.rank + 1:05d}-*.safetensors")}
+@contextlib.contextmanager
+def _as_run_error() -> Iterator[None]:
+    """Raise what a disk refuses as an error that reaches all ranks."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(_cause(error)) from error
+
+
+@_as_run_error()
+def _make_empty(saving: Path) -> None:
+    shutil.rmtree(saving, ignore_errors=True)
+    saving.mkdir(parents=True)
+
+
+@_as_run_error()
+def _write_files(saving: Path, staged: StagedState, processes: Processes) -> dict[str, FileChecksum]:
+    """Write the shard of this rank and return the checksums of its files; rank zero's include the model's config."""
+    own = {}
+    if staged.tensors:
+        path = saving / SHARD.format(processes.rank + 1)
+        offsets = {name: {SAVED_OFFSETS: list(start)} for name, start in staged.offsets.items()}
+        with replacing(path, RunError) as temporary:
+            save_file(dict(staged.tensors), temporary, metadata={SHARDING_INFO: json.dumps(offsets), "format": "pt"})
+        own[path.name] = checksum(path)
     if processes.is_rank_zero and (description := saving.parent / DESCRIPTION).is_file():
         own[DESCRIPTION] = checksum(description)
-    return {name: entry for files in processes.gather(own) for name, entry in files.items()}
+    return own
+
+
+@_as_run_error()
+def _complete(saving: Path, target: Path, record: dict[str, Any]) -> None:
+    """Write the record and give the checkpoint its name."""
+    write_record(saving, record)
+    _remove(target)  # from the same step before a roll-back
+    saving.rename(target)
+    _sync(target.parent)
 
 
 def intact_checkpoint(folder: Path, processes: Processes) -> tuple[Path, list[str]]:
@@ -184,7 +203,7 @@ def load(
     processes: Processes,
 ) -> CheckpointRecord:
     """Load a checkpoint, written by any number of ranks, into objective, optimizer and EMA; return its record."""
-    from torch.distributed.checkpoint import state_dict_loader  # late, as in `save`
+    from torch.distributed.checkpoint import state_dict_loader  # late: it takes most of a second
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -219,6 +238,12 @@ def averaged_steps(record: CheckpointRecord) -> int:
 def write_record(checkpoint: Path, record: dict[str, Any]) -> None:
     text = json.dumps({**record, "crc32": crc32_of_record(record)}, indent=2)
     write_text(checkpoint / RECORD, text + "\n", RunError)
+
+
+def keep_latest(folder: Path, step: int, kept: Iterable[int]) -> None:
+    """Delete all checkpoints but the two latest ones up to a step and those of the steps in `kept`."""
+    steps = [int(path.name.removeprefix("step-")) for path in complete_checkpoints(folder)]
+    keep_only(folder, [*kept, *[one for one in steps if one <= step][-2:]])
 
 
 def keep_only(folder: Path, steps: Iterable[int]) -> None:
@@ -278,5 +303,7 @@ def _cause(error: BaseException) -> str:
         error = next((failure for failure, _ in error.failures.values()), error)
     if isinstance(error, RunError):
         error = error.__cause__ or error
+    if isinstance(error, SafetensorError) and (number := re.search(r"\(os error (\d+)\)", str(error))):
+        return os.strerror(int(number[1]))
     reason = getattr(error, "strerror", None) or str(error)
     return reason.splitlines()[0] if reason else type(error).__name__

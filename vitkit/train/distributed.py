@@ -4,7 +4,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -32,19 +32,30 @@ class Processes:
     device: torch.device
     rank: int = 0
     world_size: int = 1
+    group: dist.ProcessGroup | None = None  # None: the group of all collectives of training
 
     @property
     def is_rank_zero(self) -> bool:
         return self.rank == 0
 
+    def background(self) -> "Processes":
+        """Return the same ranks with a group of their own on the CPU, for the collectives of another thread."""
+        group = dist.new_group(backend="gloo") if self.world_size > 1 else None
+        return replace(self, device=torch.device("cpu"), group=group)
+
+    def leave(self) -> None:
+        """Leave a group of `background`."""
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
+
     def barrier(self) -> None:
         if self.world_size > 1:
-            dist.barrier()
+            dist.barrier(self.group)
 
     def all_reduce_mean(self, values: Tensor) -> Tensor:
         """Average over all ranks, in place."""
         if self.world_size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
             values /= self.world_size
         return values
 
@@ -62,14 +73,14 @@ class Processes:
         if self.world_size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, device=self.device)
+        dist.broadcast_object_list(box, group=self.group, device=self.device)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in the order of the ranks."""
         values = [value] * self.world_size
         if self.world_size > 1:
-            dist.all_gather_object(values, value)
+            dist.all_gather_object(values, value, group=self.group)
         return values
 
     def on_rank_zero(self, action: Callable[[], Result]) -> Result | None:
@@ -102,7 +113,7 @@ class Processes:
 
     def _all_reduce(self, values: tuple[float, ...], op: Any) -> list[float]:
         reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(reduced, op=op)
+        dist.all_reduce(reduced, op=op, group=self.group)
         return reduced.tolist()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitkit.config.schema import Fit
 from vitkit.data.loader import Batch, Loader, allowed_failures, too_many_failures
@@ -22,6 +22,7 @@ from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import checkpoint
 from vitkit.train.checkpoint import TrainState, averaged_steps
+from vitkit.train.checkpoint_writer import CheckpointWriter
 from vitkit.train.display import Display
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
@@ -29,17 +30,17 @@ from vitkit.train.objectives.base import Objective
 from vitkit.train.optimizer import set_lr
 from vitkit.train.plan import Plan
 from vitkit.train.prefetch import InputPipeline
+from vitkit.train.save_schedule import SaveSchedule
 from vitkit.train.schedule import lr_factor
 from vitkit.train.signals import StopRequest
 from vitkit.train.step import MicroBatch, Step, StepResult
 from vitkit.train.tracking import Trackers
-from vitkit.weights.run_checkpoints import CheckpointRecord, complete_checkpoints, damage, read_record
+from vitkit.weights.run_checkpoints import CheckpointRecord, damage, read_record
 
 STEPS_BETWEEN_READS = 10  # on a GPU: the host reads the losses of so many steps at once
-SECONDS_BETWEEN_SAVES = 600.0
 MAX_NON_FINITE = 3  # steps that may be skipped for a loss or gradient that is not finite, among the last WINDOW
 WINDOW = 1_000  # a long run may meet a bad batch now and then
-VALIDATIONS, CHECKPOINTS = 20, 10  # in a run, by default
+VALIDATIONS, SPEED_LINES = 20, 10  # in a run, by default
 
 Validate = Callable[[], dict[str, float]]  # returns "score", the higher the better, and metrics to log
 
@@ -87,7 +88,7 @@ class TrainingLoop:
 
     def __post_init__(self) -> None:
         self.score_every = self.config.score_every or max(self.plan.steps // VALIDATIONS, 1)
-        self.save_every = self.config.save_every or max(self.plan.steps // CHECKPOINTS, 1)
+        self.log_speed_every = self.config.save_every or max(self.plan.steps // SPEED_LINES, 1)
         self.read_every = STEPS_BETWEEN_READS if self.processes.device.type == "cuda" else 1
         self.step = Step(
             self.wrapped,
@@ -98,25 +99,27 @@ class TrainingLoop:
         )
         self.inputs = InputPipeline(self.config, self.processes, self.objective.model.config.classes)
         self.unread: list[_UnreadStep] = []
-        self.last_saved = time.monotonic()
         self.failed_images = self._logged_failures()
         self.kept_step = self.state.step  # whose weights the finished run has
         self.lost_best = ""  # why those are not the best ones
 
     def run(self) -> None:
         """Train from a checkpoint, if there is one, to the last step."""
+        self.save_schedule = SaveSchedule(self.config.save_every, time.monotonic())
         if self.resumed is not None:
             self._resume(self.resumed)
-        else:
-            self._save()  # a folder that cannot be written fails now, and there is a state to roll back to
-        with Display(
-            step=self.state.step, steps=self.plan.steps, batch=self.plan.batch, shown=self.processes.is_rank_zero
-        ) as self.display:
-            while self._incomplete():
-                try:
-                    self._train()
-                except NonFinite as error:
-                    self._roll_back(error)
+        with CheckpointWriter(self.folder, self.processes, self._tensors) as self.writer:
+            if self.resumed is None:
+                self._begin()
+            with Display(
+                step=self.state.step, steps=self.plan.steps, batch=self.plan.batch, shown=self.processes.is_rank_zero
+            ) as self.display:
+                while self._incomplete():
+                    try:
+                        self._train()
+                    except NonFinite as error:
+                        self._roll_back(error)
+        self.checkpoint_wait = self.writer.wait_of(time.monotonic() - self.save_schedule.started)
         self.kept_step = self.state.step
         if self.config.patience and self.state.best_step:
             self._load_best(self.folder.checkpoints / f"step-{self.state.best_step:08d}")
@@ -154,24 +157,39 @@ class TrainingLoop:
         self.state = replace(self.state, step=self.state.step + 1)
         step, last = self.state.step, self.state.step == self.plan.steps
         validate = self.validate is not None and (step % self.score_every == 0 or last)
-        save = step % self.save_every == 0 or last
+        save = self.save_schedule.at_step(step)
         stop = False
-        if validate or save or step % self.read_every == 0:
+        log_speed = step % self.log_speed_every == 0
+        if validate or save or last or log_speed or step % self.read_every == 0:
             self._read_losses()
-            overdue = self.processes.is_rank_zero and time.monotonic() - self.last_saved > SECONDS_BETWEEN_SAVES
-            requested, overdue_anywhere = self.processes.all_reduce_max(float(self.stop.requested), float(overdue))
-            stop, save = bool(requested), save or bool(requested) or bool(overdue_anywhere)
+            stop, due, failed = self._agree()
+            if failed:
+                self.writer.wait()  # raises the error
+            save = save or stop or due
         paused = time.perf_counter()
         if validate:
-            save = self._validate() or save or self.state.stopped
-        if save:
+            save = self._validate() or save
+        if save or (not self._incomplete() and self._saves_last_step()):
             self._save()
         self.display.paused += time.perf_counter() - paused
         if stop and not last:
+            self.writer.wait()
             raise self.stop.interrupted(
                 f"saved at step {step:,} of {self.plan.steps:,}; "
                 f"vitkit resume {shlex.quote(str(self.folder.path))} continues from there"
             )
+
+    def _agree(self) -> tuple[bool, bool, bool]:
+        """Return on all ranks whether one has to stop, rank zero finds a checkpoint due, and a write has failed."""
+        left = (self.plan.steps - self.state.step) / (self.plan.steps - self.display.first_step)
+        due = self.processes.is_rank_zero and self.save_schedule.at_time(time.monotonic(), self.writer, left)
+        flags = self.processes.all_reduce_max(float(self.stop.requested), float(due), float(self.writer.failed))
+        stop, due, failed = map(bool, flags)
+        return stop, due, failed
+
+    def _saves_last_step(self) -> bool:
+        at_end = self.processes.is_rank_zero and self.save_schedule.at_end(time.monotonic(), self.writer)
+        return bool(self.processes.all_reduce_max(float(at_end))[0])
 
     def _read_losses(self) -> None:
         """Read the losses of the last steps, averaged over ranks; log them, and raise if one is not finite."""
@@ -196,10 +214,16 @@ class TrainingLoop:
         elapsed = time.perf_counter() - self.started
         wait = self.loader.wait_seconds / elapsed if elapsed > 0 else 0.0
         self.display.update(step, loss, metrics, wait)
-        if step % self.save_every == 0 or step == self.plan.steps:
-            seconds = round(time.perf_counter() - self.display.started, 3)
-            rate = round(self.display.rate(step), 1)
-            self._log("speed", step, seconds=seconds, images_per_second=rate, data_wait=round(wait, 4))
+        if step % self.log_speed_every == 0 or step == self.plan.steps:
+            seconds = time.perf_counter() - self.display.started
+            self._log(
+                "speed",
+                step,
+                seconds=round(seconds, 3),
+                images_per_second=round(self.display.rate(step), 1),
+                data_wait=round(wait, 4),
+                checkpoint_wait=round(self.writer.waited / seconds, 4),
+            )
 
     def _log_failures(self, step: int) -> None:
         """Log the images that failed to decode on any rank; raise if they are too many altogether."""
@@ -240,16 +264,23 @@ class TrainingLoop:
             )
         return best == step and patience > 0
 
+    def _begin(self) -> None:
+        """Save the state before the first step, so that there is one to roll back to.
+
+        Where an earlier process was killed before that checkpoint was complete, its metrics are dropped.
+        """
+        if self.processes.is_rank_zero and any(self.folder.metrics()):
+            self.folder.truncate_metrics(0)
+        self.failed_images = set()
+        self._save()
+
     def _save(self) -> None:
-        if self.processes.is_rank_zero:
-            self.folder.sync_metrics()
-        tensors = checkpoint.state_of(self.objective, self.optimizer, self.ema)
-        checkpoint.save(self.folder.checkpoints, tensors, self._record(), self.processes)
-        if self.processes.is_rank_zero:
-            steps = [int(path.name[5:]) for path in complete_checkpoints(self.folder.checkpoints)]
-            best = [self.state.best_step] if self.config.patience else []
-            checkpoint.keep_only(self.folder.checkpoints, [*best, *[s for s in steps if s <= self.state.step][-2:]])
-        self.last_saved = time.monotonic()
+        best = (self.state.best_step,) if self.config.patience else ()
+        self.writer.save(self._record(), kept=best)
+        self.save_schedule.last = time.monotonic()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return checkpoint.state_of(self.objective, self.optimizer, self.ema)
 
     def _record(self) -> dict[str, Any]:
         averaged = {"averaged": self.ema.updates} if self.ema is not None else {}
@@ -300,6 +331,7 @@ class TrainingLoop:
                 kept=f"{self.folder.checkpoints} holds earlier states",
                 try_=f"a lower --lr (it was {self.config.lr:g}), a longer warm-up, --precision fp32",
             )
+        self.writer.wait()
         latest, warnings = checkpoint.intact_checkpoint(self.folder.checkpoints, self.processes)
         for text in warnings:
             self.display.message(text)

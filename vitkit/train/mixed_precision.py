@@ -18,7 +18,7 @@ from vitkit.compute.inference import supported_precisions
 from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError
 from vitkit.kernels.dispatch import INTERPRETED, TRITON
-from vitkit.kernels.fuse import FusedAttention, FusedMlp
+from vitkit.kernels.fuse import FusedAttention, FusedMlp, FusedSwiGlu
 from vitkit.model.build import Model
 from vitkit.model.vit import VisionTransformer
 from vitkit.torch_private import foreach_copy_, read_slots, swapped, tensor_slots, version_of
@@ -159,7 +159,7 @@ def use_fp8(model: Model, device: torch.device, precision: TrainPrecision) -> No
             f"{model.config.width} and {model.config.mlp}",
             try_="fp8 = false",
         )
-    modules = [module for module in model.modules() if isinstance(module, FusedAttention | FusedMlp)]
+    modules = [module for module in model.modules() if isinstance(module, FusedAttention | FusedMlp | FusedSwiGlu)]
     if not modules:
         raise ConfigError(
             "fp8 = true is for Transformers; this model has no block that can be fused", try_="fp8 = false"

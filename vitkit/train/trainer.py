@@ -1,7 +1,7 @@
 """Training a model from settings and data into a run folder; the decisions are printed before the loop starts."""
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import cuda_graph
+from vitkit.train.cache import CacheChoice, choose_cache
 from vitkit.train.checkpoint import check_folder_shared, intact_checkpoint
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
 from vitkit.train.distributed import Parallelism, Processes, parallelize, pick_parallelism
@@ -90,6 +91,16 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     precision = devices.pick_precision(config.precision, processes.device)
     if config.fp8:
         use_fp8(model, processes.device, precision)
+    workers = devices.pick_workers(config.workers, processes.device, processes.world_size)
+    cache = choose_cache(  # before the micro-batch, which has what the cache leaves
+        config.cache,
+        splits.train,
+        _train_transform(config, model),
+        model.config.channels,
+        processes,
+        epochs=(config.steps or 0) * config.batch / len(splits.train),
+        is_new=is_new,
+    )
     micro, recompute = choose_micro_batch(
         objective, share, processes, precision, micro=config.micro, recompute=config.recompute
     )
@@ -119,12 +130,13 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             precision=precision,
             recompute="yes" if recompute else "no",
             compile="yes" if decision.compiles else "no",
+            cache=cache.memory,
         )
         if processes.is_rank_zero:
             folder.write_config(config)
             folder.add_to_record(settings=toml.to_tables(config))
             write_description(model, folder.checkpoints)
-    estimate, workers = cost(model.config), devices.pick_workers(config.workers, processes.device, processes.world_size)
+    estimate = cost(model.config)
     threads = devices.pick_threads(processes.device, estimate.macs)
     print_line("device", f"{devices.describe_device(processes.device, threads)}; {counted(workers, 'data worker')}")
     loop = _build_loop(
@@ -137,6 +149,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         precision,
         parallelism,
         decision,
+        cache,
         workers,
         print_line,
         multilabel=data.multilabel,
@@ -171,6 +184,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
             print_line("compiled", warm_up_compiled(loop.wrapped, objective, plan.micro, processes.device, must=must))
         loop.run()
+    print_line("saved", loop.checkpoint_wait.describe())
     if loop.lost_best:
         print_line("warning", loop.lost_best)
     trained = _trained_model(loop, model)
@@ -178,7 +192,12 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         restore_priors(trained.head, objective.weights.cpu())
     if processes.is_rank_zero:
         lost = {"lost_best": loop.lost_best} if loop.lost_best else {}
-        folder.add_to_record(kept_step=loop.kept_step, stopped_early=loop.state.stopped, **lost)
+        folder.add_to_record(
+            kept_step=loop.kept_step,
+            stopped_early=loop.state.stopped,
+            checkpoint_wait=asdict(loop.checkpoint_wait),
+            **lost,
+        )
         save(trained, folder.path)
     return splits
 
@@ -202,6 +221,7 @@ def _build_loop(
     precision: devices.TrainPrecision,
     parallelism: Parallelism,
     decision: CompileDecision,
+    cache: CacheChoice,
     workers: int,
     print_line: PrintLine,
     *,
@@ -212,16 +232,15 @@ def _build_loop(
     device, model = processes.device, objective.model
     wrapped = parallelize(objective, parallelism, processes, precision, compiled=decision.compiles)
     optimizer = build_optimizer(objective, config, fused=device.type == "cuda")
-    transform = TrainTransform(
-        image=model.config.image,
-        crop=config.augment.crop,
-        precrop=config.augment.precrop,
-        aspect=config.augment.aspect,
-        flip=config.augment.flip,
-        preprocessing=model.metadata.preprocessing,
-    )
+    transform = cache.transform
     loader = Loader(
-        SplitDataset(split=splits.train, transform=transform, channels=model.config.channels, seed=config.seed),
+        SplitDataset(
+            split=splits.train,
+            transform=transform,
+            channels=model.config.channels,
+            seed=config.seed,
+            cache=cache.cache,
+        ),
         batch_size=plan.batch // plan.accumulate,
         workers=workers,
         rank=processes.rank,
@@ -249,6 +268,7 @@ def _build_loop(
             f"EMA {config.average} averages about {1 / (1 - config.average):,.0f} steps, and there are {plan.steps:,}: "
             "the saved weights will be nearly the mean over all of them",
         )
+    print_line("cache", cache.description)
     print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
     evaluation = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     print_line("input", f"{evaluation.description} (when it is scored and used)")
@@ -285,6 +305,17 @@ def _build_loop(
             toml.to_tables(config),
             step=0 if resumed is None else step_of(resumed),
         ),
+    )
+
+
+def _train_transform(config: Fit, model: Model) -> TrainTransform:
+    return TrainTransform(
+        image=model.config.image,
+        crop=config.augment.crop,
+        precrop=config.augment.precrop,
+        aspect=config.augment.aspect,
+        flip=config.augment.flip,
+        preprocessing=model.metadata.preprocessing,
     )
 
 

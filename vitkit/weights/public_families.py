@@ -60,7 +60,7 @@ FAMILIES: tuple[ListedCheckpoint, ...] = (
         dinov2-small S/14 518
         dinov2-base B/14 518
         dinov2-large L/14 518
-        dinov2-giant g/14 518
+        dinov2-giant giant2/14 518
         """,
         licence="Apache-2.0",
         trained_on="LVD-142M, without labels",
@@ -72,7 +72,7 @@ FAMILIES: tuple[ListedCheckpoint, ...] = (
         dinov2-with-registers-small S/14 518
         dinov2-with-registers-base B/14 518
         dinov2-with-registers-large L/14 518
-        dinov2-with-registers-giant g/14 518
+        dinov2-with-registers-giant giant2/14 518
         """,
         licence="Apache-2.0",
         trained_on="LVD-142M, without labels",

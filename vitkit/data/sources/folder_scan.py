@@ -2,7 +2,10 @@
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 
 from vitkit.data.sources.image_files import count_by_extension, is_image, is_system_file
 from vitkit.text import few, printable
@@ -10,6 +13,7 @@ from vitkit.text import few, printable
 # A folder may be linked as a split (val → test) or as a class and is then read again; deeper, once per class is enough,
 # otherwise a few folders that link to each other would be scanned in every possible order.
 _CLASS_DEPTH = 2
+_FILES_AT_A_TIME = 10_000
 
 
 @dataclass
@@ -35,12 +39,13 @@ class FolderScan:
         return rows
 
 
-def scan_folder(root: str) -> FolderScan:
+def scan_folder(root: str, on_files: Callable[[int], None] = lambda files: None) -> FolderScan:
+    """Scan a folder and all folders below it; `on_files` is told how many more files have been listed, now and then."""
     scan = FolderScan()
     waiting: list[tuple[str, int, set[tuple[int, int]]]] = [("", 0, {_identity(root)})]
     while waiting:
         folder, depth, visited = waiting.pop()
-        for name in reversed(_visit(root, folder, scan)):
+        for name in reversed(_visit(root, folder, scan, on_files)):
             try:
                 identity = _identity(os.path.join(root, name))
             except OSError:
@@ -54,16 +59,25 @@ def scan_folder(root: str) -> FolderScan:
                 waiting.append((name, depth + 1, visited))
             else:
                 waiting.append((name, depth + 1, visited | {identity}))
-    scan.images.sort(key=lambda path: path.split("/"))
-    scan.folders.sort(key=lambda path: path.split("/"))
+    scan.images.sort(key=by_folder)
+    scan.folders.sort(key=by_folder)
     return scan
 
 
-def _visit(root: str, folder: str, scan: FolderScan) -> list[str]:
+def by_folder(path: str) -> str:
+    """Return a key that sorts paths by their parts: no name has a character below the null byte, or that one."""
+    return path.replace("/", "\0")
+
+
+def _visit(root: str, folder: str, scan: FolderScan, on_files: Callable[[int], None]) -> list[str]:
     """Add a folder's files to the scan and return the folders in it, sorted by name."""
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
-            inside = sorted(entries, key=lambda entry: entry.name)
+            inside = []
+            while some := list(islice(entries, _FILES_AT_A_TIME)):
+                inside += some
+                on_files(len(some))
+            inside.sort(key=attrgetter("name"))
     except OSError:
         if not folder:
             raise
@@ -72,8 +86,9 @@ def _visit(root: str, folder: str, scan: FolderScan) -> list[str]:
     if folder:
         scan.folders.append(folder)
     folders = []
+    prefix = f"{folder}/" if folder else ""
     for entry in inside:
-        path = f"{folder}/{entry.name}" if folder else entry.name
+        path = prefix + entry.name
         try:
             if is_system_file(entry.name):
                 continue

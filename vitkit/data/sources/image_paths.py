@@ -4,13 +4,13 @@ import glob
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
-from vitkit.data.sources.folder_scan import FolderScan, scan_folder
+from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_folder
 from vitkit.data.sources.image_files import FileImages, is_image
 from vitkit.text import few
 
@@ -20,28 +20,37 @@ log = logging.getLogger("vitkit")
 
 
 def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the image files of all sources as paths, as `find_image_names` finds them."""
+    return [*map(Path, find_image_names(sources))]
+
+
+def find_image_names(
+    sources: Sequence[str | os.PathLike[str]], on_files: Callable[[int], None] = lambda files: None
+) -> list[str]:
     """Return the image files of all sources: files, folders with everything below, patterns ("photos/**/*.jpg").
 
     "-" stands for the paths on standard input, one per line. Files that are missing, folders and images without
     permission and broken links are included: reading them later reports why they cannot be used, and the others are
     not lost over them. An empty folder, or a pattern that matches nothing, is an error only if nothing else is found.
+    A million files are a million texts: objects for paths would take longer than listing them. `on_files` is told how
+    many more files have been listed, now and then.
     """
     if not sources:
         raise DataError("no images named.", try_="files, a folder of them, or a pattern")
-    paths: list[Path] = []
+    names: list[str] = []
     without_images: list[DataError] = []
     for source in map(Path, sources):
         listed = str(source) == STANDARD_INPUT
         for path in _standard_input() if listed else [source]:
             try:
-                paths += _expand(path, as_pattern=not listed)
+                names += _expand(path, on_files, as_pattern=not listed)
             except DataError as error:
                 without_images.append(error)
-    if without_images and not paths:
+    if without_images and not names:
         raise without_images[0]
     for empty in without_images:
         log.warning("%s", str(empty).splitlines()[0])
-    return paths
+    return names
 
 
 def names_several(source: str | os.PathLike[str]) -> bool:
@@ -49,9 +58,9 @@ def names_several(source: str | os.PathLike[str]) -> bool:
     return os.path.isdir(source) or (glob.has_magic(os.fspath(source)) and not os.path.lexists(source))
 
 
-def unlabelled_split(paths: Sequence[Path]) -> Split:
+def unlabelled_split(paths: Sequence[str | os.PathLike[str]]) -> Split:
     """Return the files as a split without labels."""
-    names = PackedStrings(map(str, paths))
+    names = PackedStrings(os.fspath(path) for path in paths)
     return Split(names, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
 
 
@@ -68,27 +77,28 @@ def _standard_input() -> list[Path]:
     return [Path(os.fsdecode(line)) for line in lines]
 
 
-def _expand(source: Path, *, as_pattern: bool) -> list[Path]:
+def _expand(source: Path, on_files: Callable[[int], None], *, as_pattern: bool) -> list[str]:
     """Return the images of a source; a name that is no folder and no pattern stands for itself, even if it is missing.
 
     The shell expands patterns of the command line, and a user may have quoted them; a list holds names only.
     """
     if os.path.isdir(source):  # pathlib raises an error for a name that is too long, or a folder without permission
-        return [source / name for name in _below(source)]
+        folder = os.path.join("" if source == Path() else source, "")  # "photos/", and nothing for "."
+        return [folder + name if name else str(source) for name in _below(source, on_files)]
     if not (as_pattern and glob.has_magic(str(source))) or os.path.lexists(source):
-        return [source]
+        return [str(source)]
     matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
     images = [
-        match for match in matches if is_image(match.name) and (os.path.isfile(match) or not os.path.exists(match))
+        str(match) for match in matches if is_image(match.name) and (os.path.isfile(match) or not os.path.exists(match))
     ]
     if not images:
         raise DataError(f"no image matches {source}.", found=few([match.name for match in matches]) or "nothing")
     return images
 
 
-def _below(folder: Path) -> list[str]:
+def _below(folder: Path, on_files: Callable[[int], None]) -> list[str]:
     try:
-        scan = scan_folder(str(folder))
+        scan = scan_folder(str(folder), on_files)
     except OSError:
         return [""]  # the folder itself, in place of its images: reading it fails for the same reason
     gone = [name for name in scan.broken if not os.path.exists(folder / name)]  # not pipes: reading them never ends
@@ -101,4 +111,4 @@ def _below(folder: Path) -> list[str]:
         log.warning("%s: %s", folder, note)
     if not scan.images and not failing:
         raise DataError(f"{folder} has no images in it.", found=few(scan.others) or "nothing")
-    return sorted((*scan.images, *failing), key=lambda name: name.split("/"))
+    return sorted((*scan.images, *failing), key=by_folder) if failing else scan.images

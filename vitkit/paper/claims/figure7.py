@@ -122,7 +122,7 @@ def draw(evidence: Evidence) -> Figure:
         axes.plot([layer] * len(row), row, "o", color=ACCENT, markersize=6)
     uniform = float(np.mean([*evidence.measured("uniform").values()]))
     axes.axhline(uniform, color=MUTED, linewidth=1)
-    axes.text(len(heads) - 1, uniform, "attention to all patches alike", color=MUTED, ha="right", va="bottom")
+    axes.text(0, uniform, "attention to all patches alike", color=MUTED, ha="left", va="bottom")
     axes.set_xlabel("layer")
     axes.set_ylabel("mean attention distance, px")
     axes.set_ylim(0, None)

@@ -1,0 +1,160 @@
+"""The choice to keep a run's decoded images in memory, and where: the GPU's, the host's, or nowhere.
+
+Crops of a cache are those of the images at the size that it stores (`vitkit.data.image_cache.STORED_SIDE`), so a run
+that began with one stays with that size: a resumed run whose images no longer fit takes the same pixels from another
+memory, or decodes every image in each epoch and resizes it as the cache would have.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from vitkit import devices
+from vitkit.data.image_cache import ImageCache, estimate_bytes, fill_cache, stored_transform
+from vitkit.data.sources.dataset import Split
+from vitkit.data.transforms import TrainTransform
+from vitkit.errors import ConfigError
+from vitkit.kernels.dispatch import TRITON
+from vitkit.progress import no_progress, show_progress
+from vitkit.text import binary_size, counted
+from vitkit.train.distributed import Processes
+
+Memory = Literal["gpu", "ram", "no"]
+Request = Literal["auto", "gpu", "ram", "no"]
+
+RAM_SHARE = 0.5  # of the host memory that is free, divided by the processes of the host
+GPU_SHARE = 0.25  # of the GPU memory that is free once the model is on it; the rest is for the micro-batch
+MIN_EPOCHS = 2  # with fewer, most images are decoded once anyway
+NAMES = {"gpu": "GPU memory", "ram": "host memory"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheChoice:
+    """The memory that keeps a run's images, the transform that belongs to it, and the choice in words."""
+
+    memory: Memory  # which the run records, so that it can be resumed
+    transform: TrainTransform
+    cache: ImageCache | None
+    description: str
+
+
+def choose_cache(
+    requested: Request,
+    split: Split,
+    transform: TrainTransform,
+    channels: int,
+    processes: Processes,
+    *,
+    epochs: float,
+    is_new: bool,
+) -> CacheChoice:
+    """Decide where the images are kept, and decode them to there; every rank takes the same decision.
+
+    A resumed run asks for the memory that it recorded; where it says auto, a version without caches began it.
+    """
+    if requested == "auto" and not is_new:
+        requested = "no"
+    if requested == "gpu" and is_new and processes.device.type != "cuda":
+        raise ConfigError(
+            f"cache = gpu: this run computes on {processes.device.type}, which has no memory of its own",
+            try_="--set cache=ram",
+        )
+    if requested == "no":
+        return _uncached(transform, "as set")
+    if requested == "auto" and epochs < MIN_EPOCHS:
+        return _uncached(transform, f"the run has fewer than {MIN_EPOCHS} epochs")
+    stored = stored_transform(transform)
+    needed = estimate_bytes(split, stored, channels)
+    refused = []
+    for memory in _candidates(requested, processes.device):
+        if needed is None:
+            refused.append("no image of a sample has a readable size")
+            break
+        room = _room(memory, processes)
+        cache, seconds = None, time.perf_counter()
+        if needed <= room.allowed:
+            cache = _fill(memory, split, stored, channels, processes, room.allowed)
+        if cache is not None:
+            seconds = time.perf_counter() - seconds
+            return CacheChoice(
+                memory=memory, transform=stored, cache=cache, description=_describe(cache, memory, room, seconds)
+            )
+        refused.append(f"about {binary_size(needed)} in {NAMES[memory]}, and {room.limit}")
+    return _uncached(transform if is_new else stored, "; ".join(refused))  # a resumed run keeps its pixels
+
+
+@dataclass(frozen=True)
+class _Room:
+    allowed: int  # bytes that the cache may take
+    free: int
+    limit: str  # in words
+
+
+def _room(memory: Memory, processes: Processes) -> _Room:
+    """Return what may be used on every rank: the smallest share among them."""
+    free = devices.free_memory(processes.device) if memory == "gpu" else devices.available_memory()
+    free = int(processes.all_reduce_min(float(free))[0])
+    if memory == "gpu":
+        return _Room(
+            int(GPU_SHARE * free), free, f"at most {GPU_SHARE:.0%} of the free {binary_size(free)} may be used"
+        )
+    here = _processes_here(processes)
+    each = f", divided by {here} processes" if here > 1 else ""
+    limit = f"at most {RAM_SHARE:.0%} of the free {binary_size(free)}{each} may be used"
+    return _Room(int(RAM_SHARE * free / here), free, limit)
+
+
+def _processes_here(processes: Processes) -> int:
+    """Return the number of ranks on this host, each of which keeps all images: the order takes any of them to any."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
+
+
+def _candidates(requested: Request, device: torch.device) -> list[Memory]:
+    """Return the kinds of memory to try, in their order; host memory stands in for that of a GPU."""
+    return ["gpu", "ram"] if requested in ("auto", "gpu") and device.type == "cuda" else ["ram"]
+
+
+def _fill(
+    memory: Memory,
+    split: Split,
+    transform: TrainTransform,
+    channels: int,
+    processes: Processes,
+    allowed: int,
+) -> ImageCache | None:
+    """Decode the images to this memory; None, on every rank, if they need more memory than was estimated.
+
+    Images for a GPU are decoded to host memory first, and must have room there, too.
+    """
+    budget = min(allowed, _room("ram", processes).allowed) if memory == "gpu" else allowed
+    threads = devices.cores() // _processes_here(processes)  # nothing else computes yet
+    progress = show_progress if processes.is_rank_zero else no_progress
+    with devices.use_threads(1):  # of torch, under each of ours
+        cache = fill_cache(split, transform, channels, budget=budget, threads=threads, progress=progress)
+    if not processes.all_reduce_min(float(cache is not None))[0]:
+        return None
+    return _to_gpu(cache, processes.device) if cache is not None and memory == "gpu" else cache
+
+
+def _to_gpu(cache: ImageCache, device: torch.device) -> ImageCache:
+    if not TRITON:
+        return cache.to(device)
+    from vitkit.kernels.crop_resize_triton import crop_resize_on_gpu
+
+    return cache.to(device, crop_resize_on_gpu)
+
+
+def _uncached(transform: TrainTransform, reason: str) -> CacheChoice:
+    description = f"none ({reason}): every image is decoded in each epoch"
+    return CacheChoice(memory="no", transform=transform, cache=None, description=description)
+
+
+def _describe(cache: ImageCache, memory: Memory, room: _Room, seconds: float) -> str:
+    size = cache.pixels.numel()
+    return (
+        f"{counted(len(cache.sizes), 'image')} in {NAMES[memory]}, {binary_size(size)} ({room.limit}); "
+        f"decoded once, in {seconds:.1f} s"
+    )
