@@ -89,6 +89,21 @@ def test_every_vit_computes_nearly_the_same_logits_and_shares_its_other_weights(
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", VITS)
+def test_attention_in_bf16_is_within_its_rounding_of_attention_in_float32(kind):
+    if not has_int8_linear():
+        pytest.skip("this build of torch has no oneDNN")
+    model = make(kind)
+    images = images_for(model, 11)
+    with torch.inference_mode():
+        exact = model(images)
+        quantized, both = (int8.quantize_blocks(model, bf16_attention=bf16) for bf16 in (False, True))
+        assert any(isinstance(module, int8.Bf16Attention) for module in both.modules())
+        error, expected = (both(images) - exact).norm(), (quantized(images) - exact).norm()
+    # bf16 has 8 bits, as the activations of the int8 products have: its errors are at most of their size
+    assert error < 2 * expected + 2**-7 * exact.norm()
+
+
 def test_no_prediction_depends_on_the_rest_of_the_batch(product):
     model = make("token")
     images = images_for(model, 6)

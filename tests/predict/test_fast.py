@@ -196,7 +196,7 @@ def test_candidates_depend_on_the_instructions_and_the_model(fake_cpu):
     for instructions, of_vit, of_resnet in (
         (VNNI, ["int8 matrices"], []),
         (BF16, ["bf16"], ["bf16"]),
-        ({"amx_int8", "amx_bf16"}, ["int8 matrices", "bf16"], ["bf16"]),
+        ({"amx_int8", "amx_bf16"}, ["int8 matrices", "int8 matrices, bf16 attention", "bf16"], ["bf16"]),
         ({"avx2"}, [], []),
     ):
         fake_cpu(instructions)

@@ -80,13 +80,22 @@ def _gpu_candidates(model: Model, device: torch.device) -> list[EngineCandidate]
 
 def _cpu_candidates(model: Model) -> list[EngineCandidate]:
     instructions, candidates = cpu_instructions(), []
+    bf16 = bool(instructions & {"avx512_bf16", "amx_bf16"})
     if instructions & {"avx512_vnni", "amx_int8"} and int8.reason_to_decline(model) is None:
-        candidates.append(EngineCandidate("int8 matrices", lambda: _run_torch(int8.quantize_blocks(model))))
-    if instructions & {"avx512_bf16", "amx_bf16"}:
+        candidates.append(EngineCandidate("int8 matrices", lambda: _int8(model)))
+        if bf16:
+            candidates.append(
+                EngineCandidate("int8 matrices, bf16 attention", lambda: _int8(model, bf16_attention=True))
+            )
+    if bf16:
         candidates.append(EngineCandidate("bf16", lambda: _run_torch(for_inference(model, "bf16"))))
     if not missing_packages():
         candidates.append(EngineCandidate("onnxruntime, float32", lambda: _onnxruntime(model), slow_to_build=True))
     return candidates
+
+
+def _int8(model: Model, *, bf16_attention: bool = False) -> Compute:
+    return _run_torch(int8.quantize_blocks(model, bf16_attention=bf16_attention))
 
 
 def _run_torch(model: nn.Module, device: torch.device | None = None) -> Compute:
