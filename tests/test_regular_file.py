@@ -51,7 +51,7 @@ uses = {
     "exported": lambda: read_metadata(placed("a.onnx")),
     "settings": lambda: toml.read(placed("a.toml")),
     "labels": lambda: read_labels(placed("a.txt"), 3),
-    "journal": lambda: Journal(placed("rows.csv.part").with_suffix(""), {}),
+    "journal": lambda: Journal(placed("rows.csv.part").with_suffix(""), {}, batch=1, read=dict),
     "metrics": lambda: list(RunFolder(placed("run/metrics.jsonl").parent).metrics()),
     "log": lambda: RunFolder(placed("run/metrics.jsonl").parent).log("step", 1),
     "lock": lambda: RunFolder(placed("run/.lock").parent).lock(),

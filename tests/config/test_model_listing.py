@@ -121,7 +121,7 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_model_without_weights_is_found_and_an_unknown_one_is_an_error(capsys: pytest.CaptureFixture[str]):
-    assert "without public weights: G/14" in listed(capsys, "G/14")
+    assert "without public weights: g/14, G/14" in listed(capsys, "G/14")
     assert set(untrained_variants()) < set(NAMED)
     with pytest.raises(SystemExit, match="2"):
         main(["list", "models", "dinov9"])

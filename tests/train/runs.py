@@ -46,6 +46,7 @@ TOY: dict[str, Any] = {
     "device": "cpu",
     "workers": 0,
     "precision": "fp32",
+    "cache": "no",
 }
 LONG = 120  # seconds; nothing here takes as long
 

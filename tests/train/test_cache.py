@@ -130,7 +130,7 @@ def test_a_resumed_run_has_the_pixels_that_it_began_with(
 ):
     """Also where its images no longer fit into memory, and also where nobody asked for a cache."""
     data, settings = open_data(photos), {**SETTINGS, "data": str(photos)}
-    expected = train_run(toy(tmp_path / "uninterrupted", **settings), data)
+    expected = train_run(toy(tmp_path / "uninterrupted", **settings, cache="auto"), data)
     assert RunFolder(expected).config().cache == "ram"
     without = train_run(toy(tmp_path / "without", **settings, cache="no"), data)
     assert losses(without) != losses(expected)  # the images are stored at two thirds of their size
@@ -144,7 +144,7 @@ def test_a_resumed_run_has_the_pixels_that_it_began_with(
 
     monkeypatch.setattr(prefetch, "augment", deadly)
     with pytest.raises(MemoryError):
-        train_run(toy(tmp_path / "run", **settings), data)
+        train_run(toy(tmp_path / "run", **settings, cache="auto"), data)
     free(monkeypatch, memory)
     lines: dict[str, str] = {}
     train_run(RunFolder(tmp_path / "run").config(), data, lines.__setitem__)
