@@ -47,7 +47,7 @@ def show_progress(
 
 
 def show_count(what: str, noun: str) -> Callable[[int], None]:
-    """Return a function that is told how many more have been counted, and prints their number now and then."""
+    """Return a function that is told how many more have been counted, and prints their number every few seconds."""
     started = last = time.monotonic()
     count = 0
 

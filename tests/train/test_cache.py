@@ -1,4 +1,4 @@
-"""Where a run keeps its decoded images: the choice, its limits, and what a resumed run makes of it."""
+"""A run keeps its decoded images in memory or decodes them each time: the choice, its limits, and resumed runs."""
 
 from __future__ import annotations
 

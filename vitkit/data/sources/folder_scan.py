@@ -40,7 +40,7 @@ class FolderScan:
 
 
 def scan_folder(root: str, on_files: Callable[[int], None] = lambda files: None) -> FolderScan:
-    """Scan a folder and all folders below it; `on_files` is told how many more files have been listed, now and then."""
+    """Scan a folder and all folders below it; `on_files` is told of more files in batches of thousands."""
     scan = FolderScan()
     waiting: list[tuple[str, int, set[tuple[int, int]]]] = [("", 0, {_identity(root)})]
     while waiting:

@@ -32,8 +32,8 @@ def find_image_names(
     "-" stands for the paths on standard input, one per line. Files that are missing, folders and images without
     permission and broken links are included: reading them later reports why they cannot be used, and the others are
     not lost over them. An empty folder, or a pattern that matches nothing, is an error only if nothing else is found.
-    A million files are a million texts: objects for paths would take longer than listing them. `on_files` is told how
-    many more files have been listed, now and then.
+    A million files are a million texts: objects for paths would take longer than listing them. `on_files` is told of
+    more files in batches of thousands.
     """
     if not sources:
         raise DataError("no images named.", try_="files, a folder of them, or a pattern")
