@@ -44,11 +44,26 @@ def test_a_gpu_is_taken_where_there_is_one(name: str, index: int):
 
 @pytest.mark.usefixtures("two_gpus")
 def test_each_process_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 1)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ConfigError, match="cuda:2: this machine has 2 CUDA devices"):
         pick_device("auto")
+
+
+@pytest.mark.parametrize(
+    ("visible", "local_rank", "index"),
+    [(4, 3, 3), (1, 3, 0), (2, 3, 1)],  # no binding, --gpus-per-task=1, --gpus-per-task=2
+)
+def test_a_process_of_srun_takes_a_gpu_that_it_sees(
+    visible: int, local_rank: int, index: int, two_gpus: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    for name, value in (("SLURM_PROCID", 3), ("SLURM_STEP_NUM_TASKS", 4), ("SLURM_LOCALID", local_rank)):
+        monkeypatch.setenv(name, str(value))
+    assert pick_device("auto") == torch.device("cuda", index)
 
 
 @pytest.mark.usefixtures("no_gpu")

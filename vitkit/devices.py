@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from vitkit.errors import ConfigError
+from vitkit.launcher import launch
 
 TrainPrecision = Literal["bf16", "fp32"]
 
@@ -18,7 +19,7 @@ SMALL_MODEL_MACS = 50_000_000  # per image, up to which the model takes about as
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device by name; "auto" takes a GPU if there is one, under torchrun a different one in each process."""
+    """Return the device by name; "auto" takes a GPU if there is one, a different one in each process of a launcher."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -33,10 +34,11 @@ def pick_device(name: str) -> torch.device:
                 found=f"torch {torch.__version__}{built}",
                 try_="--device cpu",
             )
-        index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
-        if index >= torch.cuda.device_count():
+        visible = torch.cuda.device_count()
+        index = device.index if device.index is not None else launch().device_index(visible)
+        if index >= visible:
             raise ConfigError(
-                f"device = cuda:{index}: this machine has {torch.cuda.device_count()} CUDA devices, counted from 0",
+                f"device = cuda:{index}: this machine has {visible} CUDA devices, counted from 0",
                 try_="--device cuda, or no more processes than devices",
             )
         device = torch.device("cuda", index)
@@ -88,6 +90,11 @@ def use_threads(threads: int) -> Iterator[None]:
 def cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processes_sharing_cores() -> int:
+    """Return the number of processes of this run among which those cores are divided."""
+    return launch().sharing(cores())
 
 
 def describe_device(device: torch.device, threads: int) -> str:

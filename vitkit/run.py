@@ -1,7 +1,6 @@
 """A run from end to end: settings → a run folder with a trained model, its score and its report."""
 
 import contextlib
-import os
 import platform
 import shlex
 import time
@@ -23,7 +22,7 @@ from vitkit.data.partition import Partition, fingerprint, is_fingerprint
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.splits import training_split
 from vitkit.data.training_images import join_validation
-from vitkit.devices import cores, describe_machine, pick_device
+from vitkit.devices import cores, describe_machine, pick_device, processes_sharing_cores
 from vitkit.errors import VitkitError
 from vitkit.messages import say
 from vitkit.progress import PrintLine, no_progress, show_progress
@@ -113,8 +112,7 @@ def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
 
 def _reading(processes: Processes) -> Reading:
     """Return this rank's share of the reading, with the cores of its machine divided among the ranks on it."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
-    return Reading(cores() // here, processes.rank, processes.world_size, processes.gather)
+    return Reading(cores() // processes_sharing_cores(), processes.rank, processes.world_size, processes.gather)
 
 
 def _write_record(

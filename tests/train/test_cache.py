@@ -87,6 +87,8 @@ def test_half_of_the_free_memory_is_the_limit(photos: Path, monkeypatch: pytest.
 def test_processes_of_a_host_share_its_memory(photos: Path, monkeypatch: pytest.MonkeyPatch):
     data = open_data(photos)
     free(monkeypatch, 4 * BYTES)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "6")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert choose(data, "ram").memory == "ram"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from vitkit.errors import ConfigError
 from vitkit.train.signals import StopRequest
 
 
@@ -31,3 +32,24 @@ def test_repeated_signals_request_one_stop_and_a_second_ctrl_c_interrupts():
     finally:
         signal.signal(signal.SIGUSR1, before[0])
         signal.signal(signal.SIGHUP, before[1])
+
+
+@pytest.mark.parametrize(
+    ("preempted_by", "sent"),
+    [("", signal.SIGUSR2), ("USR2", signal.SIGUSR2), ("SIGALRM", signal.SIGALRM), ("12", signal.SIGUSR2)],
+)
+def test_the_signal_that_submitit_names_requests_a_stop(
+    preempted_by: str, sent: signal.Signals, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", preempted_by)
+    with StopRequest() as stop:
+        os.kill(os.getpid(), sent)
+        assert stop.signal == sent
+    assert signal.getsignal(sent) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("name", ["USR3", "KILL", "99"])
+def test_a_signal_that_nobody_can_handle_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", name)
+    with pytest.raises(ConfigError, match=f"SUBMITIT_PREEMPT_SIGNAL is {name}"), StopRequest():
+        pass

@@ -5,7 +5,6 @@ Nothing heavy is imported until a verb runs, so that help and error messages app
 
 import errno
 import inspect
-import os
 import re
 import sys
 import textwrap
@@ -24,6 +23,7 @@ from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
 from vitkit.cli.other_tools import unknown_option
 from vitkit.cli.standard_streams import LASTING, OutputStream, finish, guarded_streams
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
+from vitkit.launcher import Launch, launch, process_rank
 from vitkit.text import printable
 from vitkit.train.signals import exit_code
 
@@ -34,7 +34,7 @@ VERBS = (
     "demo check fit pretrain resume evaluate probe inspect predict embed export serve shard list cost convert bench "
     "grid paper".split()
 )
-DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
+DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that run in several processes together
 MORE_HELP = (
     "Every verb, before it or after it:",
     "  -q, --quiet               print results and errors only",
@@ -105,10 +105,11 @@ def _run(arguments: list[str], output: OutputStream) -> None:
         _fail("vitkit", f"there is no verb {verb!r}{suggestion}\n  verbs  {', '.join(VERBS)}")
     command = f"vitkit {verb}"
     output.lasting = verb in LASTING and not {"-h", "--help"}.intersection(rest)
-    if verb not in DISTRIBUTED and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+    if verb not in DISTRIBUTED and (here := _launch(command)).launcher is not None and here.world_size > 1:
         _fail(
             command,
-            f"only {', '.join(DISTRIBUTED)} run in several processes.\n  try  {command} …, without torchrun",
+            f"only {', '.join(DISTRIBUTED)} run in several processes.\n"
+            f"  try  {command} …, without {here.launcher.command}",
         )
     warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are errors
     for word in rest:  # a file whose name looks like an option; the parser would print it as it is
@@ -148,6 +149,13 @@ def _run(arguments: list[str], output: OutputStream) -> None:
         sys.exit(1)
 
 
+def _launch(command: str) -> Launch:
+    try:
+        return launch()
+    except VitkitError as error:
+        _fail(command, error)
+
+
 def _explain(error: Exception) -> VitkitError | str | None:
     """Return what has happened where the machine is to blame: a dead data worker, a limit, a full disk; else None."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
@@ -185,12 +193,12 @@ def _first_sentence(text: str) -> str:
 
 
 def _fail(command: str, error: VitkitError | str) -> NoReturn:
-    """Print an error and exit with its code, 2 as a rule; under torchrun, only rank zero prints all of it."""
-    rank, code = os.environ.get("RANK", "0"), error.exit_code if isinstance(error, VitkitError) else 2
+    """Print an error and exit with its code, 2 as a rule; of several processes, only rank zero prints all of it."""
+    rank, code = process_rank(), error.exit_code if isinstance(error, VitkitError) else 2
     fields = {}
     if isinstance(error, VitkitError) and messages.is_verbose():
         fields = {"traceback": "".join(traceback.format_exception(error))}
-    if rank == "0":
+    if rank == 0:
         messages.error(command, str(error), exit_code=code, **fields)
     else:
         messages.error(f"process {rank}: {command}", str(error).splitlines()[0], exit_code=code, **fields)

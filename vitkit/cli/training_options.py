@@ -1,6 +1,5 @@
 """The options that `fit` and `pretrain` share, and how they become the settings of a run."""
 
-import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Json, Label, image_size, option, print_json
 from vitkit.errors import ConfigError
+from vitkit.launcher import process_rank
 
 Data = Annotated[Positional[str | None], option("a folder, .zip, manifest, shards, arrays, hf:NAME, fashion", "DATA")]
 Model = Annotated[str | None, option("its name, such as Ti/16, B/16, R50+B/16, R50x1", "NAME")]
@@ -122,7 +122,7 @@ def print_result(verb: str, run: Path, as_json: bool) -> None:
     from vitkit.run_folder import EVALUATION
     from vitkit.stored_json import read_json
 
-    if not as_json or os.environ.get("RANK", "0") != "0":
+    if not as_json or process_rank() != 0:
         return
     evaluation = run / EVALUATION
     print_json(

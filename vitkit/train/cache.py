@@ -5,7 +5,6 @@ that began with one stays with that size: a resumed run whose images no longer f
 memory, or decodes every image in each epoch and resizes it as the cache would have.
 """
 
-import os
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +17,7 @@ from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.kernels.dispatch import TRITON
+from vitkit.launcher import launch
 from vitkit.progress import no_progress, show_progress
 from vitkit.text import binary_size, counted
 from vitkit.train.distributed import Processes
@@ -101,15 +101,11 @@ def _room(memory: Memory, processes: Processes) -> _Room:
         return _Room(
             int(GPU_SHARE * free), free, f"at most {GPU_SHARE:.0%} of the free {binary_size(free)} may be used"
         )
-    here = _processes_here(processes)
+    # the ranks of a host, each of which keeps all images: the order takes any of them to any
+    here = int(processes.all_reduce_max(float(launch().local_world_size))[0])
     each = f", divided by {here} processes" if here > 1 else ""
     limit = f"at most {RAM_SHARE:.0%} of the free {binary_size(free)}{each} may be used"
     return _Room(int(RAM_SHARE * free / here), free, limit)
-
-
-def _processes_here(processes: Processes) -> int:
-    """Return the number of ranks on this host, each of which keeps all images: the order takes any of them to any."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", processes.world_size))
 
 
 def _candidates(requested: Request, device: torch.device) -> list[Memory]:
@@ -133,7 +129,7 @@ def _fill(
     Images for a GPU are decoded to host memory first, and must have room there, too.
     """
     budget = min(allowed, _room("ram", processes).allowed) if memory == "gpu" else allowed
-    threads = devices.cores() // _processes_here(processes)  # nothing else computes yet
+    threads = devices.cores() // devices.processes_sharing_cores()  # nothing else computes yet
     progress = show_progress if processes.is_rank_zero else no_progress
     with devices.use_threads(1):  # of torch, under each of ours
         cache = fill_cache(split, transform, channels, budget=budget, threads=threads, progress=progress)

@@ -1,7 +1,6 @@
-"""Distributed training: torchrun starts the processes, torch.distributed connects them, DDP or FSDP2 splits work."""
+"""Distributed training: a launcher starts the processes, torch.distributed connects them, DDP or FSDP2 splits work."""
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from vitkit.compute.sharding import is_sharded
 from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError, VitkitError
+from vitkit.launcher import check_complete, launch
 from vitkit.model.resnet import ResNet
 from vitkit.torch_private import INDUCTOR_OPTIONS
 from vitkit.train.mixed_precision import MixedPrecision
+from vitkit.train.rendezvous import meet
 
 Parallelism = Literal["none", "ddp", "fsdp"]
 Result = TypeVar("Result")
@@ -119,23 +120,23 @@ class Processes:
 
 @contextlib.contextmanager
 def process_group(device: torch.device) -> Iterator[Processes]:
-    """Join the process group that torchrun started; without torchrun, yield a world of one process."""
-    world_size = int(os.environ.get("WORLD_SIZE", 1))
-    if world_size == 1:
+    """Join the processes that a launcher has started; without a launcher, yield a world of one process."""
+    here = launch()
+    check_complete(here)
+    if here.world_size == 1:
         yield Processes(device)
         return
-    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise ConfigError(
-            f"WORLD_SIZE is {world_size}, but {missing[0]}, which torchrun sets for each process, is not set.",
-            try_=[f"torchrun --nproc-per-node={world_size} -m vitkit …", "unset WORLD_SIZE, for one process"],
-        )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None
+        "nccl" if device.type == "cuda" else "gloo",
+        store=meet(here, device),
+        rank=here.rank,
+        world_size=here.world_size,
+        device_id=device if device.type == "cuda" else None,
     )
     try:
-        yield Processes(device, dist.get_rank(), world_size)
+        yield Processes(device, here.rank, here.world_size)
     finally:
         dist.destroy_process_group()
 

@@ -32,7 +32,7 @@ from vitkit.train.plan import Plan
 from vitkit.train.prefetch import InputPipeline
 from vitkit.train.save_schedule import SaveSchedule
 from vitkit.train.schedule import lr_factor
-from vitkit.train.signals import StopRequest
+from vitkit.train.signals import StopRequest, interrupted
 from vitkit.train.step import MicroBatch, Step, StepResult
 from vitkit.train.tracking import Trackers
 from vitkit.weights.run_checkpoints import CheckpointRecord, damage, read_record
@@ -158,14 +158,14 @@ class TrainingLoop:
         step, last = self.state.step, self.state.step == self.plan.steps
         validate = self.validate is not None and (step % self.score_every == 0 or last)
         save = self.save_schedule.at_step(step)
-        stop = False
+        stop = 0
         log_speed = step % self.log_speed_every == 0
         if validate or save or last or log_speed or step % self.read_every == 0:
             self._read_losses()
             stop, due, failed = self._agree()
             if failed:
                 self.writer.wait()  # raises the error
-            save = save or stop or due
+            save = save or stop > 0 or due
         paused = time.perf_counter()
         if validate:
             save = self._validate() or save
@@ -174,18 +174,22 @@ class TrainingLoop:
         self.display.paused += time.perf_counter() - paused
         if stop and not last:
             self.writer.wait()
-            raise self.stop.interrupted(
+            raise interrupted(
                 f"saved at step {step:,} of {self.plan.steps:,}; "
-                f"vitkit resume {shlex.quote(str(self.folder.path))} continues from there"
+                f"vitkit resume {shlex.quote(str(self.folder.path))} continues from there",
+                stop,
             )
 
-    def _agree(self) -> tuple[bool, bool, bool]:
-        """Return on all ranks whether one has to stop, rank zero finds a checkpoint due, and a write has failed."""
+    def _agree(self) -> tuple[int, bool, bool]:
+        """Return on all ranks what rank zero and the others know.
+
+        The signal that asks one of them to stop, or 0; whether rank zero finds a checkpoint due; whether a write has
+        failed. All ranks exit with the code of that signal, so that `srun` and batch scripts see it.
+        """
         left = (self.plan.steps - self.state.step) / (self.plan.steps - self.display.first_step)
         due = self.processes.is_rank_zero and self.save_schedule.at_time(time.monotonic(), self.writer, left)
-        flags = self.processes.all_reduce_max(float(self.stop.requested), float(due), float(self.writer.failed))
-        stop, due, failed = map(bool, flags)
-        return stop, due, failed
+        flags = self.processes.all_reduce_max(float(self.stop.signal or 0), float(due), float(self.writer.failed))
+        return int(flags[0]), bool(flags[1]), bool(flags[2])
 
     def _saves_last_step(self) -> bool:
         at_end = self.processes.is_rank_zero and self.save_schedule.at_end(time.monotonic(), self.writer)

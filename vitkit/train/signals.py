@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -9,11 +10,12 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from vitkit.errors import Interrupted
+from vitkit.errors import ConfigError, Interrupted
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # a closed terminal, and what schedulers often send before preemption; left alone where a handler is set (nohup, too)
-OPTIONAL_SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name))
+OPTIONAL_SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+UNCATCHABLE = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
 
 
 class StopRequest:
@@ -30,14 +32,12 @@ class StopRequest:
     def requested(self) -> bool:
         return self.signal is not None
 
-    def interrupted(self, message: str) -> Interrupted:
-        return Interrupted(message, 128 + (self.signal or signal.SIGTERM))
-
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
+            optional = {*OPTIONAL_SIGNALS, *_preemption_signal()}.difference(STOP_SIGNALS)
             for number in (
                 *STOP_SIGNALS,
-                *(one for one in OPTIONAL_SIGNALS if signal.getsignal(one) is signal.SIG_DFL),
+                *sorted(one for one in optional if signal.getsignal(one) is signal.SIG_DFL),
             ):
                 self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -52,6 +52,28 @@ class StopRequest:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or number
+
+
+def _preemption_signal() -> set[signal.Signals]:
+    """Return the signal that $SUBMITIT_PREEMPT_SIGNAL names, such as USR2, SIGUSR2 or 12, if it is set."""
+    text = os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "").strip().upper()
+    if not text:
+        return set()
+    try:
+        number = signal.Signals(int(text)) if text.isdigit() else signal.Signals[f"SIG{text.removeprefix('SIG')}"]
+        if number in UNCATCHABLE:
+            raise ValueError
+    except (ValueError, KeyError):
+        raise ConfigError(
+            f"the environment variable SUBMITIT_PREEMPT_SIGNAL is {text}, which is no signal that a process can handle",
+            try_="export SUBMITIT_PREEMPT_SIGNAL=USR2",
+        ) from None
+    return {number}
+
+
+def interrupted(message: str, number: int) -> Interrupted:
+    """Return the end of work that a signal has stopped; it exits with 128 plus the signal's number, as in shells."""
+    return Interrupted(message, 128 + number)
 
 
 class Terminated(KeyboardInterrupt):

@@ -91,7 +91,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     precision = devices.pick_precision(config.precision, processes.device)
     if config.fp8:
         use_fp8(model, processes.device, precision)
-    workers = devices.pick_workers(config.workers, processes.device, processes.world_size)
+    workers = devices.pick_workers(config.workers, processes.device, devices.processes_sharing_cores())
     cache = choose_cache(  # before the micro-batch, which has what the cache leaves
         config.cache,
         splits.train,
