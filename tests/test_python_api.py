@@ -256,7 +256,6 @@ def test_only_training_prints(run: vitkit.Run, folder: Path, tmp_path: Path, cap
         (lambda run, data: run.inspect([]), "no images named"),
         (lambda run, data: run.export("model.txt"), r"a name that ends in \.onnx is needed"),
         (lambda run, data: run.export("model.pt2", int8=True), "int8 needs --to onnx"),
-        (lambda run, data: run.resume(), "is finished; there is nothing to resume"),
     ],
 )
 def test_a_mistake_is_an_error_with_advice(call: Any, message: str, run: vitkit.Run, folder: Path):

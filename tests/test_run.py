@@ -288,9 +288,12 @@ def test_a_run_is_never_overwritten(photos: Path, finished: Path, capsys: pytest
 
 
 def test_a_finished_run_has_nothing_to_resume(finished: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit, match="2"):
-        main(["resume", str(finished)])
-    assert "is finished; there is nothing to resume" in capsys.readouterr().err
+    main(["resume", str(finished), "--json"])
+    printed = capsys.readouterr()
+    assert f"finished  {finished} is finished; nothing is left to do" in printed.err
+    result = json.loads(printed.out)
+    assert result["run"] == str(finished)
+    assert result["evaluation"]["images"] > 0
 
 
 @pytest.fixture

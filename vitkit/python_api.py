@@ -59,9 +59,10 @@ PathOrName = str | os.PathLike[str]
 log = logging.getLogger("vitkit")
 
 
-def fit(data: PathOrName, **settings: Any) -> Run:
+def fit(data: PathOrName, *, resume: bool = False, **settings: Any) -> Run:
     """Train as `vitkit fit` does, print what was decided, and return the run.
 
+    `resume` continues the run in the folder `out`, if it has these settings, and starts it if there is none.
     The settings have the names of config.toml, tables as dictionaries: weights="none", epochs=5, out="runs/photos",
     augment={"mixup": 0.2}.
     """
@@ -70,7 +71,7 @@ def fit(data: PathOrName, **settings: Any) -> Run:
     explicit = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()}
     arguments = ", ".join([repr(os.fspath(data)), *(f"{name}={value!r}" for name, value in explicit.items())])
     settings = {**explicit, "data": os.fspath(data)}
-    path = start_run(settings, explicit, sys.stdout, f"vitkit.fit({arguments})")
+    path = start_run(settings, explicit, sys.stdout, f"vitkit.fit({arguments})", resume=resume)
     return Run(path, device=settings.get("device") or "auto")
 
 
@@ -361,7 +362,10 @@ class Run(RunRecord):
         )
 
     def resume(self, *, device: str | None = None, workers: int | None = None) -> Run:
-        """Continue a run that was stopped from its last checkpoint, to the same result as if it had not stopped."""
+        """Continue a run that was stopped from its last checkpoint, to the same result as if it had not stopped.
+
+        Of a finished run, nothing is left to do.
+        """
         from vitkit.run import resume
 
         resume(self.path, sys.stdout, device=device, workers=workers)

@@ -5,7 +5,7 @@ import platform
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,6 +14,7 @@ import vitkit
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
+from vitkit.continued_run import LOCK_PATIENCE, continued_config, is_finished
 from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record
 from vitkit.data.fingerprint import FingerprintCache
 from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
@@ -23,10 +24,11 @@ from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.splits import training_split
 from vitkit.data.training_images import join_validation
 from vitkit.devices import cores, describe_machine, pick_device, processes_sharing_cores
-from vitkit.errors import VitkitError
+from vitkit.errors import ConfigError, VitkitError
+from vitkit.launcher import restart, unused_tasks
 from vitkit.messages import say
 from vitkit.progress import PrintLine, no_progress, show_progress
-from vitkit.run_folder import CARD, CONFIG, MODEL, RECORD, REPORT, RunError, RunFolder
+from vitkit.run_folder import CONFIG, RECORD, RunError, RunFolder
 from vitkit.run_warnings import log_warnings
 from vitkit.shared_data import SharedData
 from vitkit.text import counted, few, utc_timestamp
@@ -44,11 +46,13 @@ def start_run(
     *,
     pretraining: bool = False,
     shared: SharedData | None = None,
+    resume: bool = False,
 ) -> Path:
     """Resolve the settings and run them; a mistake is an error before anything is written.
 
     explicit   the settings that the user made just now and not in a file
     shared     data that several runs of this process have in common
+    resume     continue the run in the folder `out` if it is that of these settings, as after a requeue
     """
     shared = shared or SharedData()
     toml.check(settings)
@@ -56,9 +60,12 @@ def start_run(
     def resolved() -> tuple[Fit, Data, str]:
         config, data, reason = resolve(settings, explicit, pretraining=pretraining, open_data=shared.open)
         check_installed(config.track)
+        if resume and not config.out:
+            raise ConfigError("--resume continues the run in a folder, and none is named", try_="--out DIR")
         return config, data, reason
 
-    return _start(resolved, settings.get("device") or "auto", output, command, shared)
+    why = "the same command again" if resume else restart()
+    return _start(resolved, settings.get("device") or "auto", output, command, shared, why)
 
 
 def run_training(config: Fit, data: Data, reason: str, output: TextIO, command: str) -> Path:
@@ -66,32 +73,100 @@ def run_training(config: Fit, data: Data, reason: str, output: TextIO, command: 
     return _start(lambda: (config, data, reason), config.device, output, command, SharedData())
 
 
+@dataclass(frozen=True)
+class _Trained:
+    """What is left to score and report."""
+
+    config: Fit
+    data: Data
+    splits: Partition
+
+
 def _start(
-    resolved: Callable[[], tuple[Fit, Data, str]], device: str, output: TextIO, command: str, shared: SharedData
+    resolved: Callable[[], tuple[Fit, Data, str]],
+    device: str,
+    output: TextIO,
+    command: str,
+    shared: SharedData,
+    again: str = "",
 ) -> Path:
-    """Create a run folder, train, score and report."""
+    """Create a run folder, train, score and report; started `again`, continue the run that the folder holds."""
     with contextlib.ExitStack() as held:
         with process_group(pick_device(device)) as processes:
             print_line = _line_printer(processes, output)
+            if tasks := unused_tasks():
+                print_line("note", f"{counted(tasks, 'task')} of this Slurm job unused: start the command with srun")
             config, data, reason = processes.all_or_raise(resolved)  # data may be missing on one machine of several
-            kept = shared.kept_together(config, data, lambda: _keep_together(config, data, processes))
+            if again and not config.out:
+                print_line("note", f"{again}, and a new run: without --out, no run is continued")
             path = Path(processes.broadcast(config.out or unused_path(_default_folder(config))))
-            config = replace(config, out=str(path))
-            folder = processes.on_rank_zero(lambda: RunFolder.create(path)) or RunFolder(path)
-            held.callback(folder.close)
-            try:
-                contents = shared.contents(config, kept.data, lambda: _contents(config, kept.data, processes))
-                processes.on_rank_zero(lambda: _write_record(config, kept, contents, folder, reason, command))
-                splits = _train(config, kept, folder, processes, print_line, reason)
-            except BaseException as error:
-                if processes.is_rank_zero:
-                    folder.discard()
-                if isinstance(error, TooManyFailures):
-                    error.add(or_=_advice_to_skip(error.share, path))
-                raise
-        if processes.is_rank_zero:
-            _finish(config, kept.data, splits, folder, print_line)
+            trained: _Trained | None
+            if again and config.out and processes.broadcast((path / CONFIG).is_file()):
+                folder = _open_folder(path, held, processes, patience=LOCK_PATIENCE)
+                config = processes.broadcast(processes.on_rank_zero(lambda: continued_config(config, folder)))
+                print_line("continued", f"{path}: {again}")
+                if processes.broadcast("asked" in folder.record()):
+                    trained = _continue(config, lambda: data, folder, processes, print_line)
+                else:  # killed before its record was written
+                    trained = _begin(config, data, reason, command, folder, processes, print_line, shared)
+            else:
+                folder = processes.on_rank_zero(lambda: RunFolder.create(path)) or RunFolder(path)
+                held.callback(folder.close)
+                config = replace(config, out=str(path))
+                trained = _begin(config, data, reason, command, folder, processes, print_line, shared)
+        if processes.is_rank_zero and trained is not None:
+            _finish(trained.config, trained.data, trained.splits, folder, print_line)
     return folder.path
+
+
+def _open_folder(path: Path, held: contextlib.ExitStack, processes: Processes, *, patience: float) -> RunFolder:
+    """Open the folder of a run, locked on rank zero."""
+    folder = processes.on_rank_zero(lambda: RunFolder.open(path, patience)) or RunFolder(path)
+    held.callback(folder.close)
+    return folder
+
+
+def _begin(
+    config: Fit,
+    data: Data,
+    reason: str,
+    command: str,
+    folder: RunFolder,
+    processes: Processes,
+    print_line: PrintLine,
+    shared: SharedData,
+) -> _Trained:
+    """Record a new run and train; one that fails before its first step leaves no files."""
+    try:
+        kept = shared.kept_together(config, data, lambda: _keep_together(config, data, processes))
+        contents = shared.contents(config, kept.data, lambda: _contents(config, kept.data, processes))
+        processes.on_rank_zero(lambda: _write_record(config, kept, contents, folder, reason, command))
+        return _Trained(config, kept.data, _train(config, kept, folder, processes, print_line, reason))
+    except BaseException as error:
+        if processes.is_rank_zero:
+            folder.discard()
+        if isinstance(error, TooManyFailures):
+            error.add(or_=_advice_to_skip(error.share, folder.path))
+        raise
+
+
+def _continue(
+    config: Fit, open_data: Callable[[], Data], folder: RunFolder, processes: Processes, print_line: PrintLine
+) -> _Trained | None:
+    """Train from the last checkpoint, or from the start where there is none; return None if the run is finished."""
+    if processes.broadcast(is_finished(folder)):
+        print_line("finished", f"{folder.path} is finished; nothing is left to do")
+        return None
+    data = open_data()
+    _check_data(data, folder, processes, print_line)
+    record = folder.record()
+    kept = restore(data, record.get("together"))
+    try:
+        splits = _train(config, kept, folder, processes, print_line, record.get("recipe_reason", ""))
+    except TooManyFailures as error:
+        error.add(or_=_advice_to_skip(error.share, folder.path))
+        raise
+    return _Trained(config, kept.data, splits)
 
 
 def _keep_together(config: Fit, data: Data, processes: Processes) -> KeptTogether:
@@ -140,34 +215,26 @@ def resume(
     workers: int | None = None,
     shared: SharedData | None = None,
 ) -> Path:
-    """Continue a run that was stopped from its last checkpoint, to the same result as if it had not stopped."""
+    """Continue a run that was stopped from its last checkpoint, to the same result as if it had not stopped.
+
+    Of a finished run, nothing is left to do.
+    """
     config = RunFolder(path).config() if (path / CONFIG).is_file() else Fit()
     config = replace(
         config, device=device or config.device, workers=config.workers if workers is None else workers, out=str(path)
     )
+
+    def opened() -> Data:
+        data = (shared or SharedData()).open(config.data, label=config.label)
+        return join_validation(data) if config.train_on_val else data
+
     with contextlib.ExitStack() as held:
         with process_group(pick_device(config.device)) as processes:
             print_line = _line_printer(processes, output)
-            folder = processes.on_rank_zero(lambda: RunFolder.open(path)) or RunFolder(path)
-            held.callback(folder.close)
-            if "finished" in folder.record() and all((path / name).is_file() for name in (MODEL, REPORT, CARD)):
-                raise RunError(
-                    f"{path} is finished; there is nothing to resume.",
-                    report=str(path / "report.html"),
-                    more=f"vitkit fit DATA --weights {path}",
-                )
-            data = (shared or SharedData()).open(config.data, label=config.label)
-            data = join_validation(data) if config.train_on_val else data
-            _check_data(data, folder, processes, print_line)
-            record = folder.record()
-            kept = restore(data, record.get("together"))
-            try:
-                splits = _train(config, kept, folder, processes, print_line, record.get("recipe_reason", ""))
-            except TooManyFailures as error:
-                error.add(or_=_advice_to_skip(error.share, path))
-                raise
-        if processes.is_rank_zero:
-            _finish(config, kept.data, splits, folder, print_line)
+            folder = _open_folder(path, held, processes, patience=LOCK_PATIENCE if restart() else 0.0)
+            trained = _continue(config, opened, folder, processes, print_line)
+        if processes.is_rank_zero and trained is not None:
+            _finish(trained.config, trained.data, trained.splits, folder, print_line)
     return path
 
 
@@ -212,7 +279,7 @@ def _train(
             raise RunError(
                 "another process of this run has ended, and this one cannot continue without it.",
                 found="".join(str(error).splitlines()[:1]),
-                then=f"vitkit resume {shlex.quote(str(folder.path))}, started with the same torchrun command",
+                then=f"vitkit resume {shlex.quote(str(folder.path))}, started by the same launcher",
             ) from error
         raise
     record_time()

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +21,7 @@ from vitkit.atomic import lock, write_text
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.errors import ConfigError, VitkitError
+from vitkit.messages import say
 from vitkit.regular_file import open_regular
 from vitkit.run_schema import MOST_LINE, RunJson, line_name, parse_metrics_line
 from vitkit.stored_json import read_json
@@ -61,7 +63,7 @@ class RunFolder:
                 )
             raise RunError(
                 f"{path} holds a run already; nothing was changed.",
-                continue_=f"vitkit resume {path}",
+                continue_=f"vitkit resume {path}, or the same command with --resume",
                 or_="--out another folder, or remove this one",
             )
         if path.is_file():
@@ -77,8 +79,8 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """Open and lock a folder that holds a run."""
+    def open(cls, path: Path, patience: float = 0.0) -> RunFolder:
+        """Open and lock a folder that holds a run; wait for another process that has it as long as `patience` says."""
         if not (path / CONFIG).is_file():
             entries = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else []
             raise RunError(
@@ -87,7 +89,7 @@ class RunFolder:
                 **({"found": ", ".join(entries)} if entries else {}),
             )
         folder = cls(path)
-        folder.lock()
+        folder.lock(patience)
         return folder
 
     @classmethod
@@ -98,10 +100,15 @@ class RunFolder:
             path = path.parent
         return cls(path) if path and (path / RECORD).is_file() else None
 
-    def lock(self) -> None:
+    def lock(self, patience: float = 0.0) -> None:
+        """Lock the folder for this process; `patience` is in seconds."""
         try:
             self._lock = open_regular(self.path / LOCK, "a")
-            if not lock(self._lock):
+            locked = lock(self._lock)
+            if not locked and patience:
+                say("waiting", f"{self.path} is in use; up to {patience:.0f} s for its process to end", file=sys.stderr)
+                locked = lock(self._lock, patience)
+            if not locked:
                 raise RunError(f"{self.path} is in use by another process.", try_="wait for it, or stop it")
             self._remove_leftovers()
         except OSError as error:

@@ -14,10 +14,10 @@ from vitkit.cli.main import VERBS, main, verb_function
 OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, made here as well
     "demo": "--out --json",
     "check": "DATA --image --resize --channels --sheet --label --workers --json",
-    "fit": "DATA --model --weights --image --steps --epochs --batch --lr --recipe --out --config --set --label --seed "
-    "--device --precision --workers --track --json",
-    "pretrain": "DATA --objective --model --weights --image --steps --epochs --batch --lr --recipe --out --config "
-    "--set --label --seed --device --precision --workers --track --json",
+    "fit": "DATA --model --weights --image --steps --epochs --batch --lr --recipe --out --resume --config --set "
+    "--label --seed --device --precision --workers --track --json",
+    "pretrain": "DATA --objective --model --weights --image --steps --epochs --batch --lr --recipe --out --resume "
+    "--config --set --label --seed --device --precision --workers --track --json",
     "resume": "RUN --device --workers --json",
     "evaluate": "RUN DATA --split --labels --label --real --map --image --batch --device --precision --workers "
     "--max-failed --out --json --resize --crop --interpolation --mean --std",

@@ -34,6 +34,7 @@ from tests.train.runs import (
     train_run,
     weights,
 )
+from vitkit.cli.main import main
 from vitkit.config.schema import AdamW, Schedule
 from vitkit.data.augment import augment
 from vitkit.data.sources.open import open_data
@@ -395,7 +396,8 @@ def test_a_folder_in_use_is_locked_until_its_run_is_killed(tmp_path: Path, capsy
 
 def test_a_finished_run_is_not_overwritten(uninterrupted: Path, capsys: pytest.CaptureFixture[str]):
     before = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*") if path.name != ".lock"}
-    assert "is finished; there is nothing to resume" in error_of(capsys, "resume", str(uninterrupted))
+    main(["resume", str(uninterrupted)])
+    assert f"{uninterrupted} is finished; nothing is left to do" in capsys.readouterr().out
     assert "holds a finished run already; nothing was changed" in error_of(capsys, *command_line(uninterrupted))
     assert {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*") if path.name != ".lock"} == before
 

@@ -24,6 +24,7 @@ OPTIONS = {
     "precision": "amp fp16 half bf16 mixed-precision dtype",
     "track": "logger report-to log-wandb wandb tensorboard",
     "seed": "random-state random-seed manual-seed",
+    "resume": "auto-resume resume-from-checkpoint resume-training continue continue-training exist-ok",
     "config": "cfg conf yaml hparams",
     "json": "as-json output-format",
     "top": "topk top-k k",

@@ -37,6 +37,11 @@ class TrainingOptions:
         str | None, option("settings by name, such as pets_transfer; default: by the size of the data", "NAME")
     ] = None
     out: Annotated[Path | None, option("the run folder to create; default: a new one under runs/", "DIR")] = None
+    resume: Annotated[
+        bool,
+        tyro.conf.FlagCreatePairsOff,
+        arg(help="continue the run in --out, if it has these settings; start it if there is none"),
+    ] = False
     config: Annotated[Path | None, option("settings in TOML, or a run folder for its config.toml", "FILE")] = None
     set_: Annotated[
         tuple[tuple[str, ...], ...],
@@ -83,13 +88,14 @@ def start_training(options: TrainingOptions, *, pretraining: bool = False, **fla
     command = shlex.join(["vitkit", *sys.argv[1:]])
     verb = "pretrain" if pretraining else "fit"
     output = log_stream(options.json)
-    print_result(verb, run.start_run(settings, explicit, output, command, pretraining=pretraining), options.json)
+    path = run.start_run(settings, explicit, output, command, pretraining=pretraining, resume=options.resume)
+    print_result(verb, path, options.json)
 
 
 def _flag_settings(options: TrainingOptions, flags: dict[str, str | None]) -> dict[str, Any]:
     """Return the flags that were set on the command line, by the names of their settings."""
     values = {**flags, **vars(options)}
-    for name in ("config", "set_", "json", "lr"):
+    for name in ("config", "set_", "json", "lr", "resume"):
         del values[name]
     values.update(_rate(options.lr), out=options.out and str(options.out), track=sum(options.track, ()))
     settings = {name: value for name, value in values.items() if value not in (None, "", ())}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
+from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.launcher import Launch
@@ -30,7 +30,7 @@ class RendezvousError(VitkitError):
     """Processes of a run that did not meet."""
 
 
-def meet(here: Launch, device: torch.device, timeout: float | None = None) -> dist.Store:
+def meet(here: Launch, device: torch.device, timeout: float | None = None) -> Store:
     """Wait for all ranks and return their store; raise on all of them if one is missing or two have the same GPU."""
     deadline = time.monotonic() + (_timeout() if timeout is None else timeout)
     store = _open_store(here, deadline)
@@ -45,17 +45,17 @@ def meet(here: Launch, device: torch.device, timeout: float | None = None) -> di
     if verdict:
         what, details = verdict
         raise RendezvousError(what, **details)
-    return dist.PrefixStore("training", store)
+    return PrefixStore("training", store)
 
 
-def _open_store(here: Launch, deadline: float) -> dist.Store:
+def _open_store(here: Launch, deadline: float) -> Store:
     """Open the store of rank 0, or that of torchrun's agent, to which every rank is a client."""
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = here.rank == 0 and not agent
     try:
         if not serves and not agent:
             _await_port(here, deadline)
-        return dist.TCPStore(
+        return TCPStore(
             here.address,
             here.port,
             here.world_size,
@@ -63,7 +63,7 @@ def _open_store(here: Launch, deadline: float) -> dist.Store:
             timeout=timedelta(seconds=max(deadline - time.monotonic(), 1.0)),
             wait_for_workers=False,
         )
-    except (dist.DistError, RuntimeError, ValueError, OSError) as error:
+    except (DistError, RuntimeError, ValueError, OSError) as error:
         place = f"{here.address}:{here.port}"
         if serves:
             raise RendezvousError(
@@ -101,7 +101,7 @@ def _await_port(here: Launch, deadline: float) -> None:
 Verdict = tuple[str, dict[str, list[str]]] | None  # an error's sentence and details; None: all have arrived
 
 
-def _await_all(here: Launch, store: dist.Store, deadline: float) -> Verdict:
+def _await_all(here: Launch, store: Store, deadline: float) -> Verdict:
     """Wait on rank 0 until every rank has reported its device."""
     missing, started, said = list(range(here.world_size)), time.monotonic(), False
     while missing := [rank for rank in missing if not store.check([_arrival(rank)])]:
@@ -119,19 +119,19 @@ def _await_all(here: Launch, store: dist.Store, deadline: float) -> Verdict:
     return _shared_device({rank: store.get(_arrival(rank)).decode() for rank in range(here.world_size)})
 
 
-def _await_verdict(here: Launch, store: dist.Store, deadline: float) -> Verdict:
+def _await_verdict(here: Launch, store: Store, deadline: float) -> Verdict:
     left = max(deadline - time.monotonic(), 0.0) + 10.0  # rank 0 is the one to decide
     try:
         store.wait(["verdict"], timedelta(seconds=left))
         verdict: Verdict = json.loads(store.get("verdict"))
         store.set(_read(here.rank), "")
-    except dist.DistError:
+    except DistError:
         place = f"{here.address}:{here.port}"
         return f"rank {here.rank} of {here.world_size} has lost rank 0 at {place}.", {"try": ["the log of rank 0"]}
     return verdict
 
 
-def _await_readers(here: Launch, store: dist.Store) -> None:
+def _await_readers(here: Launch, store: Store) -> None:
     """Wait a moment on rank 0 until the ranks that have arrived know why the run cannot begin."""
     until = time.monotonic() + 5.0
     others = [rank for rank in range(1, here.world_size) if store.check([_arrival(rank)])]
