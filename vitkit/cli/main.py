@@ -135,7 +135,8 @@ def _run(arguments: list[str], output: OutputStream) -> None:
     except KeyboardInterrupt as stopped:
         sys.exit(exit_code(stopped))
     except Interrupted as kept:
-        messages.error(command, str(kept), exit_code=kept.code)
+        if verb not in DISTRIBUTED or process_rank() == 0:
+            messages.error(command, str(kept), exit_code=kept.code)
         sys.exit(kept.code)
     except Exception as error:
         if error is output.error:
