@@ -95,7 +95,8 @@ def _start(
         with process_group(pick_device(device)) as processes:
             print_line = _line_printer(processes, output)
             if tasks := unused_tasks():
-                print_line("note", f"{counted(tasks, 'task')} of this Slurm job unused: start the command with srun")
+                unused = f"{counted(tasks, 'task')} of this Slurm job {'is' if tasks == 1 else 'are'} unused"
+                print_line("note", f"{unused}: start the command with srun to use all")
             config, data, reason = processes.all_or_raise(resolved)  # data may be missing on one machine of several
             if again and not config.out:
                 print_line("note", f"{again}, and a new run: without --out, no run is continued")
