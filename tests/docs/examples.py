@@ -90,6 +90,6 @@ def inline_commands() -> dict[str, str]:
 
 def vitkit_words(command: str) -> list[str] | None:
     """Return the words after `vitkit` of a command, None if it is a command of another program."""
-    match = re.search(r"(?:^|\| )(?:torchrun .* -m )?vitkit (.*)$", command)
+    match = re.search(r"(?:^|\| )(?:torchrun .* -m |srun .*?|mpirun .*?)?vitkit (.*)$", command)
     # the shell puts the output of $(…) there
     return shlex.split(re.sub(r"\$\([^)]*\)", "output", match[1])) if match else None
