@@ -19,9 +19,9 @@ LOCK_PATIENCE = 150.0
 def continued_config(asked: Fit, folder: RunFolder) -> Fit:
     """Return the settings to continue the run of a folder with; raise if the command asks for another run."""
     current = folder.config()
-    recorded = folder.record().get("asked")
+    before_tables = folder.record().get("asked")
     # without a record the process was killed before it had one, and nothing is decided yet
-    before = current if recorded is None else toml.from_tables(recorded)
+    before = current if before_tables is None else toml.from_tables(before_tables)
     if changed := toml.differences(before, asked, CHANGEABLE_ON_RESUME):
         raise RunError(
             f"{folder.path} holds a run that was started with other settings; nothing was changed.",

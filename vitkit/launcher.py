@@ -154,15 +154,15 @@ def _launch(launcher: Launcher, variables: Variables) -> Launch:
             f"{launcher.rank} is {rank}, and {launcher.world_size} is {world_size}: ranks are counted from 0.",
             try_=f"start the command with {launcher.command}, or unset {launcher.rank} for one process",
         )
-    alone = world_size == 1  # and needs no address
+    single = world_size == 1  # and needs no address
     return Launch(
         launcher=launcher,
         rank=rank,
         world_size=world_size,
         local_rank=max(integer(variables, launcher.local_rank, 0), 0),
         local_world_size=max(launcher.local_world_size(variables, world_size), 1),
-        address="" if alone else variables.get("MASTER_ADDR") or launcher.address(variables),
-        port=0 if alone else integer(variables, "MASTER_PORT", 0) or launcher.port(variables),
+        address="" if single else variables.get("MASTER_ADDR") or launcher.address(variables),
+        port=0 if single else integer(variables, "MASTER_PORT", 0) or launcher.port(variables),
         cores=launcher.cores(variables),
     )
 

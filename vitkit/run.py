@@ -75,7 +75,7 @@ def run_training(config: Fit, data: Data, reason: str, output: TextIO, command: 
 
 @dataclass(frozen=True)
 class _Trained:
-    """What is left to score and report."""
+    """A trained model that is left to score and report."""
 
     config: Fit
     data: Data

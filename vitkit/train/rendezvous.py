@@ -39,7 +39,7 @@ def meet(here: Launch, device: torch.device, timeout: float | None = None) -> St
         verdict = _await_all(here, store, deadline)
         store.set("verdict", json.dumps(verdict))
         if verdict:
-            _await_readers(here, store)  # the store ends with this process
+            _await_replies(here, store)  # the store ends with this process
     else:
         verdict = _await_verdict(here, store, deadline)
     if verdict:
@@ -64,15 +64,15 @@ def _open_store(here: Launch, deadline: float) -> Store:
             wait_for_workers=False,
         )
     except (DistError, RuntimeError, ValueError, OSError) as error:
-        place = f"{here.address}:{here.port}"
+        address = f"{here.address}:{here.port}"
         if serves:
             raise RendezvousError(
-                f"rank 0 cannot listen at {place}, where the other ranks would meet it.",
+                f"rank 0 cannot listen at {address}, where the other ranks would meet it.",
                 found=str(error).splitlines()[0],
                 try_="export MASTER_PORT=PORT with another port, the same for all ranks",
             ) from error
         raise RendezvousError(
-            f"rank {here.rank} of {here.world_size} could not reach rank 0 at {place}.",
+            f"rank {here.rank} of {here.world_size} could not reach rank 0 at {address}.",
             found=getattr(error, "strerror", None) or str(error).splitlines()[0],
             try_=[
                 "the log of rank 0: it may have ended, or may be at another address",
@@ -103,7 +103,7 @@ Verdict = tuple[str, dict[str, list[str]]] | None  # an error's sentence and det
 
 def _await_all(here: Launch, store: Store, deadline: float) -> Verdict:
     """Wait on rank 0 until every rank has reported its device."""
-    missing, started, said = list(range(here.world_size)), time.monotonic(), False
+    missing, started, announced = list(range(here.world_size)), time.monotonic(), False
     while missing := [rank for rank in missing if not store.check([_arrival(rank)])]:
         if time.monotonic() >= deadline:
             return (
@@ -111,8 +111,8 @@ def _await_all(here: Launch, store: Store, deadline: float) -> Verdict:
                 f"{time.monotonic() - started:.0f} s.",
                 {"try": _advice(here)},
             )
-        if not said and time.monotonic() - started > PATIENCE:
-            said = True
+        if not announced and time.monotonic() - started > PATIENCE:
+            announced = True
             text = f"for {_name(missing)} of {here.world_size}, at {here.address}:{here.port}"
             say("waiting", text, file=sys.stderr)
         time.sleep(POLL)
@@ -124,18 +124,18 @@ def _await_verdict(here: Launch, store: Store, deadline: float) -> Verdict:
     try:
         store.wait(["verdict"], timedelta(seconds=left))
         verdict: Verdict = json.loads(store.get("verdict"))
-        store.set(_read(here.rank), "")
+        store.set(_reply(here.rank), "")
     except DistError:
-        place = f"{here.address}:{here.port}"
-        return f"rank {here.rank} of {here.world_size} has lost rank 0 at {place}.", {"try": ["the log of rank 0"]}
+        address = f"{here.address}:{here.port}"
+        return f"rank {here.rank} of {here.world_size} has lost rank 0 at {address}.", {"try": ["the log of rank 0"]}
     return verdict
 
 
-def _await_readers(here: Launch, store: Store) -> None:
+def _await_replies(here: Launch, store: Store) -> None:
     """Wait a moment on rank 0 until the ranks that have arrived know why the run cannot begin."""
     until = time.monotonic() + 5.0
     others = [rank for rank in range(1, here.world_size) if store.check([_arrival(rank)])]
-    while time.monotonic() < until and not store.check([_read(rank) for rank in others]):
+    while time.monotonic() < until and not store.check([_reply(rank) for rank in others]):
         time.sleep(POLL)
 
 
@@ -188,8 +188,8 @@ def _arrival(rank: int) -> str:
     return f"arrived/{rank}"
 
 
-def _read(rank: int) -> str:
-    return f"read/{rank}"
+def _reply(rank: int) -> str:
+    return f"reply/{rank}"
 
 
 def _name(ranks: list[int]) -> str:
