@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -32,9 +31,9 @@ def embed(
     run: options.Run,
     images: Images,
     out: Annotated[
-        Path,
+        str,
         options.option(
-            "the file to write, with the names of a .npy in .images.jsonl beside it; after a stop, the same command "
+            "the file or URL to write, with the names of a .npy in .images.jsonl beside it; after a stop, the same command "
             "continues it",
             "FILE.parquet|.npy",
         ),

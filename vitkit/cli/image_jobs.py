@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -15,6 +14,7 @@ from tyro.conf import Positional, arg
 from vitkit import messages
 from vitkit.cli.options import option, print_json
 from vitkit.errors import TOO_MANY_FAILED, Interrupted
+from vitkit.storage.urls import redacted
 from vitkit.text import counted
 from vitkit.train.signals import exit_code, stop_cleanly_on_sigterm
 
@@ -52,10 +52,8 @@ def fast_engine_pays(device: torch.device, images: int) -> bool:
 def list_images(sources: Sequence[str]) -> list[str]:
     """Return the names of the images, and say how many there are where finding them took its time."""
     from vitkit.data.sources.image_paths import find_image_names
-    from vitkit.predict.inputs import refuse_urls
     from vitkit.progress import show_count
 
-    refuse_urls(sources)
     started = time.monotonic()
     names = find_image_names(sources, show_count("listing", "files"))
     seconds = time.monotonic() - started
@@ -65,27 +63,33 @@ def list_images(sources: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def resumable(out: Path, *, overwrite: bool) -> Iterator[None]:
+def resumable(out: str, *, overwrite: bool) -> Iterator[None]:
     """Stop on Ctrl-C and SIGTERM with a message that says how to continue."""
+    from vitkit.predict.output_file import OutputFile
+
+    output = OutputFile.of(out)
+    if output.url is not None:
+        text = f"{output.journal} holds the rows until they are uploaded to {redacted(output.url)} as one file"
+        messages.say("journal", text, file=sys.stderr)
     try:
         with stop_cleanly_on_sigterm():
             yield
     except KeyboardInterrupt as stopped:
         command = "the same command, without --overwrite," if overwrite else "the same command"
         raise Interrupted(
-            f"stopped; {command} continues after the last row of {out}.part", exit_code(stopped)
+            f"stopped; {command} continues after the last row of {output.journal}", exit_code(stopped)
         ) from None
 
 
-def print_written(verb: str, out: Path, images: int, before: int, failures: Failures, *, json: bool, note: str) -> None:
+def print_written(verb: str, out: str, images: int, before: int, failures: Failures, *, json: bool, note: str) -> None:
     """Print what was written: the file, its images, those from an earlier call, and those that failed."""
     if json:
-        result = {"out": str(out), "images": images, "there_already": before, "unreadable": failures.failed}
+        result = {"out": redacted(out), "images": images, "there_already": before, "unreadable": failures.failed}
         print_json(verb, {**result, "failed": failures.failed, "failures": failures.first})
         return
     kept = f", {before:,} of them from an earlier call" if before else ""
     messages.print_line(
-        f"written  {out}: {counted(images, 'image')}{note}{kept}; {failures.failed:,} could not be read"
+        f"written  {redacted(out)}: {counted(images, 'image')}{note}{kept}; {failures.failed:,} could not be read"
     )
 
 

@@ -42,10 +42,8 @@ def inspect(
     tokens = _parse_tokens(token)
 
     from vitkit.inspect.summary import print_summary
-    from vitkit.predict.inputs import refuse_urls
     from vitkit.python_api import Run
 
-    refuse_urls(images)
     page = Run(run, image=size, device=device, log=progress_line).inspect(
         images, out, layers=layer, heads=head, tokens=tokens
     )

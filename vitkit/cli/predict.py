@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -39,9 +38,9 @@ def predict(
     images: Images,
     top: Annotated[int, arg(help="classes for each image, the most probable first", metavar="K")] = 5,
     out: Annotated[
-        Path | None,
+        str | None,
         options.option(
-            "write rows to this file; after a stop, the same command continues it", "FILE.csv|.jsonl|.parquet"
+            "write rows to this file or URL; after a stop, the same command continues it", "FILE.csv|.jsonl|.parquet"
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -71,7 +70,7 @@ def predict(
     options.at_least(0, workers=workers)
     if csv and (json or out is not None):
         raise ConfigError("--csv, --json and --out exclude each other")
-    if csv_raw and not (csv or (out is not None and out.suffix.lower() == ".csv")):
+    if csv_raw and not (csv or (out is not None and out.lower().endswith(".csv"))):
         raise ConfigError("--csv-raw needs --csv or --out FILE.csv")
     options.check_max_failed(max_failed)
     size = None if image is None else options.image_size(image)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, StoredImage
+from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.data.sources.splits import training_split, validation_split
 
 
@@ -58,6 +59,16 @@ class JoinedStore:
 
     def read(self, row: int) -> StoredImage:
         return self._store(row).read(int(self.rows[row]))
+
+    @property
+    def is_remote(self) -> bool:
+        return any(getattr(store, "is_remote", False) for store in self.stores)
+
+    def read_ahead(self, rows: NDArray[np.int64]) -> ReadAhead | None:
+        if not self.is_remote or len(rows) < 2:
+            return None
+        requests = [(row,) for row in dict.fromkeys(rows.tolist())]
+        return ReadAhead(self, requests, lambda some: [self.read(row) for row in some])
 
     def __getattr__(self, name: str) -> Any:
         """Offer `identity` and `sample` where both stores have them."""

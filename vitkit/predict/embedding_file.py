@@ -19,6 +19,7 @@ from vitkit.errors import ConfigError
 from vitkit.predict.embedder import Embedder, EmbeddingColumns, StoredEmbeddings
 from vitkit.predict.failures import Failures
 from vitkit.predict.journal import Trait
+from vitkit.predict.output_file import OutputFile
 from vitkit.predict.resumable_file import (
     BlockFormat,
     Blocks,
@@ -31,6 +32,7 @@ from vitkit.predict.resumable_file import (
 from vitkit.predict.rows import check_output_file, import_pyarrow
 from vitkit.predict.stored_columns import FLOAT32, decode_column, decode_errors
 from vitkit.progress import Progress, no_progress
+from vitkit.storage.urls import is_url
 from vitkit.stored_json import conform
 from vitkit.text import valid_utf8
 
@@ -46,7 +48,7 @@ class OldRow(TypedDict):
 
 
 def embed_into(
-    out: Path,
+    out: str | os.PathLike[str],
     embedder: Embedder,
     paths: Sequence[str | os.PathLike[str]],
     *,
@@ -61,9 +63,10 @@ def embed_into(
     the images that could not be read. `source` is where the model came from, for messages.
     """
     check_vectors_path(out)
-    write = WRITERS[out.suffix.lower()]
+    output = OutputFile.of(out)
+    write = WRITERS[output.path.suffix.lower()]
     return write_resumable(
-        out,
+        output,
         embedder.task,
         paths,
         BlockFormat(
@@ -79,13 +82,13 @@ def embed_into(
     )
 
 
-def check_vectors_path(out: Path) -> None:
-    """Raise a ConfigError for a path that the vectors could not be written to."""
-    check_output_file(out, WRITERS)
-    for path in sidecar_files(out):
+def check_vectors_path(out: str | os.PathLike[str]) -> None:
+    """Raise a ConfigError for a path or a URL that the vectors could not be written to."""
+    suffix = check_output_file(out, WRITERS)
+    for path in () if is_url(out) else sidecar_files(Path(out)):
         if os.path.exists(path) and not os.path.isfile(path):
             raise ConfigError(f"--out {out}: {path}, for the names of its images, is not a regular file")
-    if out.suffix.lower() == ".parquet":
+    if suffix == ".parquet":
         import_pyarrow("--out FILE.npy")
 
 

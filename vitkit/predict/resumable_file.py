@@ -20,10 +20,14 @@ from vitkit.model.variants import name_of
 from vitkit.predict.engines import Engine
 from vitkit.predict.failures import Failures
 from vitkit.predict.image_stream import ImageOutputs, ImageTask, stream_outputs
-from vitkit.predict.journal import BlockT, Journal, Trait, journal_path
+from vitkit.predict.journal import BlockT, Journal, Trait
+from vitkit.predict.output_file import OutputFile
 from vitkit.progress import Progress, no_progress
+from vitkit.storage.failures import StorageError
+from vitkit.storage.urls import redacted
 from vitkit.text import printable
 
+CONTINUE = "the same command without --overwrite continues after the last of them"
 Blocks = Callable[[], Iterator[tuple[list[str], BlockT]]]  # the names of some images and their rows, from the first on
 
 
@@ -38,7 +42,7 @@ class BlockFormat(Generic[BlockT]):
 
 
 def write_resumable(
-    out: Path,
+    output: OutputFile,
     task: ImageTask,
     paths: Sequence[str | os.PathLike[str]],
     format: BlockFormat[BlockT],
@@ -48,12 +52,17 @@ def write_resumable(
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
-    """Write a row for each image; return how many were complete already, and the images that failed."""
-    for path in (out, *format.sidecars(out)):
-        if os.path.exists(path) and not overwrite and not _being_replaced(path, journal_path(out)):
+    """Write a row for each image; return how many were complete already, and the images that failed.
+
+    Of an output behind a URL, the journal and the file are in a folder of this machine until the file is uploaded.
+    """
+    out, sidecars = output.path, format.sidecars(output.path)
+    for path in (out, *sidecars):
+        if output.exists(path) and not overwrite and not output.being_replaced(path):
             complete = ", and is complete" if path == out else ""
             raise ConfigError(
-                f"{path} exists already{complete}; nothing was computed.", try_="another --out, or --overwrite"
+                f"{output.name_of(path)} exists already{complete}; nothing was computed.",
+                try_="another --out, or --overwrite",
             )
     journal = Journal(out, traits, batch=task.batch, read=format.read, restart=overwrite)
     done = journal.done
@@ -65,29 +74,29 @@ def write_resumable(
         def blocks() -> Iterator[tuple[list[str], BlockT]]:
             first = 0
             for block in journal.blocks():
-                yield [os.fspath(path) for path in paths[first : first + len(block)]], block
+                yield [redacted(os.fspath(path)) for path in paths[first : first + len(block)]], block
                 first += len(block)
 
         failures = Failures(len(paths))
         for names, block in blocks():
             failures.add_all(names, block.errors)
         format.write(out, blocks)
+        output.publish(sidecars)
         journal.discard()
+    except StorageError as error:
+        error.add(kept=f"{journal.path}: the rows so far", then=CONTINUE)
+        raise
     finally:
         journal.close()
     return done, failures
-
-
-def _being_replaced(path: Path, journal: Path) -> bool:
-    """Return whether a call with `overwrite` was interrupted: its rows are newer than the file."""
-    return journal.exists() and journal.stat().st_mtime >= path.stat().st_mtime
 
 
 def model_trait(model: Model, transform: EvalTransform, source: str, head: str = "") -> Trait:
     """Return the model as a trait; `head` is a hash of the logits' layer, where the rows depend on it."""
     height, width = transform.image
     variant = f"{name_of(model.config) or 'sizes of its own'} at {height} x {width} px"
-    return Trait(f"{weights_hash(model)} {head}".strip(), f"{variant}, from {source}" if source else variant)
+    described = f"{variant}, from {redacted(source)}" if source else variant
+    return Trait(f"{weights_hash(model)} {head}".strip(), described)
 
 
 def preprocessing_trait(transform: EvalTransform) -> Trait:
@@ -103,8 +112,9 @@ def engine_trait(engine: Engine) -> Trait:
 
 
 def images_trait(paths: Sequence[str | os.PathLike[str]]) -> Trait:
-    names = digest(os.fspath(path).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    return Trait(names, f"{len(paths):,}, the first {printable(os.fspath(paths[0]))}" if paths else "none")
+    """Return the names as a trait; those of presigned URLs are the same whenever they were signed."""
+    names = digest(redacted(os.fspath(path)).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
+    return Trait(names, f"{len(paths):,}, the first {printable(redacted(os.fspath(paths[0])))}" if paths else "none")
 
 
 def digest(chunks: Iterable[bytes]) -> str:

@@ -18,6 +18,8 @@ import numpy as np
 from vitkit.atomic import replacing
 from vitkit.errors import ConfigError
 from vitkit.predict.answer_columns import AnswerColumns
+from vitkit.storage.remote import check_writable
+from vitkit.storage.urls import is_url, last_part, redacted
 from vitkit.text import valid_utf8
 
 NamedAnswers = tuple[Sequence[str], AnswerColumns]  # the names of the images, and their rows
@@ -43,23 +45,27 @@ def write_answers(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat
         write(temporary, blocks, form)
 
 
-def check_output_path(path: Path) -> None:
-    """Raise a ConfigError for a path that rows could not be written to."""
-    check_output_file(path, WRITERS)
-    if path.suffix.lower() == ".parquet":
+def check_output_path(out: str | os.PathLike[str]) -> None:
+    """Raise a ConfigError for a path or a URL that rows could not be written to."""
+    if check_output_file(out, WRITERS) == ".parquet":
         import_pyarrow("--out FILE.csv")
 
 
-def check_output_file(path: Path, suffixes: Collection[str]) -> None:
-    """Raise a ConfigError unless a file of that name, with one of the suffixes, could be written."""
+def check_output_file(out: str | os.PathLike[str], suffixes: Collection[str]) -> str:
+    """Return the suffix of a file that can be written, or raise a ConfigError unless it is one of these."""
+    path = Path(last_part(os.fspath(out)) if is_url(out) else out)
     if path.suffix.lower() not in suffixes:
-        raise ConfigError(f"--out {path}: the name must end in {', '.join(suffixes)}")
+        raise ConfigError(f"--out {redacted(os.fspath(out))}: the name must end in {', '.join(suffixes)}")
+    if is_url(out):
+        check_writable(os.fspath(out))
+        return path.suffix.lower()
     if os.path.isdir(path):  # unlike pathlib's, not stopped by a name that is too long
         raise ConfigError(f"--out {path}: this is a folder")
     if os.path.exists(path) and not os.path.isfile(path):
         raise ConfigError(f"--out {path}: this is a pipe or a device, not a regular file")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
+    return path.suffix.lower()
 
 
 def csv_texts(blocks: Iterable[NamedAnswers], form: AnswerFormat) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from vitkit.predict.classifier import Classifier
 from vitkit.predict.failures import Failures
 from vitkit.predict.image_stream import stream_outputs
 from vitkit.predict.journal import Trait
+from vitkit.predict.output_file import OutputFile
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.resumable_file import (
     BlockFormat,
@@ -24,6 +24,7 @@ from vitkit.predict.resumable_file import (
 )
 from vitkit.predict.rows import AnswerFormat, check_output_path, write_answers
 from vitkit.progress import Progress, no_progress
+from vitkit.storage.urls import redacted
 from vitkit.text import few
 
 
@@ -41,7 +42,7 @@ def predict_files(
         for row, path in enumerate(paths[batch.first : batch.first + len(batch)]):
             error = batch.errors.get(row)
             values = probabilities[row] if error is None else None
-            yield classifier.prediction(values, name=os.fspath(path), error=error)
+            yield classifier.prediction(values, name=redacted(os.fspath(path)), error=error)
 
 
 def stream_answers(
@@ -56,12 +57,12 @@ def stream_answers(
     top = min(top, len(classifier.labels))
     split = unlabelled_split(paths)
     for batch in stream_outputs(classifier.answers_task(top), split, workers=workers, progress=progress):
-        names = [os.fspath(path) for path in paths[batch.first : batch.first + len(batch)]]
+        names = [redacted(os.fspath(path)) for path in paths[batch.first : batch.first + len(batch)]]
         yield names, answer_columns(batch, top, classifier.thresholds)
 
 
 def predict_into(
-    out: Path,
+    out: str | os.PathLike[str],
     classifier: Classifier,
     paths: Sequence[str | os.PathLike[str]],
     *,
@@ -74,6 +75,7 @@ def predict_into(
 ) -> tuple[int, Failures]:
     """Write rows into a file, .csv, .jsonl or .parquet; after an interruption, continue after the last batch.
 
+    The file may be a URL: it is written on disk, and uploaded when it is complete.
     Return how many rows were complete already, and the images that could not be read. `source` is where the model came
     from, for messages. csv_raw writes CSV without the guard against formulas.
     """
@@ -81,7 +83,7 @@ def predict_into(
     top, labels, thresholds = min(top, len(classifier.labels)), classifier.labels, classifier.thresholds
     form = AnswerFormat(labels=labels, top=top, multilabel=classifier.multilabel, csv_raw=csv_raw)
     return write_resumable(
-        out,
+        OutputFile.of(out),
         classifier.answers_task(top),
         paths,
         BlockFormat(

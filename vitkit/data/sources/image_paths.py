@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
-from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_folder
-from vitkit.data.sources.image_files import FileImages, is_image
+from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_folder, scan_remote_folder
+from vitkit.data.sources.image_files import FileImages, is_image, without_credentials
+from vitkit.storage.remote import list_pattern
+from vitkit.storage.urls import WEB, is_url, join, last_part, redacted, scheme
 from vitkit.text import few
 
 STANDARD_INPUT = "-"
@@ -19,9 +21,9 @@ STANDARD_INPUT = "-"
 log = logging.getLogger("vitkit")
 
 
-def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the image files of all sources as paths, as `find_image_names` finds them."""
-    return [*map(Path, find_image_names(sources))]
+def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[str | Path]:
+    """Return the image files of all sources as paths or URLs, as `find_image_names` finds them."""
+    return [name if is_url(name) else Path(name) for name in find_image_names(sources)]
 
 
 def find_image_names(
@@ -39,11 +41,14 @@ def find_image_names(
         raise DataError("no images named.", try_="files, a folder of them, or a pattern")
     names: list[str] = []
     without_images: list[DataError] = []
-    for source in map(Path, sources):
-        listed = str(source) == STANDARD_INPUT
-        for path in _standard_input() if listed else [source]:
+    for source in map(os.fspath, sources):
+        listed = source == STANDARD_INPUT
+        for name in _standard_input() if listed else [source]:
             try:
-                names += _expand(path, on_files, as_pattern=not listed)
+                if is_url(name):
+                    names += _expand_url(name, on_files, as_pattern=not listed)
+                else:
+                    names += _expand(Path(name), on_files, as_pattern=not listed)
             except DataError as error:
                 without_images.append(error)
     if without_images and not names:
@@ -55,13 +60,16 @@ def find_image_names(
 
 def names_several(source: str | os.PathLike[str]) -> bool:
     """Return whether the source is a folder or a pattern, as opposed to the name of one file."""
+    if is_url(source):
+        return not is_image(last_part(os.fspath(source)))
     return os.path.isdir(source) or (glob.has_magic(os.fspath(source)) and not os.path.lexists(source))
 
 
 def unlabelled_split(paths: Sequence[str | os.PathLike[str]]) -> Split:
     """Return the files as a split without labels."""
     names = PackedStrings(os.fspath(path) for path in paths)
-    return Split(names, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
+    shown = without_credentials(names)
+    return Split(shown, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
 
 
 def outside_data(data: Path, file: Path) -> Path:
@@ -70,11 +78,28 @@ def outside_data(data: Path, file: Path) -> Path:
     return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
 
 
-def _standard_input() -> list[Path]:
+def _standard_input() -> list[str]:
     lines = [line for line in sys.stdin.buffer.read().splitlines() if line]  # bytes: file names need not be valid text
     if not lines:
         raise DataError("standard input names no images.", try_="one path per line")
-    return [Path(os.fsdecode(line)) for line in lines]
+    return [os.fsdecode(line) for line in lines]
+
+
+def _expand_url(url: str, on_files: Callable[[int], None], *, as_pattern: bool) -> list[str]:
+    """Return the images of a URL: itself if its name is an image's or it has a query, else those below it."""
+    if scheme(url) in WEB and "?" in url:
+        return [url]
+    if as_pattern and "*" in url:
+        images = [match for match in list_pattern(url) if is_image(last_part(match))]
+        if not images:
+            raise DataError(f"no image matches {redacted(url)}.")
+        return images
+    if is_image(last_part(url)) or not as_pattern:
+        return [url]
+    scan = scan_remote_folder(url, on_files)
+    if not scan.images:
+        raise DataError(f"{redacted(url)} has no images in it.", found=few(scan.others) or "nothing")
+    return [join(url, name) for name in scan.images]
 
 
 def _expand(source: Path, on_files: Callable[[int], None], *, as_pattern: bool) -> list[str]:
