@@ -3,6 +3,7 @@
 Nothing heavy is imported until a verb runs, so that help and error messages appear at once.
 """
 
+import contextlib
 import errno
 import inspect
 import os
@@ -12,7 +13,7 @@ import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from vitkit.cli.global_options import GLOBAL_HELP, take_global_options
 from vitkit.cli.other_tools import unknown_option
 from vitkit.cli.standard_streams import LASTING, OutputStream, finish, guarded_streams
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
+from vitkit.storage.repeats import describe_repeats, repeated_requests
 from vitkit.text import printable
 from vitkit.train.signals import exit_code
 
@@ -119,14 +121,15 @@ def _run(arguments: list[str], output: OutputStream) -> None:
     if problem := unknown_option(verb, function, rest):
         _fail(command, f"{problem}\n  try  {command} --help, for all options")
     try:
-        tyro.cli(
-            function,
-            prog=command,
-            description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
-            args=rest,
-            use_underscores=False,
-            registry=options.NUMBER_PARSERS,
-        )
+        with _repeats_said():
+            tyro.cli(
+                function,
+                prog=command,
+                description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
+                args=rest,
+                use_underscores=False,
+                registry=options.NUMBER_PARSERS,
+            )
         if messages.is_verbose():
             messages.say("time", f"{command} took {time.monotonic() - started:.1f} s", file=sys.stderr)
     except VitkitError as error:
@@ -146,6 +149,17 @@ def _run(arguments: list[str], output: OutputStream) -> None:
         text = f"{type(error).__name__}: {error}"
         messages.error(command, text, exit_code=1, traceback="".join(traceback.format_exception(error)))
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def _repeats_said() -> Iterator[None]:
+    """Say how many requests to stores were repeated, however the verb ends."""
+    before = repeated_requests()
+    try:
+        yield
+    finally:
+        if number := repeated_requests() - before:
+            messages.say("requests", describe_repeats(number), file=sys.stderr, repeated=number)
 
 
 def _explain(error: Exception) -> VitkitError | str | None:

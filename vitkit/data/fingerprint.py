@@ -25,8 +25,8 @@ from vitkit.data.high_bit_depth import read_npy, read_tiff, to_byte_scale
 from vitkit.data.image_info import content_hash, default_cache_path
 from vitkit.data.sources.dataset import DataError, Split, StoredImage
 from vitkit.errors import DecodeError
-from vitkit.storage.repeats import REQUESTS, setting
 from vitkit.progress import Progress, no_progress
+from vitkit.storage.repeats import REQUESTS, setting
 
 VERSION = 2  # of the fingerprints; a new number starts a new cache
 SIDE = 16  # of a thumbnail

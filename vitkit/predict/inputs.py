@@ -8,7 +8,6 @@ import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -93,7 +92,7 @@ def expand(images: ImageInput | Iterable[ImageInput]) -> list[ImageInput]:
         if not isinstance(image, SINGLE_IMAGE):
             raise not_an_image(image)
         several = isinstance(image, str | os.PathLike) and names_several(image)
-        expanded += find_images([image]) if several else [image]  # type: ignore[list-item, arg-type]
+        expanded += find_images([image]) if several else [image]  # type: ignore[list-item]
     return expanded
 
 

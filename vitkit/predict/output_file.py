@@ -32,7 +32,9 @@ class OutputFile:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{folder} cannot be made: {error.strerror}.", try_="XDG_CACHE_HOME, another folder") from None
+            raise ConfigError(
+                f"{folder} cannot be made: {error.strerror}.", try_="XDG_CACHE_HOME, another folder"
+            ) from None
         return cls(folder / last_part(url), url)
 
     @property

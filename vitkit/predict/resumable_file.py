@@ -68,8 +68,9 @@ def write_resumable(
     done = journal.done
     try:
         task, split = replace(task, batch=journal.batch), unlabelled_split(paths)
-        for outputs in stream_outputs(task, split, start=done, workers=workers, progress=progress):
-            journal.write(format.block(outputs))
+        if done < len(split):  # a part of the last batch would be computed again
+            for outputs in stream_outputs(task, split, start=done, workers=workers, progress=progress):
+                journal.write(format.block(outputs))
 
         def blocks() -> Iterator[tuple[list[str], BlockT]]:
             first = 0

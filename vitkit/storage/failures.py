@@ -52,9 +52,19 @@ _WRONG_CREDENTIALS = (
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "ProfileNotFound")
 _FULL = ("XMinioStorageFull", "QuotaExceeded", "QuotaExceededException", "InsufficientStorage", "507")
 _MOVED = ("PermanentRedirect", "AuthorizationHeaderMalformed", "301", "IllegalLocationConstraintException")
+PAST_THE_END = ("InvalidRange", "416")
 _MISSING = ("NoSuchKey", "NoSuchVersion", "404", "410")
 _DENIED = ("AccessDenied", "AllAccessDisabled", "Forbidden", "403")
-_PASSING = ("SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "OperationAborted", "408", "425", "429")
+_PASSING = (
+    "SlowDown",
+    "RequestTimeout",
+    "InternalError",
+    "ServiceUnavailable",
+    "OperationAborted",
+    "408",
+    "425",
+    "429",
+)
 _MISTAKES = (TypeError, AttributeError, NameError, LookupError, AssertionError, MemoryError)  # ours, not the store's
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "http": "aiohttp", "https": "aiohttp", "gs": "gcsfs", "gcs": "gcsfs"}
@@ -67,7 +77,7 @@ _CREDENTIALS = {
 
 def meaning(error: BaseException, url: str) -> Exception | Passing:
     """Return the error to raise for a failed request, or Passing.FAILURE where another try may succeed."""
-    code, names = _code(error), [type(one).__name__ for one in _chain(error)]
+    code, names = code_of(error), [type(one).__name__ for one in _chain(error)]
     if isinstance(error, ImportError):
         return missing_package(url, error)
     if any(isinstance(one, _MISTAKES) for one in _chain(error)) and not code:
@@ -79,7 +89,9 @@ def meaning(error: BaseException, url: str) -> Exception | Passing:
     if code == "NoSuchBucket":
         return StorageError(f"{shown}: there is no such bucket.", try_="the spelling, and the endpoint of the store")
     if code in _FULL:
-        return StorageError(f"{shown}: the store is full ({code}).", try_="make room there, then the same command again")
+        return StorageError(
+            f"{shown}: the store is full ({code}).", try_="make room there, then the same command again"
+        )
     if code in _WRONG_CREDENTIALS:
         return StorageError(f"{shown}: the credentials are wrong or have expired ({code}).", **advice)
     if code in _MOVED:
@@ -131,7 +143,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__
 
 
-def _code(error: BaseException) -> str:
+def code_of(error: BaseException) -> str:
     """Return the code of the answer, "NoSuchKey", or its status, "404"; "" where there was no answer."""
     for one in _chain(error):
         response = getattr(one, "response", None)
@@ -139,8 +151,11 @@ def _code(error: BaseException) -> str:
             code = str(response.get("Error", {}).get("Code", ""))
             status = str(response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
             return status if status == "507" or code in ("", "Unknown") else code
+        # aiohttp's, requests' and httpx's, gcsfs's; others have a `code` for connections that broke
         for holder, name in ((one, "status"), (response, "status_code"), (one, "code")):
-            status = getattr(holder, name, None)  # aiohttp's; requests' and httpx's; gcsfs's
-            if isinstance(status, int | str) and str(status).isdecimal():
-                return str(int(status))
+            number = getattr(holder, name, None)
+            if name == "code" and type(one).__name__ != "HttpError":
+                continue
+            if isinstance(number, int | str) and str(number).isdecimal():
+                return str(int(number))
     return ""

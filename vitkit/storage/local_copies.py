@@ -69,7 +69,9 @@ def _copy(url: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", try_="XDG_CACHE_HOME, another folder") from None
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror}.", try_="XDG_CACHE_HOME, another folder"
+        ) from None
     with replacing(path, StorageError) as temporary, temporary.open("wb") as file:
         written = 0
         for part in _parts(url, found.size):
@@ -93,10 +95,9 @@ def _parts(url: str, size: int | None) -> Iterator[bytes]:
     def get(start: int) -> bytes:
         return remote.read_range(url, start, min(PART, size - start))
 
-    waiting = [remote.in_background(lambda start=start: get(start)) for start in starts[:AHEAD]]  # type: ignore[misc]
+    waiting = [remote.in_background(get, start) for start in starts[:AHEAD]]
     for number in range(len(starts)):
         content = waiting.pop(0).result()
         if number + AHEAD < len(starts):
-            following = starts[number + AHEAD]
-            waiting.append(remote.in_background(lambda start=following: get(start)))  # type: ignore[misc]
+            waiting.append(remote.in_background(get, starts[number + AHEAD]))
         yield content

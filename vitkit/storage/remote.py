@@ -4,6 +4,7 @@ fsspec is imported when the first URL is used. A filesystem of its has a thread 
 copy: each process opens its own.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vitkit.storage.failures import (
+    PAST_THE_END,
     DeniedObject,
     MissingObject,
     ObjectError,
     Passing,
     StorageError,
     TruncatedAnswer,
+    code_of,
     gave_up,
     meaning,
 )
@@ -30,10 +33,20 @@ from vitkit.storage.urls import WEB, has_credentials, redacted, scheme
 _CONNECT = 10  # seconds at most until a connection stands
 _S3 = ("s3", "s3a")
 _SHARED = (*_S3, *WEB, "gs", "gcs", "hf")  # one filesystem serves all hosts and buckets
-_VERSIONS = ("ETag", "etag", "generation", "md5Hash", "LastModified", "Last-Modified", "last_modified", "mtime", "blob_id")
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "generation",
+    "md5Hash",
+    "LastModified",
+    "Last-Modified",
+    "last_modified",
+    "mtime",
+    "blob_id",
+)
 _SHORT_TRIES = 3  # of a range that the object may end in: a cut answer looks the same
 
-Result = TypeVar("Result")
+Argument, Result = TypeVar("Argument"), TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -63,12 +76,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
 
 
-def in_background(action: Callable[[], Result]) -> "Future[Result]":
+def in_background(action: Callable[[Argument], Result], argument: Argument) -> "Future[Result]":
     """Start a request in one of this process's threads, whose number bounds the requests at a time."""
     with _process.lock:
         if _process.threads is None:
             _process.threads = ThreadPoolExecutor(setting(REQUESTS), thread_name_prefix="vitkit-remote")
-        return _process.threads.submit(action)
+        return _process.threads.submit(action, argument)
 
 
 def read(url: str, limit: int) -> bytes:
@@ -150,10 +163,8 @@ def write(url: str, content: bytes) -> None:
 
 def delete(url: str) -> None:
     """Remove an object; one that is not there is removed already."""
-    try:
+    with contextlib.suppress(MissingObject):
         _write(url, lambda filesystem, path: filesystem.rm_file(path))
-    except MissingObject:
-        pass
 
 
 def check_writable(url: str) -> None:
@@ -190,8 +201,8 @@ def _get(filesystem: Any, path: str, url: str, start: int, stop: int) -> bytes:
     try:
         content: bytes = filesystem.cat_file(path, start=start, end=stop)
         return content
-    except Exception as error:  # a range of an empty object does not exist
-        if start == 0 and isinstance(meaning(error, url), ObjectError) and filesystem.info(path).get("size") == 0:
+    except Exception as error:
+        if code_of(error) in PAST_THE_END:
             return b""
         raise
 
@@ -205,9 +216,7 @@ def _many(filesystem: Any) -> int:
     return 1 if getattr(filesystem, "vitkit_repeats", False) else setting(TRIES)
 
 
-def _repeated(
-    action: Callable[[Any, str], Result], url: str, *, requests: Callable[[Any], int] = _one
-) -> Result:
+def _repeated(action: Callable[[Any, str], Result], url: str, *, requests: Callable[[Any], int] = _one) -> Result:
     """Call the action until it succeeds, fails for good, or has failed too often."""
     filesystem = _filesystem(url)
     tries = requests(filesystem)

@@ -19,7 +19,7 @@ _FINAL = (501, 507)  # not implemented; full
 def open_s3(kind: str, connect: int, timeout: int, options: dict[str, Any]) -> Any:
     from s3fs import S3FileSystem
 
-    class CountingS3FileSystem(S3FileSystem):  # type: ignore[misc]
+    class CountingS3FileSystem(S3FileSystem):
         """A filesystem without repeats of its own, which would be neither counted nor bounded by our settings."""
 
         retries = 1

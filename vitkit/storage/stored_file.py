@@ -78,6 +78,9 @@ class RemoteFile(io.RawIOBase):
         self.position += len(content)
         return len(content)
 
+    def readall(self) -> bytes:
+        return self.read()
+
     def read(self, size: int | None = -1) -> bytes:
         """Return exactly the bytes that are asked for, as a file on disk does, and fewer only at the end."""
         if size is None or size < 0:

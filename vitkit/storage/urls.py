@@ -87,7 +87,10 @@ def refuse_run_folder(path: str | os.PathLike[str]) -> None:
     raise ConfigError(
         f"{redacted(_FLATTENED.sub(f'{match[1]}://', name, count=1))}: a run is trained in a folder on a file system.",
         because="its checkpoints and its record need locks and atomic renames, which object stores do not have",
-        try_=["--out a folder on a disk, which may be shared", "copy the finished run: aws s3 sync RUN s3://BUCKET/RUN"],
+        try_=[
+            "--out a folder on a disk, which may be shared",
+            "copy the finished run: aws s3 sync RUN s3://BUCKET/RUN",
+        ],
     )
 
 

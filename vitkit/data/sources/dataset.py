@@ -26,8 +26,8 @@ class ImageStore(Protocol):
     """A store that reads one image by its row; it is pickled to other processes and opens its files there.
 
     A store of files may have a method `identity(row)`: where the image is stored, its size and time of modification;
-    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it. A remote one has
-    `read_ahead(rows)`: a store whose requests for these rows are under way, or None where nothing is gained.
+    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it. A remote one
+    has `read_ahead(rows)`: a store whose requests for these rows are under way, or None where nothing is gained.
     """
 
     def read(self, row: int) -> StoredImage: ...
@@ -155,6 +155,10 @@ class Data:
     splits: dict[str, Split]  # among train, trainval, val, test; a source without splits has the single one "all"
     notes: tuple[str, ...]  # for people: what was skipped or looks odd
     multilabel: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        return any(split.is_remote for split in self.splits.values())
 
     def with_classes(self, classes: Sequence[str]) -> tuple[Data, tuple[str, ...], tuple[str, ...]]:
         """Return the same images with labels that index a model's `classes`, matched by name, never by position.

@@ -41,7 +41,7 @@ def find_image_names(
         raise DataError("no images named.", try_="files, a folder of them, or a pattern")
     names: list[str] = []
     without_images: list[DataError] = []
-    for source in map(os.fspath, sources):
+    for source in [os.fspath(one) for one in sources]:
         listed = source == STANDARD_INPUT
         for name in _standard_input() if listed else [source]:
             try:

@@ -235,7 +235,9 @@ def _label(name: str, line: int, value: Any) -> str | None:
 def _check_files_exist(name: str, folder: Path, lines: Sequence[int], paths: PackedStrings) -> None:
     root = str(folder)
     # a request for each of a million URLs would take longer than reading some of them and naming those that fail
-    missing = [row for row, path in enumerate(paths) if not is_url(path) and not os.path.isfile(os.path.join(root, path))]
+    missing = [
+        row for row, path in enumerate(paths) if not is_url(path) and not os.path.isfile(os.path.join(root, path))
+    ]
     if missing:
         shown = [paths[row] for row in missing[:5]]
         tries = "paths are relative to the manifest's folder"

@@ -49,7 +49,7 @@ class ReadAhead:
         """Start requests up to the limit, or however many it takes to start that of a row."""
         while self.waiting and (len(self.unread) < self.most or (until is not None and until not in self.started)):
             rows = self.waiting.popleft()
-            future = in_background(lambda rows=rows: self._fetch(rows))  # type: ignore[misc]
+            future = in_background(self._fetch, rows)
             self.unread[future] = len(rows)
             self.started.update(dict.fromkeys(rows, future))
 

@@ -123,6 +123,7 @@ class TarImages:
         """Yield rows that one request is for: near each other in the same shard."""
         ordered = rows[np.lexsort((self.offset[rows], self.shard[rows]))].tolist()
         some: list[int] = []
+        end = 0
         for row in ordered:
             start, stop = int(self.offset[row]), int(self.offset[row]) + int(self.size[row])
             if some and (

@@ -77,7 +77,8 @@ class ZipImages:
         return b"%d %d" % (self.size[row], self.crc[row])  # the archive's own checksum is of all bytes
 
     def _damaged(self) -> DataError:
-        return DataError(f"{last_part(self.file) if self.is_remote else os.path.basename(self.file)} is damaged at this image, or has changed")
+        name = last_part(self.file) if self.is_remote else os.path.basename(self.file)
+        return DataError(f"{name} is damaged at this image, or has changed")
 
 
 def open_zip(name: str, file: str) -> Data:
