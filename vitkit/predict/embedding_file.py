@@ -12,18 +12,24 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitkit.atomic import replacing
+from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.errors import ConfigError
 from vitkit.predict.embedder import Embedder, EmbeddingColumns, StoredEmbeddings
+from vitkit.predict.embedding_parts import (
+    embedding_part,
+    embedding_schema,
+    embedding_table,
+    read_embedding_part,
+)
 from vitkit.predict.failures import Failures
 from vitkit.predict.journal import Trait
 from vitkit.predict.resumable_file import (
     BlockFormat,
     Blocks,
+    RowsJob,
     engine_trait,
-    images_trait,
     model_trait,
     preprocessing_trait,
     write_resumable,
@@ -32,7 +38,6 @@ from vitkit.predict.rows import check_output_file, import_pyarrow
 from vitkit.predict.stored_columns import FLOAT32, decode_column, decode_errors
 from vitkit.progress import Progress, no_progress
 from vitkit.stored_json import conform
-from vitkit.text import valid_utf8
 
 GROUP = 1_000  # rows of a Parquet group, or a few more
 
@@ -61,21 +66,23 @@ def embed_into(
     the images that could not be read. `source` is where the model came from, for messages.
     """
     check_vectors_path(out)
-    write = WRITERS[out.suffix.lower()]
-    return write_resumable(
-        out,
-        embedder.task,
-        paths,
-        BlockFormat(
+    job = embedding_job(embedder, source=source)
+    return write_resumable(out, job, unlabelled_split(paths), workers=workers, overwrite=overwrite, progress=progress)
+
+
+def embedding_job(embedder: Embedder, *, source: str = "") -> RowsJob[EmbeddingColumns]:
+    """Return the job of computing the vectors of images as rows; `source` is where the model came from."""
+    return RowsJob(
+        task=embedder.task,
+        format=BlockFormat(
             block=embedder.columns,
             read=lambda stored: read_embeddings(stored, embedder.width),
-            write=lambda path, blocks: write(path, blocks, len(paths), embedder.width),
+            write=lambda path, blocks, images: WRITERS[path.suffix.lower()](path, blocks, images, embedder.width),
             sidecars=sidecar_files,
+            part=embedding_part,
+            read_part=lambda content: read_embedding_part(content, embedder.width),
         ),
-        _traits(embedder, paths, source),
-        workers=workers,
-        overwrite=overwrite,
-        progress=progress,
+        traits=_traits(embedder, source),
     )
 
 
@@ -94,15 +101,14 @@ def sidecar_files(out: Path) -> list[Path]:
     return [out.with_suffix(".images.jsonl")] if out.suffix.lower() == ".npy" else []
 
 
-def _traits(embedder: Embedder, paths: Sequence[str | os.PathLike[str]], source: str) -> dict[str, Trait]:
-    """Return what rows depend on; the logits are not part of it."""
+def _traits(embedder: Embedder, source: str) -> dict[str, Trait]:
+    """Return what rows depend on besides the images; the logits are not part of it."""
     return {
         "model": model_trait(embedder.model, embedder.transform, source),
         "preprocessing": preprocessing_trait(embedder.transform),
         "engine": engine_trait(embedder.engine),
         "--pool": Trait(embedder.pool, embedder.pool),
         "--normalise": Trait(int(embedder.normalise), "yes" if embedder.normalise else "no"),
-        "images": images_trait(paths),
     }
 
 
@@ -130,37 +136,27 @@ def _old_row(row: OldRow, width: int) -> EmbeddingColumns:
 
 
 def _write_parquet(path: Path, blocks: Blocks[EmbeddingColumns], images: int, width: int) -> None:
-    arrow, parquet = import_pyarrow("--out FILE.npy")
-    vector = arrow.list_(arrow.float32(), width)
-    schema = arrow.schema([("image", arrow.string()), ("vector", vector), ("error", arrow.string())])
-    with replacing(path, ConfigError) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
-        for names, vectors, errors in _groups(blocks):
-            missing = np.zeros(len(names), bool)
-            missing[list(errors)] = True
-            columns = [
-                arrow.array(map(valid_utf8, names), arrow.string()),
-                arrow.FixedSizeListArray.from_arrays(
-                    arrow.array(vectors.reshape(-1)), type=vector, mask=arrow.array(missing)
-                ),
-                arrow.array([errors.get(row) for row in range(len(names))], arrow.string()),
-            ]
-            writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+    _, parquet = import_pyarrow("--out FILE.npy")
+    with (
+        replacing(path, ConfigError) as temporary,
+        parquet.ParquetWriter(temporary, embedding_schema(width)) as writer,
+    ):
+        for names, columns in _groups(blocks):
+            writer.write_table(embedding_table(names, columns))
 
 
-def _groups(blocks: Blocks[EmbeddingColumns]) -> Iterator[tuple[list[str], NDArray[np.float32], dict[int, str]]]:
-    """Yield names, vectors and errors, at least GROUP rows at a time."""
+def _groups(blocks: Blocks[EmbeddingColumns]) -> Iterator[tuple[list[str], EmbeddingColumns]]:
+    """Yield names and rows, at least GROUP rows at a time."""
     names: list[str] = []
-    vectors: list[NDArray[np.float32]] = []
-    errors: dict[int, str] = {}
+    waiting: list[EmbeddingColumns] = []
     for new_names, block in blocks():
-        errors |= {len(names) + row: error for row, error in block.errors.items()}
         names += new_names
-        vectors.append(block.vectors)
+        waiting.append(block)
         if len(names) >= GROUP:
-            yield names, np.concatenate(vectors), errors
-            names, vectors, errors = [], [], {}
+            yield names, EmbeddingColumns.join(waiting)
+            names, waiting = [], []
     if names:
-        yield names, np.concatenate(vectors), errors
+        yield names, EmbeddingColumns.join(waiting)
 
 
 def _write_numpy(path: Path, blocks: Blocks[EmbeddingColumns], images: int, width: int) -> None:

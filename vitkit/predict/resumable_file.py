@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from vitkit.compute.features import weights_hash
-from vitkit.data.sources.image_paths import unlabelled_split
+from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
@@ -33,45 +33,57 @@ class BlockFormat(Generic[BlockT]):
 
     block: Callable[[ImageOutputs], BlockT]
     read: Callable[[Mapping[str, Any]], BlockT]  # of the journal; raises a VitkitError for a damaged block
-    write: Callable[[Path, Blocks[BlockT]], None]
+    write: Callable[[Path, Blocks[BlockT], int], None]  # of so many images
     sidecars: Callable[[Path], Sequence[Path]] = lambda out: ()  # further files that `write` makes
+    # (names, rows) → the Parquet file of a part, and back; the latter raises a VitkitError for a damaged one
+    part: Callable[[Sequence[str], Sequence[BlockT]], bytes]
+    read_part: Callable[[bytes], tuple[list[str], BlockT]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsJob(Generic[BlockT]):
+    """What is computed for images, the form of its rows, and what they depend on besides the images."""
+
+    task: ImageTask
+    format: BlockFormat[BlockT]
+    traits: Mapping[str, Trait]
 
 
 def write_resumable(
     out: Path,
-    task: ImageTask,
-    paths: Sequence[str | os.PathLike[str]],
-    format: BlockFormat[BlockT],
-    traits: Mapping[str, Trait],
+    job: RowsJob[BlockT],
+    split: Split,
     *,
     workers: int = 0,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
     """Write a row for each image; return how many were complete already, and the images that failed."""
+    format, names = job.format, split.keys
     for path in (out, *format.sidecars(out)):
         if os.path.exists(path) and not overwrite and not _being_replaced(path, journal_path(out)):
             complete = ", and is complete" if path == out else ""
             raise ConfigError(
                 f"{path} exists already{complete}; nothing was computed.", try_="another --out, or --overwrite"
             )
-    journal = Journal(out, traits, batch=task.batch, read=format.read, restart=overwrite)
+    traits = {**job.traits, "images": images_trait(names)}
+    journal = Journal(out, traits, batch=job.task.batch, read=format.read, restart=overwrite)
     done = journal.done
     try:
-        task, split = replace(task, batch=journal.batch), unlabelled_split(paths)
+        task = replace(job.task, batch=journal.batch)
         for outputs in stream_outputs(task, split, start=done, workers=workers, progress=progress):
             journal.write(format.block(outputs))
 
         def blocks() -> Iterator[tuple[list[str], BlockT]]:
             first = 0
             for block in journal.blocks():
-                yield [os.fspath(path) for path in paths[first : first + len(block)]], block
+                yield [*names[first : first + len(block)]], block
                 first += len(block)
 
-        failures = Failures(len(paths))
-        for names, block in blocks():
-            failures.add_all(names, block.errors)
-        format.write(out, blocks)
+        failures = Failures(len(split))
+        for some, block in blocks():
+            failures.add_all(some, block.errors)
+        format.write(out, blocks, len(split))
         journal.discard()
     finally:
         journal.close()
@@ -102,9 +114,18 @@ def engine_trait(engine: Engine) -> Trait:
     return Trait(name, name)
 
 
-def images_trait(paths: Sequence[str | os.PathLike[str]]) -> Trait:
-    names = digest(os.fspath(path).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    return Trait(names, f"{len(paths):,}, the first {printable(os.fspath(paths[0]))}" if paths else "none")
+def images_trait(names: Iterable[str]) -> Trait:
+    """Return the names of all images, in their order, as a trait; they may be more than memory holds."""
+    count, first = 0, ""
+
+    def encoded() -> Iterator[bytes]:
+        nonlocal count, first
+        for name in names:
+            count, first = count + 1, first or name
+            yield name.encode("utf-8", "surrogateescape") + b"\0"
+
+    value = digest(encoded())
+    return Trait(value, f"{count:,}, the first {printable(first)}" if count else "none")
 
 
 def digest(chunks: Iterable[bytes]) -> str:

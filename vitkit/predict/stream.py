@@ -8,6 +8,7 @@ import numpy as np
 
 from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.predict.answer_columns import AnswerColumns, answer_columns, read_answers
+from vitkit.predict.answer_parts import answer_part, read_answer_part
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.failures import Failures
 from vitkit.predict.image_stream import stream_outputs
@@ -15,9 +16,9 @@ from vitkit.predict.journal import Trait
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.resumable_file import (
     BlockFormat,
+    RowsJob,
     digest,
     engine_trait,
-    images_trait,
     model_trait,
     preprocessing_trait,
     write_resumable,
@@ -78,26 +79,29 @@ def predict_into(
     from, for messages. csv_raw writes CSV without the guard against formulas.
     """
     check_output_path(out)
+    job = answers_job(classifier, top, source=source, csv_raw=csv_raw)
+    return write_resumable(out, job, unlabelled_split(paths), workers=workers, overwrite=overwrite, progress=progress)
+
+
+def answers_job(classifier: Classifier, top: int, *, source: str = "", csv_raw: bool = False) -> RowsJob[AnswerColumns]:
+    """Return the job of predicting the classes of images as rows; `source` is where the model came from."""
     top, labels, thresholds = min(top, len(classifier.labels)), classifier.labels, classifier.thresholds
     form = AnswerFormat(labels=labels, top=top, multilabel=classifier.multilabel, csv_raw=csv_raw)
-    return write_resumable(
-        out,
-        classifier.answers_task(top),
-        paths,
-        BlockFormat(
+    return RowsJob(
+        task=classifier.answers_task(top),
+        format=BlockFormat(
             block=lambda batch: answer_columns(batch, top, thresholds),
             read=lambda stored: read_answers(stored, labels, top, classifier.multilabel),
-            write=lambda path, blocks: write_answers(path, blocks(), form),
+            write=lambda path, blocks, images: write_answers(path, blocks(), form),
+            part=lambda names, blocks: answer_part(names, AnswerColumns.join(blocks), form),
+            read_part=lambda content: read_answer_part(content, form),
         ),
-        _traits(classifier, paths, top, source),
-        workers=workers,
-        overwrite=overwrite,
-        progress=progress,
+        traits=_traits(classifier, top, source),
     )
 
 
-def _traits(classifier: Classifier, paths: Sequence[str | os.PathLike[str]], top: int, source: str) -> dict[str, Trait]:
-    """Return what rows depend on."""
+def _traits(classifier: Classifier, top: int, source: str) -> dict[str, Trait]:
+    """Return what rows depend on besides the images."""
     model, transform, labels = classifier.model, classifier.transform, classifier.labels
     head = digest(tensor.float().cpu().numpy().tobytes() for tensor in model.head.state_dict().values())
     return {
@@ -106,5 +110,4 @@ def _traits(classifier: Classifier, paths: Sequence[str | os.PathLike[str]], top
         "preprocessing": preprocessing_trait(transform),
         "engine": engine_trait(classifier.engine),
         "--top": Trait(top, f"{top}"),
-        "images": images_trait(paths),
     }
