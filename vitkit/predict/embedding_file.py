@@ -14,8 +14,10 @@ from typing import Any, TypedDict
 import numpy as np
 
 from vitkit.atomic import replacing
+from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.errors import ConfigError
+from vitkit.job_shard import JobShard
 from vitkit.predict.embedder import Embedder, EmbeddingColumns, StoredEmbeddings
 from vitkit.predict.embedding_parts import (
     embedding_part,
@@ -32,13 +34,14 @@ from vitkit.predict.resumable_file import (
     engine_trait,
     model_trait,
     preprocessing_trait,
-    write_resumable,
 )
 from vitkit.predict.rows import check_output_file, import_pyarrow
+from vitkit.predict.sharded import JobOutput, write_rows
 from vitkit.predict.stored_columns import FLOAT32, decode_column, decode_errors
 from vitkit.progress import Progress, no_progress
 from vitkit.stored_json import conform
 
+FILE_NAME = "embeddings.parquet"  # of the one file in an output folder
 GROUP = 1_000  # rows of a Parquet group, or a few more
 
 
@@ -53,21 +56,26 @@ class OldRow(TypedDict):
 def embed_into(
     out: Path,
     embedder: Embedder,
-    paths: Sequence[str | os.PathLike[str]],
+    images: Sequence[str | os.PathLike[str]] | Split,
     *,
     workers: int = 0,
     overwrite: bool = False,
     source: str = "",
+    shard: JobShard | None = None,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
     """Write the vectors of image files to .parquet, or to .npy with their names in .images.jsonl beside it.
 
     After an interruption, the same call continues after the last batch. Return how many rows were complete already, and
-    the images that could not be read. `source` is where the model came from, for messages.
+    the images that could not be read. `source` is where the model came from, for messages. `out` and `shard` are those
+    of `predict_into`.
     """
     check_vectors_path(out)
     job = embedding_job(embedder, source=source)
-    return write_resumable(out, job, unlabelled_split(paths), workers=workers, overwrite=overwrite, progress=progress)
+    output = JobOutput.of(out, FILE_NAME)
+    return write_rows(
+        output, job, unlabelled_split(images), shard, workers=workers, overwrite=overwrite, progress=progress
+    )
 
 
 def embedding_job(embedder: Embedder, *, source: str = "") -> RowsJob[EmbeddingColumns]:

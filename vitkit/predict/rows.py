@@ -47,20 +47,25 @@ def write_answers(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat
 def check_output_path(path: Path) -> None:
     """Raise a ConfigError for a path that rows could not be written to."""
     check_output_file(path, WRITERS)
-    if path.suffix.lower() == ".parquet":
+    if path.suffix.lower() == ".parquet" or is_folder(path):
         import_pyarrow("--out FILE.csv")
 
 
 def check_output_file(path: Path, suffixes: Collection[str]) -> None:
-    """Raise a ConfigError unless a file of that name, with one of the suffixes, could be written."""
-    if path.suffix.lower() not in suffixes:
-        raise ConfigError(f"--out {path}: the name must end in {', '.join(suffixes)}")
-    if os.path.isdir(path):  # unlike pathlib's, not stopped by a name that is too long
-        raise ConfigError(f"--out {path}: this is a folder")
-    if os.path.exists(path) and not os.path.isfile(path):
+    """Raise a ConfigError unless a folder, or a file with one of the suffixes, could be written under that name."""
+    if path.suffix.lower() not in suffixes and not is_folder(path):
+        raise ConfigError(
+            f"--out {path}: the name must end in {', '.join(suffixes)}; a folder's name has no such ending"
+        )
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise ConfigError(f"--out {path}: this is a pipe or a device, not a regular file")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether --out names a folder: one that exists, or a name without an ending."""
+    return os.path.isdir(path) or not path.suffix  # os.path: not stopped by a name that is too long
 
 
 def csv_texts(blocks: Iterable[NamedAnswers], form: AnswerFormat) -> Iterator[str]:

@@ -1,17 +1,20 @@
-"""Image paths from the command line: files, folders, glob patterns, or a list on standard input."""
+"""Images from the command line: files, folders, glob patterns, a list on standard input, or shards."""
 
 import glob
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vitkit.data.sources.dataset import DataError, PackedStrings, Split
+from vitkit.data.sources.dataset import DataError, PackedStrings, Split, StoredImage
 from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_folder
 from vitkit.data.sources.image_files import FileImages, is_image
+from vitkit.data.sources.shards import has_index, open_shards
 from vitkit.text import few
 
 STANDARD_INPUT = "-"
@@ -53,13 +56,45 @@ def find_image_names(
     return names
 
 
+def open_images(
+    sources: Sequence[str | os.PathLike[str]], on_files: Callable[[int], None] = lambda files: None
+) -> Split:
+    """Return the images of all sources, or of shards, which have an index of their own; labels do not matter."""
+    if len(sources) == 1 and os.path.isdir(sources[0]) and has_index(Path(sources[0])):
+        return join_splits([*open_shards(os.fspath(sources[0]), Path(sources[0])).splits.values()])
+    return unlabelled_split(find_image_names(sources, on_files))
+
+
+def join_splits(splits: Sequence[Split]) -> Split:
+    """Return the images of several splits as one without labels."""
+    if len(splits) == 1:
+        return splits[0]
+    keys, firsts = PackedStrings(name for split in splits for name in split.keys), np.cumsum([0, *map(len, splits)])
+    return Split(keys, np.full(len(keys), -1, np.int64), JoinedImages(splits, firsts), np.arange(len(keys)))
+
+
+@dataclass(frozen=True)
+class JoinedImages:
+    """The images of several splits in a row, as an ImageStore."""
+
+    splits: Sequence[Split]
+    firsts: NDArray[np.int64]  # the row of the first image of each split, and the number of rows
+
+    def read(self, row: int) -> StoredImage:
+        number = int(np.searchsorted(self.firsts, row, side="right")) - 1
+        split = self.splits[number]
+        return split.store.read(int(split.rows[row - self.firsts[number]]))
+
+
 def names_several(source: str | os.PathLike[str]) -> bool:
     """Return whether the source is a folder or a pattern, as opposed to the name of one file."""
     return os.path.isdir(source) or (glob.has_magic(os.fspath(source)) and not os.path.lexists(source))
 
 
-def unlabelled_split(paths: Sequence[str | os.PathLike[str]]) -> Split:
-    """Return the files as a split without labels."""
+def unlabelled_split(paths: Sequence[str | os.PathLike[str]] | Split) -> Split:
+    """Return the files as a split without labels; images that are a split already stay as they are."""
+    if isinstance(paths, Split):
+        return paths
     names = PackedStrings(os.fspath(path) for path in paths)
     return Split(names, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
 
