@@ -25,7 +25,7 @@ from vitkit.errors import ConfigError
 from vitkit.job_shard import JobShard
 from vitkit.predict.embedder import Embedder
 from vitkit.predict.embedding_file import embed_into
-from vitkit.predict.part_folder import Partition
+from vitkit.predict.part_folder import PartPlan
 from vitkit.predict.stream import predict_into
 
 IMAGES, BATCH = 100, 4
@@ -109,7 +109,7 @@ def test_a_folder_of_parts_is_a_dataset_and_gets_the_one_file(paths: Sequence[Pa
     predict_into(out, classifier(), paths, top=3)
     rows = pandas.read_parquet(out / "predictions.parquet")
     pandas.testing.assert_frame_equal(parts[rows.columns], rows)
-    assert len(part_files(out)) == len(Partition.of(len(paths), BATCH))  # they stay
+    assert len(part_files(out)) == len(PartPlan.of(len(paths), BATCH))  # they stay
     with pytest.raises(ConfigError, match=r"predictions.parquet exists already, and is complete"):
         predict_into(out, classifier(), paths, top=3)
 
@@ -244,7 +244,7 @@ def test_two_processes_do_not_hold_one_shard(paths: Sequence[Path], tmp_path: Pa
         yield from items
 
     predict_into(out, classifier(), paths, top=3, shard=index, progress=progress)
-    assert len(part_files(out)) == len(Partition.of(len(paths), BATCH))
+    assert len(part_files(out)) == len(PartPlan.of(len(paths), BATCH))
 
 
 def test_the_shard_of_the_environment_is_printed_with_its_way_out(

@@ -25,7 +25,7 @@ MOST_IMAGES = 32_768  # images: more would take long to repeat after a kill, and
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartPlan:
     """Images cut into consecutive parts; each but the last has whole batches.
 
     So every batch has the images that it would have in one process, and its results have the same bits.
@@ -36,7 +36,7 @@ class Partition:
     size: int  # images of a part
 
     @classmethod
-    def of(cls, images: int, batch: int) -> "Partition":
+    def of(cls, images: int, batch: int) -> "PartPlan":
         batches = min(-(-images // (batch * MOST_PARTS)), max(MOST_IMAGES // batch, 1))
         return cls(images, batch, max(batches, 1) * batch)
 
@@ -58,12 +58,12 @@ class _Manifest(TypedDict):
 class PartFolder(Generic[BlockT]):
     """The parts of one job in an output folder."""
 
-    def __init__(self, name: str, partition: Partition, key: str, format: BlockFormat[BlockT]):
-        self.name, self.partition, self.key, self.format = name, partition, key, format
+    def __init__(self, name: str, plan: PartPlan, key: str, format: BlockFormat[BlockT]):
+        self.name, self.plan, self.key, self.format = name, plan, key, format
         self.parts = parts_folder(name)
 
     def part_name(self, part: int) -> str:
-        images = self.partition.images_of(part)
+        images = self.plan.images_of(part)
         return f"part-{images.start:012d}-{images.stop:012d}-{self.key}.parquet"
 
     def missing(self, parts: Iterable[int]) -> list[int]:
@@ -85,7 +85,7 @@ class PartFolder(Generic[BlockT]):
 
     def batches(self, block: BlockT) -> list[BlockT]:
         """Return the rows of a part as they were computed, batch by batch."""
-        batch = self.partition.batch
+        batch = self.plan.batch
         return [block.select(first, min(first + batch, len(block))) for first in range(0, len(block), batch)]
 
     def delete(self, part: int) -> None:
@@ -112,7 +112,7 @@ def open_parts(
     folder = open_output_folder(name)
     if overwrite:
         remove_parts(name)
-    asked = Partition.of(images, batch)
+    asked = PartPlan.of(images, batch)
     _refuse_other_files(folder)
     manifest = _Manifest(version=VERSION, traits={**traits}, images=images, batch=batch, part=asked.size)
     content = folder.create(MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
@@ -124,10 +124,10 @@ def open_parts(
             found=different,
             try_="another --out, or --overwrite to begin again",
         )
-    partition = Partition(images, stored["batch"], stored["part"])
+    plan = PartPlan(images, stored["batch"], stored["part"])
     values = {key: trait.value for key, trait in old.items()}
-    key = digest([json.dumps([values, images, partition.batch, partition.size], sort_keys=True).encode()])[:8]
-    return PartFolder(name, partition, key, format)
+    key = digest([json.dumps([values, images, plan.batch, plan.size], sort_keys=True).encode()])[:8]
+    return PartFolder(name, plan, key, format)
 
 
 def remove_parts(name: str) -> None:

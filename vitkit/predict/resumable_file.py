@@ -42,7 +42,7 @@ class BlockFormat(Generic[BlockT]):
 
 @dataclass(frozen=True, kw_only=True)
 class RowsJob(Generic[BlockT]):
-    """What is computed for images, the form of its rows, and what they depend on besides the images."""
+    """A computation on images, the form of its rows, and what they depend on besides the images."""
 
     task: ImageTask
     format: BlockFormat[BlockT]

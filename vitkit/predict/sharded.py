@@ -31,7 +31,7 @@ SHOWN = 3  # ranges of missing images that are named
 
 @dataclass(frozen=True)
 class JobOutput:
-    """Where the rows of a job go: part files into a folder, and in the end all of them into one file.
+    """The place of the rows of a job: part files in a folder, and in the end all of them in one file.
 
     `--out answers/` is the folder, and the file is inside it; `--out answers.csv` is the file, with its parts in
     answers.csv.parts until it is complete.
@@ -109,14 +109,14 @@ def write_shard(
     if not output.in_parts:
         output.refuse_complete(job.format.sidecars(output.file))
     folder = _open(output, job, split)
-    own = shard.range(len(folder.partition))
+    own = shard.range(len(folder.plan))
     with _locked(folder, own, f"shard {shard} of {output.folder}"):
         missing = _missing(folder, split, own)
         compute_parts(folder, job, split, missing, workers=workers, progress=progress)
-    failures = Failures(sum(len(folder.partition.images_of(part)) for part in own))
+    failures = Failures(sum(len(folder.plan.images_of(part)) for part in own))
     for names, block in _blocks(folder, split, own):
         failures.add_all(names, block.errors)
-    return failures.images - sum(len(folder.partition.images_of(part)) for part in missing), failures
+    return failures.images - sum(len(folder.plan.images_of(part)) for part in missing), failures
 
 
 def put_together(
@@ -134,10 +134,10 @@ def put_together(
     else:
         output.refuse_complete(job.format.sidecars(output.file))
     folder = _open(output, job, split, overwrite=overwrite)
-    everything = range(len(folder.partition))
+    everything = range(len(folder.plan))
     with _locked(folder, everything, output.folder):
         missing = _missing(folder, split, everything)
-        before = len(split) - sum(len(folder.partition.images_of(part)) for part in missing)
+        before = len(split) - sum(len(folder.plan.images_of(part)) for part in missing)
         if before and missing:
             messages.say("parts", describe_missing(folder, missing))
         compute_parts(folder, job, split, missing, workers=workers, progress=progress)
@@ -166,15 +166,15 @@ def compute_parts(
     """Compute parts in their order, each written when its last batch is there."""
     if not parts:
         return
-    partition = folder.partition
+    plan = folder.plan
     # every part but the very last has whole batches, so those of the parts in a row are those of each
-    indices = np.concatenate([np.arange(images.start, images.stop) for images in map(partition.images_of, parts)])
-    chosen, task = split.select(indices), replace(job.task, batch=partition.batch)
+    indices = np.concatenate([np.arange(images.start, images.stop) for images in map(plan.images_of, parts)])
+    chosen, task = split.select(indices), replace(job.task, batch=plan.batch)
     waiting, begun, remaining = list[BlockT](), 0, list(parts)
     for outputs in stream_outputs(task, chosen, workers=workers, progress=progress):
         waiting.append(job.format.block(outputs))
         done = outputs.first + len(outputs)
-        if done - begun == len(partition.images_of(remaining[0])):
+        if done - begun == len(plan.images_of(remaining[0])):
             folder.write(remaining[0], [*chosen.keys[begun:done]], waiting)
             waiting, begun, part = [], done, remaining.pop(0)
             on_part(part)
@@ -182,9 +182,9 @@ def compute_parts(
 
 def describe_missing(folder: PartFolder[BlockT], missing: Sequence[int]) -> str:
     """Return which images have no rows yet: "images 640 to 1,279 have no rows yet (10 of 20 parts)"."""
-    partition = folder.partition
+    plan = folder.plan
     ranges: list[tuple[int, int]] = []
-    for images in map(partition.images_of, missing):
+    for images in map(plan.images_of, missing):
         if ranges and ranges[-1][1] == images.start:
             ranges[-1] = (ranges[-1][0], images.stop)
         else:
@@ -193,7 +193,7 @@ def describe_missing(folder: PartFolder[BlockT], missing: Sequence[int]) -> str:
     more = f" and {counted(len(ranges) - SHOWN, 'more range')}" if len(ranges) > SHOWN else ""
     total = sum(stop - first for first, stop in ranges)
     return (
-        f"{len(partition) - len(missing):,} of {len(partition):,} are complete; computing the missing "
+        f"{len(plan) - len(missing):,} of {len(plan):,} are complete; computing the missing "
         f"{counted(total, 'image')}: {named}{more}"
     )
 
@@ -213,7 +213,7 @@ def _locked(folder: PartFolder[BlockT], parts: range, what: str) -> Iterator[Non
 
 
 def _names(folder: PartFolder[BlockT], split: Split, part: int) -> list[str]:
-    images = folder.partition.images_of(part)
+    images = folder.plan.images_of(part)
     return [*split.keys[images.start : images.stop]]
 
 
@@ -240,9 +240,9 @@ def _blocks(folder: PartFolder[BlockT], split: Split, parts: range) -> Iterator[
 
 def _batches(folder: PartFolder[BlockT], split: Split) -> Iterator[tuple[list[str], BlockT]]:
     """Yield all rows batch by batch, as one process computes them."""
-    for names, block in _blocks(folder, split, range(len(folder.partition))):
+    for names, block in _blocks(folder, split, range(len(folder.plan))):
         for index, rows in enumerate(folder.batches(block)):
-            first = index * folder.partition.batch
+            first = index * folder.plan.batch
             yield names[first : first + len(rows)], rows
 
 
