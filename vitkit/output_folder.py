@@ -14,6 +14,8 @@ from typing import Protocol
 from vitkit.atomic import lock, replacing
 from vitkit.errors import ConfigError
 from vitkit.regular_file import open_regular
+from vitkit.storage.remote_folder import RemoteFolder
+from vitkit.storage.urls import is_url
 
 
 class OutputFolder(Protocol):
@@ -123,5 +125,5 @@ class LocalFolder:
 
 
 def open_output_folder(name: str | os.PathLike[str]) -> OutputFolder:
-    """Return the output folder of that name, which need not exist yet."""
-    return LocalFolder(Path(name))
+    """Return the output folder of that name, a path or a URL, which need not exist yet."""
+    return RemoteFolder(os.fspath(name)) if is_url(name) else LocalFolder(Path(name))

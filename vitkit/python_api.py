@@ -307,7 +307,7 @@ class Run(RunRecord):
         return inspect_images(
             lambda: self.model,
             sources,
-            self.source,
+            redacted(self.source),
             None if out is None else Path(out),
             layers=layers,
             heads=heads,
@@ -339,7 +339,7 @@ class Run(RunRecord):
         target, format = pick_target(self.source, path, to, int8=int8, overwrite=overwrite)
         classifier = Classifier(self.model, device="cpu")
         samples = find_samples(self.source, classifier.model, data)
-        self._log("exporting", f"{self.source} to {target}; tracing takes up to a minute")
+        self._log("exporting", f"{redacted(self.source)} to {target}; tracing takes up to a minute")
         if int8:
             return export_int8(
                 classifier,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -32,6 +35,7 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import TrainTransform
 from vitkit.predict.stream import predict_into
 from vitkit.storage import remote, repeats
+from vitkit.storage.remote_folder import RemoteFolder
 from vitkit.storage.repeats import REQUESTS, TIMEOUT, TRIES, repeated_requests
 
 FAULTS = ("500 InternalError", "503 SlowDown", "cut", "reset")
@@ -246,20 +250,55 @@ def test_a_denied_upload_keeps_the_rows_and_the_same_command_uploads_them(
     command = ["predict", str(local / "run"), f"{url}/photos", "--out", f"{url}/out/answers.jsonl", "--device", "cpu"]
     command += ["--max-failed", "0.5"]
     for code, words in (("403 AccessDenied", "access is denied"), ("507 XMinioStorageFull", "the store is full")):
-        with store.failing(lambda environ, code=code: code if environ["REQUEST_METHOD"] == "PUT" else None):
-            with pytest.raises(SystemExit) as ended:
-                main(command)
+        with store.failing(_always(code, "PUT")), pytest.raises(SystemExit) as ended:
+            main(command)
         error = capsys.readouterr().err
         assert ended.value.code == 2
-        assert words in error and "the same command without --overwrite" in error
+        assert words in error
+        assert "the same command without --overwrite" in error
         journal = Path(error.split("kept")[1].split(": the rows")[0].strip())
         assert journal.is_file()
     with store.failing(lambda environ: None):
         main(command)
-    assert not [request for request in store.requests if "/photos/" in request]  # nothing was computed again
+    assert not [request for request in store.requests if "/photos/t" in request]  # nothing was computed again
     assert "30 of them from an earlier call" in capsys.readouterr().out
     assert len(remote.read(f"{url}/out/answers.jsonl", 10**7).splitlines()) == 30
     assert not journal.exists()
+
+
+def test_shards_of_a_job_meet_in_a_folder_of_the_bucket(
+    store: FaultyStore, local: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """No disk is shared: one process computes the first of three shards, one the last, and a third what is missing."""
+    images, out = [f"{url}/photos/test"] * 15, f"{url}/answers/"
+    command = ["predict", str(local / "run"), *images, "--device", "cpu", "--out"]
+    main([*command, str(tmp_path / "whole.csv")])
+    with store.failing(store.every(20, "500 InternalError", "cut")):
+        main([*command, out, "--shard", "0/3"])
+        main([*command, out, "--shard", "2/3"])
+        main([*command, out])
+    assert len(store.injected) > 5
+    assert "computing the missing 64 images: 64 to 127" in capsys.readouterr().out
+    names = remote.list_files(out)
+    assert "manifest.json" in names
+    assert "predictions.parquet" in names
+    table = pyarrow.parquet.read_table(io.BytesIO(remote.read(f"{out}predictions.parquet", 10**8)))
+    whole = [*csv.DictReader((tmp_path / "whole.csv").open())]
+    assert table["image"].to_pylist() == [row["image"] for row in whole]
+    assert table["error"].to_pylist() == [row["error"] or None for row in whole]
+    for found, row in zip(table["probability"].to_pylist(), whole, strict=True):
+        assert row["error"] or found == float(row["probability_1"])
+    assert not list((Path(os.environ["XDG_CACHE_HOME"]) / "vitkit" / "outputs").rglob("predictions*"))
+
+
+def test_only_one_of_several_begins_a_folder(store: FaultyStore, url: str):
+    folder = RemoteFolder(f"{url}/begun")
+    assert folder.names() == []
+    assert [folder.create("manifest.json", content) for content in (b"1", b"2")] == [b"1", b"1"]
+    assert folder.names() == ["manifest.json"]
+    folder.delete("manifest.json")
+    folder.delete("manifest.json")
+    assert not folder.exists("manifest.json")
 
 
 def test_presigned_urls_are_read_and_never_written_down(
@@ -294,9 +333,9 @@ def _first(fault: str, method: str = "GET"):
     return lambda environ: waiting.pop() if waiting and environ["REQUEST_METHOD"] == method else None
 
 
-def _always(fault: str):
+def _always(fault: str, method: str = ""):
     def rule(environ: Environ) -> str | None:
-        return fault
+        return fault if method in ("", environ["REQUEST_METHOD"]) else None
 
     return rule
 
@@ -324,9 +363,9 @@ def test_what_is_wrong_with_a_store_is_said_in_one_message(
     fault: str | None, name: str, words: str, store: FaultyStore, local: Path, capsys: pytest.CaptureFixture[str]
 ):
     verb = ["predict", str(local / "run"), name] if name.endswith("*.jpg") else ["evaluate", str(local / "run"), name]
-    with store.failing((lambda environ: None) if fault is None else _always(fault)):
-        with pytest.raises(SystemExit) as ended:
-            main([*verb, "--device", "cpu"])
+    rule = (lambda environ: None) if fault is None else _always(fault)
+    with store.failing(rule), pytest.raises(SystemExit) as ended:
+        main([*verb, "--device", "cpu"])
     error = capsys.readouterr().err
     assert ended.value.code == 2
     assert words in error
@@ -348,7 +387,8 @@ def test_a_store_that_cannot_be_reached_stops_the_work_and_keeps_its_rows(
             main([*command, "--workers", workers])
         error = capsys.readouterr().err
         assert ended.value.code == 2
-        assert "does not answer as it should, after 6 tries" in error and "Traceback" not in error
+        assert "does not answer as it should, after 6 tries" in error
+        assert "Traceback" not in error
         assert f"{tmp_path / 'a.csv.part'}: the rows so far" in error
         assert "requests were repeated" in error
     main(command)

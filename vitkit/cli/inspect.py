@@ -9,6 +9,7 @@ from vitkit.cli.options import Device, ImageSize, Json, failures_as_json, image_
 from vitkit.cli.options import Run as RunName
 from vitkit.errors import ConfigError
 from vitkit.messages import progress_line
+from vitkit.storage.urls import redacted
 
 
 def inspect(
@@ -49,7 +50,7 @@ def inspect(
     )
     if json:
         skipped = failures_as_json(page.inspection.image_set.skipped)
-        print_json("inspect", {"run": run, **page.record(), **skipped})
+        print_json("inspect", {"run": redacted(run), **page.record(), **skipped})
     else:
         print_summary(page.inspection, page.files)
 

@@ -37,6 +37,7 @@ VERBS = (
     "grid paper".split()
 )
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that torchrun may start
+IN_SHARDS = ("predict", "embed")  # the verbs whose processes share a job, each on its own
 MORE_HELP = (
     "Every verb, before it or after it:",
     "  -q, --quiet               print results and errors only",
@@ -107,11 +108,9 @@ def _run(arguments: list[str], output: OutputStream) -> None:
         _fail("vitkit", f"there is no verb {verb!r}{suggestion}\n  verbs  {', '.join(VERBS)}")
     command = f"vitkit {verb}"
     output.lasting = verb in LASTING and not {"-h", "--help"}.intersection(rest)
-    if verb not in DISTRIBUTED and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
-        _fail(
-            command,
-            f"only {', '.join(DISTRIBUTED)} run in several processes.\n  try  {command} …, without torchrun",
-        )
+    if verb not in (*DISTRIBUTED, *IN_SHARDS) and "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        several = ", ".join((*DISTRIBUTED, *IN_SHARDS))
+        _fail(command, f"only {several} run in several processes.\n  try  {command} …, without torchrun")
     warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are errors
     for word in rest:  # a file whose name looks like an option; the parser would print it as it is
         if word.startswith("-") and not word.isprintable():

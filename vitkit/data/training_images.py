@@ -1,5 +1,6 @@
 """The images of train and val together, for a run that trains on both."""
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, StoredImage
-from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.data.sources.splits import training_split, validation_split
 
 
@@ -53,7 +53,7 @@ class JoinedStore:
     def __init__(
         self, first: ImageStore, first_rows: NDArray[np.int64], second: ImageStore, second_rows: NDArray[np.int64]
     ):
-        self.stores = (first, second)
+        self.stores: tuple[ImageStore, ...] = (first, second)
         self.rows = np.concatenate([first_rows, second_rows])
         self.in_first = len(first_rows)
 
@@ -64,11 +64,15 @@ class JoinedStore:
     def is_remote(self) -> bool:
         return any(getattr(store, "is_remote", False) for store in self.stores)
 
-    def read_ahead(self, rows: NDArray[np.int64]) -> ReadAhead | None:
-        if not self.is_remote or len(rows) < 2:
-            return None
-        requests = [(row,) for row in dict.fromkeys(rows.tolist())]
-        return ReadAhead(self, requests, lambda some: [self.read(row) for row in some])
+    def read_ahead(self, rows: NDArray[np.int64]) -> "JoinedStore":
+        """Return the same images with requests for these rows under way, where they are remote."""
+        ahead = copy(self)
+        second = rows >= self.in_first
+        ahead.stores = tuple(
+            (start(self.rows[own]) if (start := getattr(store, "read_ahead", None)) else None) or store
+            for store, own in zip(self.stores, (rows[~second], rows[second]), strict=True)
+        )
+        return ahead
 
     def __getattr__(self, name: str) -> Any:
         """Offer `identity` and `sample` where both stores have them."""

@@ -58,6 +58,12 @@ class OutputFile:
             return False
         return self.url is not None or self.journal.stat().st_mtime >= path.stat().st_mtime
 
+    def delete(self) -> None:
+        """Remove the file itself, here and behind its URL."""
+        self.path.unlink(missing_ok=True)
+        if self.url is not None:
+            remote.delete(self.url)
+
     def publish(self, sidecars: Sequence[Path]) -> None:
         """Upload the complete file after those beside it, then remove them here; a path is where it belongs already."""
         if self.url is None:

@@ -57,6 +57,7 @@ _MISSING = ("NoSuchKey", "NoSuchVersion", "404", "410")
 _DENIED = ("AccessDenied", "AllAccessDisabled", "Forbidden", "403")
 _PASSING = (
     "SlowDown",
+    "ConditionalRequestConflict",
     "RequestTimeout",
     "InternalError",
     "ServiceUnavailable",

@@ -46,7 +46,8 @@ _VERSIONS = (
 )
 _SHORT_TRIES = 3  # of a range that the object may end in: a cut answer looks the same
 
-Argument, Result = TypeVar("Argument"), TypeVar("Result")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,31 @@ def upload(file: Path, url: str) -> None:
 def write(url: str, content: bytes) -> None:
     """Write bytes to a URL; the object appears whole, or not at all."""
     _write(url, lambda filesystem, path: filesystem.pipe_file(path, content))
+
+
+def create(url: str, content: bytes) -> bool:
+    """Write bytes to a URL unless there is an object already; return whether they were written.
+
+    One request does both where the store knows If-None-Match; elsewhere, the last of several processes wins.
+    """
+    created = False
+
+    def put(filesystem: Any, path: str) -> None:
+        nonlocal created
+        try:
+            filesystem.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return
+        except (OSError, TypeError, NotImplementedError) as error:
+            if isinstance(error, OSError) and code_of(error) not in ("NotImplemented", "501"):
+                raise
+            if filesystem.exists(path):
+                return
+            filesystem.pipe_file(path, content)
+        created = True
+
+    _write(url, put)
+    return created
 
 
 def delete(url: str) -> None:
