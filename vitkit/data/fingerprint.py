@@ -26,7 +26,7 @@ from vitkit.data.image_info import content_hash, default_cache_path
 from vitkit.data.sources.dataset import DataError, Split, StoredImage
 from vitkit.errors import DecodeError
 from vitkit.progress import Progress, no_progress
-from vitkit.storage.repeats import REQUESTS, setting
+from vitkit.storage.repeats import most_requests
 
 VERSION = 2  # of the fingerprints; a new number starts a new cache
 SIDE = 16  # of a thumbnail
@@ -249,7 +249,7 @@ def _read_in_chunks(
 
 def readers(splits: Sequence[Split], workers: int) -> int:
     """Return the number of threads that read images: as many as work on them, but a remote store is waited for."""
-    return max(workers, 1, setting(REQUESTS) if any(split.is_remote for split in splits) else 1)
+    return max(workers, 1, most_requests() if any(split.is_remote for split in splits) else 1)
 
 
 def identity_of(split: Split, index: int) -> bytes | None:

@@ -27,7 +27,7 @@ from vitkit.storage.failures import (
     meaning,
 )
 from vitkit.storage.http import get_http
-from vitkit.storage.repeats import REQUESTS, TIMEOUT, TRIES, count_repeat, setting, waits
+from vitkit.storage.repeats import answer_timeout, count_repeat, most_requests, most_tries, waits
 from vitkit.storage.urls import WEB, has_credentials, redacted, scheme
 
 _CONNECT = 10  # seconds at most until a connection stands
@@ -81,7 +81,7 @@ def in_background(action: Callable[[Argument], Result], argument: Argument) -> "
     """Start a request in one of this process's threads, whose number bounds the requests at a time."""
     with _process.lock:
         if _process.threads is None:
-            _process.threads = ThreadPoolExecutor(setting(REQUESTS), thread_name_prefix="vitkit-remote")
+            _process.threads = ThreadPoolExecutor(most_requests(), thread_name_prefix="vitkit-remote")
         return _process.threads.submit(action, argument)
 
 
@@ -234,12 +234,12 @@ def _get(filesystem: Any, path: str, url: str, start: int, stop: int) -> bytes:
 
 
 def _one(filesystem: Any) -> int:
-    return setting(TRIES)
+    return most_tries()
 
 
 def _many(filesystem: Any) -> int:
     """Return the tries of an action of many requests: one where the filesystem repeats each of them itself."""
-    return 1 if getattr(filesystem, "vitkit_repeats", False) else setting(TRIES)
+    return 1 if getattr(filesystem, "vitkit_repeats", False) else most_tries()
 
 
 def _repeated(action: Callable[[Any, str], Result], url: str, *, requests: Callable[[Any], int] = _one) -> Result:
@@ -253,7 +253,7 @@ def _repeated(action: Callable[[Any, str], Result], url: str, *, requests: Calla
         except Exception as error:
             found = meaning(error, url)
             if wait is None and found is Passing.FAILURE:
-                found = gave_up(error, url, setting(TRIES))
+                found = gave_up(error, url, most_tries())
         # outside of the handler: the library's error, with the URL in it, is then not part of a traceback
         if isinstance(found, Exception):
             raise found
@@ -279,7 +279,7 @@ def _filesystem(url: str) -> Any:
 
 
 def _open(url: str) -> Any:
-    kind, timeout = scheme(url), setting(TIMEOUT)
+    kind, timeout = scheme(url), answer_timeout()
     options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     try:
         from fsspec.core import url_to_fs

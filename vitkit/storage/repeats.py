@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from vitkit.errors import ConfigError
 
 TRIES, TIMEOUT, REQUESTS = "VITKIT_REMOTE_TRIES", "VITKIT_REMOTE_TIMEOUT", "VITKIT_REMOTE_REQUESTS"
-DEFAULTS = {TRIES: 8, TIMEOUT: 30, REQUESTS: 16}
 FIRST, LONGEST = 0.5, 20.0  # seconds: the longest wait before the second try, and before any
 
 _SLOTS = 512  # one for each process; two that share one lose a count only when both write at the same moment
@@ -20,11 +19,26 @@ _counts = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("q")  # memory that forked 
 _lock = threading.Lock()
 
 
-def setting(name: str) -> int:
-    """Return a setting of the environment: tries of a request, seconds to wait for an answer, requests at a time."""
-    text = os.environ.get(name) or str(DEFAULTS[name])
+def most_tries() -> int:
+    """Return how often a request is sent at most."""
+    return _number(TRIES, os.environ.get(TRIES), 8)
+
+
+def answer_timeout() -> int:
+    """Return the seconds to wait for the next bytes of an answer."""
+    return _number(TIMEOUT, os.environ.get(TIMEOUT), 30)
+
+
+def most_requests() -> int:
+    """Return how many requests a process has under way at a time."""
+    return _number(REQUESTS, os.environ.get(REQUESTS), 16)
+
+
+def _number(name: str, text: str | None, default: int) -> int:
+    if not text:
+        return default
     if not text.isdecimal() or not int(text):
-        raise ConfigError(f"{name}={text!r} is not a whole number from 1 on.", try_=str(DEFAULTS[name]))
+        raise ConfigError(f"{name}={text!r} is not a whole number from 1 on.", try_=str(default))
     return int(text)
 
 

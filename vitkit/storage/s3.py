@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitkit.storage.repeats import REQUESTS, TRIES, count_repeat, setting, waits
+from vitkit.storage.repeats import count_repeat, most_requests, most_tries, waits
 
 # of these, one action sends many: a listing of a million names has a thousand pages
 _OPERATIONS = (
@@ -37,7 +37,7 @@ def open_s3(kind: str, connect: int, timeout: int, options: dict[str, Any]) -> A
         "connect_timeout": connect,
         "read_timeout": timeout,
         "retries": {"total_max_attempts": 1, "mode": "standard"},
-        "max_pool_connections": max(2 * setting(REQUESTS), 10),
+        "max_pool_connections": max(2 * most_requests(), 10),
     }
     return CountingS3FileSystem(config_kwargs=config, **options)
 
@@ -51,7 +51,7 @@ def _seconds_to_repeat(attempts: int, response: Any, caught_exception: Any, **mo
             return None
         if http.status_code in _FINAL or "Full" in code or "Quota" in code:
             return None
-    remaining = list(waits(setting(TRIES)))[attempts - 1 :]
+    remaining = list(waits(most_tries()))[attempts - 1 :]
     if not remaining:
         return None
     count_repeat()

@@ -68,7 +68,7 @@ def absolute(folder: str) -> str:
 
 def without_credentials(paths: PackedStrings) -> PackedStrings:
     """Return names to print and to record: the same paths, but URLs without their credentials."""
-    if b"://" not in paths.text or not any(map(has_credentials, paths)):
+    if b"://" not in bytes(paths.text) or not any(map(has_credentials, paths)):
         return paths
     return PackedStrings(map(redacted, paths))
 

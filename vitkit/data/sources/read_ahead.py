@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from vitkit.storage.remote import in_background
-from vitkit.storage.repeats import REQUESTS, setting
+from vitkit.storage.repeats import most_requests
 
 if TYPE_CHECKING:
     from vitkit.data.sources.dataset import ImageStore, StoredImage
@@ -27,7 +27,7 @@ class ReadAhead:
         self.waiting = deque(requests)
         self.started: dict[int, Future[dict[int, StoredImage | OSError | ValueError]]] = {}
         self.unread: dict[Future[dict[int, StoredImage | OSError | ValueError]], int] = {}
-        self.most = setting(REQUESTS)
+        self.most = most_requests()
         self._start()
 
     def read(self, row: int) -> StoredImage:

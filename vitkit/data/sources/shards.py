@@ -26,7 +26,7 @@ from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.data.sources.splits import SPLITS
 from vitkit.data.sparse_labels import DENSE_BLOCK, SparseLabels, SplitLabels
 from vitkit.storage.remote import list_files
-from vitkit.storage.repeats import REQUESTS, setting
+from vitkit.storage.repeats import most_requests
 from vitkit.storage.stored_file import open_stored, stored_size, stored_version
 from vitkit.storage.urls import WEB, is_url, join, redacted, scheme
 from vitkit.stored_json import read_bytes, read_json
@@ -85,14 +85,14 @@ class TarImages:
         self.shard, self.offset, self.size = shard, offset, size
         self.pixels = np.zeros(len(shard), dtype=bool) if pixels is None else pixels  # arrays, not encoded images
         self.versions: dict[str, tuple[object, ...]] = {}  # of remote shards
-        self.local = threading.local()
+        self.local, self.lock = threading.local(), threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "local"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("local", "lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.local = threading.local()
+        self.local, self.lock = threading.local(), threading.Lock()
 
     def read(self, row: int) -> StoredImage:
         name, size = self.shards[self.shard[row]], int(self.size[row])
@@ -163,9 +163,10 @@ class TarImages:
         """Return what changes when a shard does; a store is asked once for each shard."""
         if not self.is_remote:
             return stored_version(path)
-        if path not in self.versions:
-            self.versions[path] = stored_version(path)
-        return self.versions[path]
+        with self.lock:
+            if path not in self.versions:
+                self.versions[path] = stored_version(path)
+            return self.versions[path]
 
     def sample(self, row: int) -> bytes:
         if self.is_remote:
@@ -313,5 +314,5 @@ def _sizes(folder: str, names: Sequence[str]) -> dict[str, int | None]:
     if is_url(folder) and scheme(folder) not in WEB:
         found = list_files(folder)
         return {name: found.get(name) for name in names}
-    with ThreadPoolExecutor(setting(REQUESTS) if is_url(folder) else 1) as pool:
+    with ThreadPoolExecutor(most_requests() if is_url(folder) else 1) as pool:
         return dict(zip(names, pool.map(lambda name: stored_size(join(folder, name)), names), strict=True))
