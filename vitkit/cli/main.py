@@ -120,7 +120,7 @@ def _run(arguments: list[str], output: OutputStream) -> None:
     if problem := unknown_option(verb, function, rest):
         _fail(command, f"{problem}\n  try  {command} --help, for all options")
     try:
-        with _repeats_said():
+        with _report_repeats():
             tyro.cli(
                 function,
                 prog=command,
@@ -151,7 +151,7 @@ def _run(arguments: list[str], output: OutputStream) -> None:
 
 
 @contextlib.contextmanager
-def _repeats_said() -> Iterator[None]:
+def _report_repeats() -> Iterator[None]:
     """Say how many requests to stores were repeated, however the verb ends."""
     before = repeated_requests()
     try:

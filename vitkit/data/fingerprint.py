@@ -219,7 +219,7 @@ def _read_in_chunks(
         except DataError:
             return b"", b""
 
-    with ThreadPoolExecutor(readers(splits, workers)) as pool:  # reading and decoding release the GIL
+    with ThreadPoolExecutor(read_threads(splits, workers)) as pool:  # reading and decoding release the GIL
         for first in range(0, len(indices), CHUNK):
             some = np.asarray(indices[first : first + CHUNK])
             numbers = np.searchsorted(stops, some, side="right").tolist()
@@ -247,7 +247,7 @@ def _read_in_chunks(
                 cache.save()
 
 
-def readers(splits: Sequence[Split], workers: int) -> int:
+def read_threads(splits: Sequence[Split], workers: int) -> int:
     """Return the number of threads that read images: as many as work on them, but a remote store is waited for."""
     return max(workers, 1, most_requests() if any(split.is_remote for split in splits) else 1)
 

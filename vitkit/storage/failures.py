@@ -1,4 +1,4 @@
-"""What a failed request means: the object is missing or denied, the store cannot be used, or it may work next time.
+"""Tell what a failed request means: an object is missing or denied, a store cannot be used, or a later try may work.
 
 Libraries raise what they like; the code or the status of the answer is found along the chain of causes.
 """

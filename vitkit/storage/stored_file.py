@@ -72,8 +72,8 @@ class RemoteFile(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), max(self.size - self.position, 0))
-        content = remote.read_range(self.url, self.position, wanted)
+        length = min(len(buffer), max(self.size - self.position, 0))
+        content = remote.read_range(self.url, self.position, length)
         buffer[: len(content)] = content
         self.position += len(content)
         return len(content)

@@ -47,11 +47,11 @@ class ZipImages:
             header, rest = read[: _HEADER.size], read[_HEADER.size :]
             if not header.startswith(_START) or len(header) < _HEADER.size:
                 raise self._damaged()
-            names, wanted = sum(_HEADER.unpack(header)), int(self.packed[row])
-            if len(rest) < names + wanted:
+            names, length = sum(_HEADER.unpack(header)), int(self.packed[row])
+            if len(rest) < names + length:
                 file.seek(int(self.start[row]) + _HEADER.size + names)
-                rest, names = file.read(wanted), 0
-            packed = rest[names : names + wanted]
+                rest, names = file.read(length), 0
+            packed = rest[names : names + length]
         try:
             content = packed if stored else inflate(packed, size)
         except zlib.error:
