@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from vitkit.text import printable
 
@@ -18,6 +19,10 @@ class VitkitError(ValueError):
         self.what, self.rows = what, dict[str, list[str]]()
         self.add(**details)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message and its details: the text alone would lose its lines."""
+        return _restore, (type(self), self.what, self.rows)
+
     def add(self, **details: str | Iterable[str]) -> None:
         """Add details that a caller knows."""
         for name, text in details.items():
@@ -28,6 +33,12 @@ class VitkitError(ValueError):
             lines.append(f"  {name:<{column}}  {first}")
             lines += [f"  {'':<{column}}  {more}" for more in rest]
         self.args = ("\n".join(map(printable, lines)),)  # a name with a line break in it stays on its line
+
+
+def _restore(kind: type[VitkitError], what: str, rows: dict[str, list[str]]) -> VitkitError:
+    error = kind(what)
+    error.add(**rows)
+    return error
 
 
 class ConfigError(VitkitError):

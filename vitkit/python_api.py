@@ -42,6 +42,7 @@ from vitkit.predict.samples import find_samples
 from vitkit.predict.stream import predict_files
 from vitkit.progress import Progress, no_progress, show_progress
 from vitkit.run_record import RunRecord, describe_config
+from vitkit.storage.urls import is_url, normalised, redacted
 from vitkit.weights.load import load
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Run(RunRecord):
         self._image, self._labels, self._log = image, labels, log
         self._preprocessing = _check_overrides(preprocessing or {})
         self._progress = progress or _progress_on_terminals()
-        if not self.source.startswith(PREFIX) and not self.path.exists():
+        if not self.source.startswith(PREFIX) and not is_url(self.source) and not self.path.exists():
             _ = self.model  # a name that vitkit knows, or the error that suggests the nearest one
 
     @cached_property
@@ -162,7 +163,7 @@ class Run(RunRecord):
         described = self.describe()
         if not described and "model" in self.__dict__:
             described = [describe_config(self.model.config)]
-        return f"Run({', '.join([repr(self.source), *described])})"
+        return f"Run({', '.join([repr(redacted(self.source)), *described])})"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -216,7 +217,7 @@ class Run(RunRecord):
         """
         _check_counts(workers=workers)
         inputs, classifier = expand(images), self.fast_classifier if fast else self.classifier
-        paths = [Path(os.fspath(image)) for image in inputs if isinstance(image, str | os.PathLike)]
+        paths = [normalised(image) for image in inputs if isinstance(image, str | os.PathLike)]
         if len(paths) < len(inputs):
             return classifier(inputs)
         workers = workers_for(len(paths), workers, self.device)
@@ -307,7 +308,7 @@ class Run(RunRecord):
         return inspect_images(
             lambda: self.model,
             sources,
-            self.source,
+            redacted(self.source),
             None if out is None else Path(out),
             layers=layers,
             heads=heads,
@@ -339,7 +340,7 @@ class Run(RunRecord):
         target, format = pick_target(self.source, path, to, int8=int8, overwrite=overwrite)
         classifier = Classifier(self.model, device="cpu")
         samples = find_samples(self.source, classifier.model, data)
-        self._log("exporting", f"{self.source} to {target}; tracing takes up to a minute")
+        self._log("exporting", f"{redacted(self.source)} to {target}; tracing takes up to a minute")
         if int8:
             return export_int8(
                 classifier,

@@ -31,6 +31,8 @@ from vitkit.progress import PrintLine, no_progress, show_progress
 from vitkit.run_folder import CONFIG, RECORD, RunError, RunFolder
 from vitkit.run_warnings import log_warnings
 from vitkit.shared_data import SharedData
+from vitkit.storage.repeats import repeated_requests
+from vitkit.storage.urls import refuse_credentials, refuse_run_folder
 from vitkit.text import counted, few, utc_timestamp
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
@@ -56,6 +58,9 @@ def start_run(
     """
     shared = shared or SharedData()
     toml.check(settings)
+    refuse_run_folder(settings.get("out") or "")
+    for name in ("data", "weights"):
+        refuse_credentials(name, str(settings.get(name) or ""))
 
     def resolved() -> tuple[Fit, Data, str]:
         config, data, reason = resolve(settings, explicit, pretraining=pretraining, open_data=shared.open)
@@ -250,7 +255,7 @@ def _advice_to_skip(share: float, run: Path) -> str:
 def _train(
     config: Fit, kept: KeptTogether, folder: RunFolder, processes: Processes, print_line: PrintLine, reason: str
 ) -> Partition:
-    began, data = time.monotonic(), kept.data
+    began, data, repeated = time.monotonic(), kept.data, repeated_requests()
     decisions: list[tuple[str, str]] = []
 
     def log(label: str, text: str) -> None:
@@ -258,10 +263,15 @@ def _train(
         print_line(label, text)
 
     def record_time() -> None:
-        """Add the time of this session to that of earlier ones."""
+        """Add the time of this session, and the requests that it repeated, to those of earlier ones."""
         if processes.is_rank_zero:
-            before = folder.record().get("seconds", 0.0)
-            folder.add_to_record(decisions=decisions, seconds=round(before + time.monotonic() - began, 1))
+            record = folder.record()
+            requests = record.get("repeated_requests", 0) + repeated_requests() - repeated
+            folder.add_to_record(
+                decisions=decisions,
+                seconds=round(record.get("seconds", 0.0) + time.monotonic() - began, 1),
+                **({"repeated_requests": requests} if data.is_remote else {}),
+            )
 
     log("why", reason)
     for text in data.notes:

@@ -24,10 +24,12 @@ from vitkit.errors import ConfigError, VitkitError
 from vitkit.messages import say
 from vitkit.regular_file import open_regular
 from vitkit.run_schema import MOST_LINE, RunJson, line_name, parse_metrics_line
+from vitkit.storage.urls import is_url, refuse_run_folder
 from vitkit.stored_json import read_json
 from vitkit.temporary_names import remove, remove_abandoned
 from vitkit.text import binary_size
 from vitkit.weights.bundled import local_path
+from vitkit.weights.remote import downloaded_run
 from vitkit.weights.run_checkpoints import CHECKPOINTS, DELETING, SAVING, SEEN_BY_ALL
 from vitkit.weights.run_checkpoints import RECORD as CHECKPOINT_RECORD
 
@@ -55,6 +57,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path) -> RunFolder:
         """Create and lock a folder; one that holds a run is never overwritten."""
+        refuse_run_folder(path)
         if (path / CONFIG).exists():
             if "finished" in cls(path).record():
                 raise RunError(
@@ -81,6 +84,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path, patience: float = 0.0) -> RunFolder:
         """Open and lock a folder that holds a run; wait for another process that has it as long as `patience` says."""
+        refuse_run_folder(path)
         if not (path / CONFIG).is_file():
             entries = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else []
             raise RunError(
@@ -95,7 +99,7 @@ class RunFolder:
     @classmethod
     def from_weights(cls, weights: str) -> RunFolder | None:
         """Return the run folder that weights come from (a folder or its model.safetensors), None if of no run."""
-        path = local_path(weights)
+        path = downloaded_run(weights) if is_url(weights) else local_path(weights)
         if path and path.name == "model.safetensors" and path.is_file():
             path = path.parent
         return cls(path) if path and (path / RECORD).is_file() else None

@@ -82,6 +82,7 @@ class RunJson(TypedDict, total=False):
     diverged: str
     decisions: list[tuple[str, str]]
     seconds: float
+    repeated_requests: int  # to the stores of remote data
     trained_counts: dict[str, int]
     kept_step: int | None
     stopped_early: bool

@@ -24,9 +24,9 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
     "--workers --max-failed --json --resize --crop --interpolation --mean --std",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
-    "predict": "RUN IMAGES… --top --out --overwrite --labels --image --fast --device --workers --max-failed "
+    "predict": "RUN IMAGES… --top --out --shard --overwrite --labels --image --fast --device --workers --max-failed "
     "--csv --csv-raw --json --resize --crop --interpolation --mean --std",
-    "embed": "RUN IMAGES… --out --pool --normalise --overwrite --image --precision --fast --device --workers "
+    "embed": "RUN IMAGES… --out --pool --normalise --shard --overwrite --image --precision --fast --device --workers "
     "--max-failed --json --resize --crop --interpolation --mean --std",
     "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json --resize "
     "--crop --interpolation --mean --std",

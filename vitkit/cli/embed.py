@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -16,6 +15,8 @@ from vitkit.cli.image_jobs import (
     Fast,
     Images,
     Overwrite,
+    Shard,
+    chosen_shard,
     fast_engine_pays,
     list_images,
     print_written,
@@ -32,11 +33,11 @@ def embed(
     run: options.Run,
     images: Images,
     out: Annotated[
-        Path,
+        str,
         options.option(
-            "the file to write, with the names of a .npy in .images.jsonl beside it; after a stop, the same command "
-            "continues it",
-            "FILE.parquet|.npy",
+            "the file or URL to write, with the names of a .npy in .images.jsonl beside it, or a folder for part "
+            "files; after a stop, the same command continues",
+            "FILE.parquet|.npy|FOLDER",
         ),
     ],
     pool: Annotated[
@@ -49,6 +50,7 @@ def embed(
     normalise: Annotated[
         bool, tyro.conf.FlagCreatePairsOff, arg(help="divide each vector by its L2 norm; a product is then a cosine")
     ] = False,
+    shard: Shard = None,
     overwrite: Overwrite = False,
     image: options.ImageSize = None,
     preprocessing: Overrides = NO_OVERRIDES,
@@ -74,8 +76,8 @@ def embed(
         )
     size = None if image is None else options.image_size(image)
     preprocessing.check()
+    own = chosen_shard(shard, out)
 
-    from vitkit.data.sources.image_paths import unlabelled_split
     from vitkit.devices import pick_device
     from vitkit.predict.embedder import Embedder
     from vitkit.predict.embedding_file import check_vectors_path, embed_into
@@ -83,24 +85,31 @@ def embed(
     from vitkit.progress import show_progress
     from vitkit.weights.load import load
 
-    paths = list_images(images)
+    split = list_images(images)
     check_vectors_path(out)
     model = load(run, image=size)
     preprocessing.apply(model)
     embedder = Embedder(model.to(pick_device(device)), pool=pool, normalise=normalise, precision=precision)
     messages.say("input", embedder.transform.description, file=sys.stderr)
-    workers = workers_for(len(paths), workers, embedder.device)
-    if fast and fast_engine_pays(embedder.device, len(paths)):
+    workers = workers_for(len(split), workers, embedder.device)
+    if fast and fast_engine_pays(embedder.device, len(split)):
         from vitkit.predict.samples import Samples  # opens data of all kinds, for --fast only
 
-        embedder.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
+        embedder.use_fast_engine(Samples("of those asked about", split, model.config.channels))
         messages.say("engine", embedder.engine.description, file=sys.stderr)
-    log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", embedder.engine.batch, workers)
+    log.info("%s images, in batches of %d, %d data workers", f"{len(split):,}", embedder.engine.batch, workers)
     log.info("engine: %s", embedder.engine.description)
-    with resumable(out, overwrite=overwrite):
+    with resumable(out, own, overwrite=overwrite):
         before, failures = embed_into(
-            out, embedder, paths, workers=workers, overwrite=overwrite, source=run, progress=show_progress
+            out,
+            embedder,
+            split,
+            workers=workers,
+            overwrite=overwrite,
+            source=run,
+            shard=own,
+            progress=show_progress,
         )
     note = f", {embedder.width:,} numbers each"
-    print_written("embed", out, len(paths), before, failures, json=json, note=note)
+    print_written("embed", out, own, before, failures, json=json, note=note)
     report_failures("embed", failures, max_failed)

@@ -13,6 +13,7 @@ from vitkit.cli.options import ImageSize, Json, at_least, image_size, option, pr
 from vitkit.cli.options import Run as RunName
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.messages import print_line, say
+from vitkit.storage.urls import redacted
 from vitkit.train.signals import stop_cleanly_on_sigterm
 
 
@@ -100,7 +101,9 @@ def export(
             overwrite=overwrite,
         )
     if json:
-        print_json("export", {"run": run, "to": to, "input": input, **exported.record(), "file": str(exported.path)})
+        print_json(
+            "export", {"run": redacted(run), "to": to, "input": input, **exported.record(), "file": str(exported.path)}
+        )
     else:
         for line in summary(exported):
             print_line(line)

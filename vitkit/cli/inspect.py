@@ -9,6 +9,7 @@ from vitkit.cli.options import Device, ImageSize, Json, failures_as_json, image_
 from vitkit.cli.options import Run as RunName
 from vitkit.errors import ConfigError
 from vitkit.messages import progress_line
+from vitkit.storage.urls import redacted
 
 
 def inspect(
@@ -42,16 +43,14 @@ def inspect(
     tokens = _parse_tokens(token)
 
     from vitkit.inspect.summary import print_summary
-    from vitkit.predict.inputs import refuse_urls
     from vitkit.python_api import Run
 
-    refuse_urls(images)
     page = Run(run, image=size, device=device, log=progress_line).inspect(
         images, out, layers=layer, heads=head, tokens=tokens
     )
     if json:
         skipped = failures_as_json(page.inspection.image_set.skipped)
-        print_json("inspect", {"run": run, **page.record(), **skipped})
+        print_json("inspect", {"run": redacted(run), **page.record(), **skipped})
     else:
         print_summary(page.inspection, page.files)
 

@@ -3,6 +3,7 @@
 Nothing heavy is imported until a verb runs, so that help and error messages appear at once.
 """
 
+import contextlib
 import errno
 import inspect
 import re
@@ -11,7 +12,7 @@ import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from vitkit.cli.other_tools import unknown_option
 from vitkit.cli.standard_streams import LASTING, OutputStream, finish, guarded_streams
 from vitkit.errors import Interrupted, VitkitError, did_you_mean
 from vitkit.launcher import Launch, launch, process_rank
+from vitkit.storage.repeats import describe_repeats, repeated_requests
 from vitkit.text import printable
 from vitkit.train.signals import exit_code
 
@@ -35,6 +37,7 @@ VERBS = (
     "grid paper".split()
 )
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that run in several processes together
+IN_SHARDS = ("predict", "embed")  # the verbs whose processes share a job, each on its own
 MORE_HELP = (
     "Every verb, before it or after it:",
     "  -q, --quiet               print results and errors only",
@@ -105,11 +108,11 @@ def _run(arguments: list[str], output: OutputStream) -> None:
         _fail("vitkit", f"there is no verb {verb!r}{suggestion}\n  verbs  {', '.join(VERBS)}")
     command = f"vitkit {verb}"
     output.lasting = verb in LASTING and not {"-h", "--help"}.intersection(rest)
-    if verb not in DISTRIBUTED and (here := _launch(command)).launcher is not None and here.world_size > 1:
+    several = (*DISTRIBUTED, *IN_SHARDS)
+    if verb not in several and (here := _launch(command)).launcher is not None and here.world_size > 1:
         _fail(
             command,
-            f"only {', '.join(DISTRIBUTED)} run in several processes.\n"
-            f"  try  {command} …, without {here.launcher.command}",
+            f"only {', '.join(several)} run in several processes.\n  try  {command} …, without {here.launcher.command}",
         )
     warnings.filterwarnings("ignore", module=r"PIL\b")  # oddities that Pillow copes with; others are errors
     for word in rest:  # a file whose name looks like an option; the parser would print it as it is
@@ -120,14 +123,15 @@ def _run(arguments: list[str], output: OutputStream) -> None:
     if problem := unknown_option(verb, function, rest):
         _fail(command, f"{problem}\n  try  {command} --help, for all options")
     try:
-        tyro.cli(
-            function,
-            prog=command,
-            description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
-            args=rest,
-            use_underscores=False,
-            registry=options.NUMBER_PARSERS,
-        )
+        with _report_repeats():
+            tyro.cli(
+                function,
+                prog=command,
+                description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
+                args=rest,
+                use_underscores=False,
+                registry=options.NUMBER_PARSERS,
+            )
         if messages.is_verbose():
             messages.say("time", f"{command} took {time.monotonic() - started:.1f} s", file=sys.stderr)
     except VitkitError as error:
@@ -155,6 +159,17 @@ def _launch(command: str) -> Launch:
         return launch()
     except VitkitError as error:
         _fail(command, error)
+
+
+@contextlib.contextmanager
+def _report_repeats() -> Iterator[None]:
+    """Say how many requests to stores were repeated, however the verb ends."""
+    before = repeated_requests()
+    try:
+        yield
+    finally:
+        if number := repeated_requests() - before:
+            messages.say("requests", describe_repeats(number), file=sys.stderr, repeated=number)
 
 
 def _explain(error: Exception) -> VitkitError | str | None:

@@ -14,6 +14,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from vitkit.errors import ConfigError
 from vitkit.messages import WARNING, say
+from vitkit.storage.urls import is_url, redacted
 
 
 def option(help: str, metavar: str) -> Any:
@@ -130,6 +131,30 @@ def _number_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
             str_from_instance=lambda value: list(map(str, value or (None,))),
         )
     return None
+
+
+@NUMBER_PARSERS.primitive_rule
+def _path_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Parse paths on a file system; pathlib would make a URL the path of a local folder called s3:."""
+    if _without_none(info.type) is not Path:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda texts: _local_path(texts[0]),
+        is_instance=lambda value: value is None or isinstance(value, Path),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _local_path(text: str) -> Path:
+    if is_url(text):
+        raise ValueError(
+            f"{redacted(text)} is a URL; a path on a file system is needed. Runs, shards and pages are written with "
+            "locks and renames, which object stores do not have: write to a disk, then copy what is finished, as with "
+            "aws s3 sync FOLDER s3://BUCKET/FOLDER"
+        )
+    return Path(text)
 
 
 def _without_none(kind: Any) -> Any:

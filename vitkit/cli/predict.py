@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -17,6 +16,8 @@ from vitkit.cli.image_jobs import (
     Fast,
     Images,
     Overwrite,
+    Shard,
+    chosen_shard,
     fast_engine_pays,
     list_images,
     print_written,
@@ -25,6 +26,7 @@ from vitkit.cli.image_jobs import (
 )
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError
+from vitkit.storage.urls import redacted
 
 if TYPE_CHECKING:
     from vitkit.predict.failures import Failures
@@ -39,11 +41,13 @@ def predict(
     images: Images,
     top: Annotated[int, arg(help="classes for each image, the most probable first", metavar="K")] = 5,
     out: Annotated[
-        Path | None,
+        str | None,
         options.option(
-            "write rows to this file; after a stop, the same command continues it", "FILE.csv|.jsonl|.parquet"
+            "write rows to this file or URL, or to part files in this folder; after a stop, the same command continues",
+            "FILE.csv|.jsonl|.parquet|FOLDER",
         ),
     ] = None,
+    shard: Shard = None,
     overwrite: Overwrite = False,
     labels: options.LabelsFile = None,
     image: options.ImageSize = None,
@@ -71,13 +75,13 @@ def predict(
     options.at_least(0, workers=workers)
     if csv and (json or out is not None):
         raise ConfigError("--csv, --json and --out exclude each other")
-    if csv_raw and not (csv or (out is not None and out.suffix.lower() == ".csv")):
+    if csv_raw and not (csv or (out is not None and out.lower().endswith(".csv"))):
         raise ConfigError("--csv-raw needs --csv or --out FILE.csv")
     options.check_max_failed(max_failed)
     size = None if image is None else options.image_size(image)
     preprocessing.check()
+    own = chosen_shard(shard, out)
 
-    from vitkit.data.sources.image_paths import unlabelled_split
     from vitkit.evaluate.matching import read_labels
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.failures import Failures
@@ -89,7 +93,7 @@ def predict(
     from vitkit.text import printable_lines
     from vitkit.weights.load import load
 
-    paths = list_images(images)
+    split = list_images(images)
     if out is not None:
         check_output_path(out)
     model = load(run, image=size)
@@ -98,34 +102,35 @@ def predict(
         model, device=device, labels=None if labels is None else read_labels(labels, model.config.classes)
     )
     if not classifier.model.metadata.labels:
-        log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", run)
+        log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", redacted(run))
     messages.say("input", classifier.transform.description, file=sys.stderr)
-    workers = workers_for(len(paths), workers, classifier.device)
-    if fast and fast_engine_pays(classifier.device, len(paths)):
+    workers = workers_for(len(split), workers, classifier.device)
+    if fast and fast_engine_pays(classifier.device, len(split)):
         from vitkit.predict.samples import Samples  # opens data of all kinds, for --fast only
 
-        classifier.use_fast_engine(Samples("of those asked about", unlabelled_split(paths), model.config.channels))
+        classifier.use_fast_engine(Samples("of those asked about", split, model.config.channels))
         messages.say("engine", classifier.engine.description, file=sys.stderr)
-    log.info("%s images, in batches of %d, %d data workers", f"{len(paths):,}", classifier.engine.batch, workers)
+    log.info("%s images, in batches of %d, %d data workers", f"{len(split):,}", classifier.engine.batch, workers)
     log.info("engine: %s", classifier.engine.description)
     if out is not None:
-        with resumable(out, overwrite=overwrite):
+        with resumable(out, own, overwrite=overwrite):
             before, failures = predict_into(
                 out,
                 classifier,
-                paths,
+                split,
                 top=top,
                 workers=workers,
                 overwrite=overwrite,
                 source=run,
                 csv_raw=csv_raw,
+                shard=own,
                 progress=show_progress,
             )
-        print_written("predict", out, len(paths), before, failures, json=json, note="")
+        print_written("predict", out, own, before, failures, json=json, note="")
         report_failures("predict", failures, max_failed)
         return
     progress = no_progress if sys.stdout.isatty() else show_progress  # a bar would run through the rows
-    failures = Failures(len(paths))
+    failures = Failures(len(split))
     if csv or json:
         form = AnswerFormat(
             labels=classifier.labels,
@@ -133,13 +138,13 @@ def predict(
             multilabel=classifier.multilabel,
             csv_raw=csv_raw,
         )
-        answers = stream_answers(classifier, paths, form.top, workers=workers, progress=progress)
+        answers = stream_answers(classifier, split, form.top, workers=workers, progress=progress)
         texts = (csv_texts if csv else json_texts)(_count_failed_rows(failures, answers), form)
         # a program reads names as they are; a terminal would obey them
         sys.stdout.writelines(map(printable_lines, texts) if sys.stdout.isatty() else texts)
     else:
-        predictions = _count_failures(failures, predict_files(classifier, paths, workers=workers, progress=progress))
-        print_predictions(predictions, paths, top)
+        predictions = _count_failures(failures, predict_files(classifier, split, workers=workers, progress=progress))
+        print_predictions(predictions, split.keys, top)
     report_failures("predict", failures, max_failed)
 
 

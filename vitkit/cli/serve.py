@@ -17,6 +17,7 @@ from vitkit.cli.key_file import read_key_file
 from vitkit.cli.options import Device, at_least, option, print_json
 from vitkit.errors import ConfigError
 from vitkit.messages import WARNING, say
+from vitkit.storage.urls import is_url, last_part
 
 if TYPE_CHECKING:
     from vitkit.serve.model_pool import ModelPool
@@ -141,9 +142,9 @@ def name_models(runs: Sequence[str]) -> dict[str, str]:
     sources: dict[str, str] = {}
     for argument in runs:
         name, equals, source = argument.partition("=")
-        if not equals or Path(argument).exists():
+        if not equals or is_url(argument) or Path(argument).exists():
             source = argument
-            path = Path(argument.removeprefix("hf:"))
+            path = Path(last_part(argument) if is_url(argument) else argument.removeprefix("hf:"))
             name = path.resolve().name if path.is_dir() else path.stem if path.suffix in _FILES else path.name
         if not re.fullmatch(r"[\w.-]{1,64}", name) or not source:
             raise ConfigError(

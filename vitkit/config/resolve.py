@@ -21,6 +21,7 @@ from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
+from vitkit.storage.urls import is_url
 from vitkit.weights.bundled import local_path
 from vitkit.weights.label_free import label_free_family
 from vitkit.weights.public import DEFAULTS
@@ -90,7 +91,9 @@ def resolve(
     if config.start == "auto" and (config.choose_lr or asked.keys() - SETTINGS_OF_A_HEAD):
         config = replace(config, start="full")
     _refuse_unused(explicit, config, data)
-    if Path(config.data).exists() and config.data != fashion.NAME:  # a run can be resumed from any directory
+    if (
+        not is_url(config.data) and Path(config.data).exists() and config.data != fashion.NAME
+    ):  # a run can be resumed from any directory
         config = replace(config, data=str(Path(config.data).absolute()))
     if "dev" not in settings and _needs_thresholds(config, data):
         config = replace(config, dev=THRESHOLD_DEV)

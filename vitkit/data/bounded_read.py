@@ -17,6 +17,8 @@ import numpy as np
 
 from vitkit.errors import ConfigError, DecodeError
 from vitkit.regular_file import open_regular
+from vitkit.storage.remote import read
+from vitkit.storage.urls import is_url
 
 MAX_IMAGE_BYTES = "VITKIT_MAX_IMAGE_BYTES"
 DEFAULT_MAX_IMAGE_BYTES = 512 * 2**20  # an encoded image; an uncompressed one of 170 megapixels fits
@@ -64,7 +66,14 @@ def check_image_bytes(size: int) -> None:
 
 
 def read_image_file(path: str | os.PathLike[str]) -> bytes:
-    """Read an encoded image, whose size is checked first; it may grow meanwhile, and is read up to the limit."""
+    """Read an encoded image, whose size is checked first; it may grow meanwhile, and is read up to the limit.
+
+    Of a URL, one byte more than the limit is asked for: another request for the size would double the cost.
+    """
+    if is_url(path):
+        remote = read(os.fspath(path), max_image_bytes())
+        check_image_bytes(len(remote))
+        return remote
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         check_image_bytes(size)

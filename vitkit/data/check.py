@@ -11,7 +11,7 @@ import numpy as np
 
 from vitkit.data.decode_memory import decode_memory
 from vitkit.data.duplicates import identical_images, near_duplicates
-from vitkit.data.fingerprint import FingerprintCache, Fingerprints, identity_of, read_fingerprints
+from vitkit.data.fingerprint import FingerprintCache, Fingerprints, identity_of, read_fingerprints, read_threads
 from vitkit.data.groups import keep_together
 from vitkit.data.image_info import ImageInfo, ImageInfoCache
 from vitkit.data.label_check import label_warnings
@@ -99,7 +99,8 @@ def check(
         except DataError as error:
             return ImageInfo(error=str(error).splitlines()[0].removeprefix(f"{_key(data, ref)} "))
 
-    infos = list(progress(_in_parallel(examine, refs, workers, (cache, fingerprint_cache)), len(refs), "decoding"))
+    threads = read_threads([*data.splits.values()], workers)
+    infos = list(progress(_in_parallel(examine, refs, threads, (cache, fingerprint_cache)), len(refs), "decoding"))
     fingerprints = read_fingerprints(list(data.splits.values()), workers=workers, cache=fingerprint_cache)
     report = DataReport(
         name=data.name,

@@ -14,7 +14,7 @@ from typing import Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.fingerprint import CHUNK, HASH, FingerprintCache, Gather, identity_of
+from vitkit.data.fingerprint import CHUNK, HASH, FingerprintCache, Gather, identity_of, read_threads
 from vitkit.data.image_info import content_hash
 from vitkit.data.sources.dataset import Data, DataError, Split
 
@@ -68,7 +68,7 @@ def _rows(split: Split, compared: Compared, reading: Reading) -> NDArray[np.uint
     own = range(reading.rank, len(split), reading.world_size)
     cache = FingerprintCache() if compared == "bytes" else None
     mine = np.zeros((len(own), HASH), np.uint8)
-    with ThreadPoolExecutor(max(reading.workers, 1)) as pool:
+    with ThreadPoolExecutor(read_threads([split], reading.workers)) as pool:
         for start in range(0, len(own), CHUNK):
             some = own[start : start + CHUNK]
             known = _cached(split, some, cache)

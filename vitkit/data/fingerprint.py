@@ -26,6 +26,7 @@ from vitkit.data.image_info import content_hash, default_cache_path
 from vitkit.data.sources.dataset import DataError, Split, StoredImage
 from vitkit.errors import DecodeError
 from vitkit.progress import Progress, no_progress
+from vitkit.storage.repeats import most_requests
 
 VERSION = 2  # of the fingerprints; a new number starts a new cache
 SIDE = 16  # of a thumbnail
@@ -218,7 +219,7 @@ def _read_in_chunks(
         except DataError:
             return b"", b""
 
-    with ThreadPoolExecutor(max(workers, 1)) as pool:  # reading and decoding release the GIL
+    with ThreadPoolExecutor(read_threads(splits, workers)) as pool:  # reading and decoding release the GIL
         for first in range(0, len(indices), CHUNK):
             some = np.asarray(indices[first : first + CHUNK])
             numbers = np.searchsorted(stops, some, side="right").tolist()
@@ -244,6 +245,11 @@ def _read_in_chunks(
                 for future in futures.values():
                     future.cancel()
                 cache.save()
+
+
+def read_threads(splits: Sequence[Split], workers: int) -> int:
+    """Return the number of threads that read images: as many as work on them, but a remote store is waited for."""
+    return max(workers, 1, most_requests() if any(split.is_remote for split in splits) else 1)
 
 
 def identity_of(split: Split, index: int) -> bytes | None:

@@ -46,10 +46,11 @@ def estimate_bytes(split: Split, transform: TrainTransform, channels: int, *, se
     The sizes are those of a seeded sample, from headers.
     """
     chosen = np.random.default_rng(seed).choice(len(split), min(SAMPLE, len(split)), replace=False)
-    areas = []
-    for index in np.sort(chosen):
+    chosen = np.sort(chosen)
+    ahead, areas = split.read_ahead(chosen.tolist()), []
+    for index in chosen:
         try:
-            height, width = transform.prepared_size(decoded_size(split.read(int(index))))
+            height, width = transform.prepared_size(decoded_size(ahead.read(int(index))))
         except (DataError, DecodeError):  # the loader reports it
             continue
         areas.append(height * width)
@@ -154,11 +155,12 @@ class _Filling:
 
     def add(self, indices: range) -> int:
         """Decode and keep these images, unless memory has run out; return their number."""
+        split = self.split.read_ahead(indices)
         for index in indices:
             if self.overflowed or self.cancelled:
                 break
             try:
-                pixels = self.transform.prepare(decode(self.split.read(index), channels=self.channels))
+                pixels = self.transform.prepare(decode(split.read(index), channels=self.channels))
             except (DecodeError, DataError) as error:
                 self.errors[index] = str(error)
                 continue

@@ -27,10 +27,11 @@ class DataSize:
 def measure_size(split: Split, *, seed: int = 0) -> DataSize | None:
     """Return the size of a split, the same in every process; None where the sample has no readable header."""
     chosen = np.random.default_rng(seed).choice(len(split), min(SAMPLE, len(split)), replace=False)
-    sizes = []
-    for index in np.sort(chosen):
+    chosen = np.sort(chosen)
+    ahead, sizes = split.read_ahead(chosen.tolist()), []
+    for index in chosen:
         try:
-            sizes.append(decoded_size(split.read(int(index))))
+            sizes.append(decoded_size(ahead.read(int(index))))
         except (DataError, DecodeError):  # training reports it
             continue
     if not sizes:

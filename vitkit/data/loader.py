@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -89,6 +89,11 @@ class SplitDataset:
 
     def _decode(self, index: int) -> np.ndarray:
         return decode(self.split.read(index), channels=self.channels)
+
+    def read_ahead(self, indices: Sequence[int]) -> SplitDataset:
+        """Return the dataset with requests for these images under way, if they come over a network."""
+        split = self.split if self.cache is not None else self.split.read_ahead(indices)
+        return self if split is self.split else replace(self, split=split)
 
     def draw(self, epoch: int, index: int) -> list[float]:
         return TrainTransform.draw(self.seed, epoch, [index])[0]
@@ -207,7 +212,7 @@ class _TrainBatches:
     def __call__(self, number: int, images: Tensor | None = None) -> Batch:
         samples = self.sampler.batch_indices(number, self.batch_size, self.rank, self.world_size)
         epochs, indices = zip(*samples, strict=True)
-        builder = _new_builder(self.dataset, len(samples), images)
+        builder = _new_builder(self.dataset.read_ahead(indices), len(samples), images)
         for (epoch, index), draws in zip(samples, TrainTransform.draw(self.dataset.seed, epochs, indices), strict=True):
             if not self._add_or_replace(builder, epoch, index, draws):
                 return builder.build_empty()
@@ -307,7 +312,8 @@ class _EvalBatches:
 
     def __call__(self, number: int, images: Tensor | None = None) -> Batch:
         chunk = self.chunks[number]
-        builder = _BatchBuilder(self.dataset, self.dataset.empty_batch(len(chunk)) if images is None else images)
+        dataset = self.dataset.read_ahead(chunk)
+        builder = _BatchBuilder(dataset, dataset.empty_batch(len(chunk)) if images is None else images)
         for index in chunk:
             builder.add(0, index)
         return builder.build()

@@ -1,5 +1,6 @@
 """The images of train and val together, for a run that trains on both."""
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -52,12 +53,26 @@ class JoinedStore:
     def __init__(
         self, first: ImageStore, first_rows: NDArray[np.int64], second: ImageStore, second_rows: NDArray[np.int64]
     ):
-        self.stores = (first, second)
+        self.stores: tuple[ImageStore, ...] = (first, second)
         self.rows = np.concatenate([first_rows, second_rows])
         self.in_first = len(first_rows)
 
     def read(self, row: int) -> StoredImage:
         return self._store(row).read(int(self.rows[row]))
+
+    @property
+    def is_remote(self) -> bool:
+        return any(getattr(store, "is_remote", False) for store in self.stores)
+
+    def read_ahead(self, rows: NDArray[np.int64]) -> "JoinedStore":
+        """Return the same images with requests for these rows under way, where they are remote."""
+        ahead = copy(self)
+        second = rows >= self.in_first
+        ahead.stores = tuple(
+            (start(self.rows[own]) if (start := getattr(store, "read_ahead", None)) else None) or store
+            for store, own in zip(self.stores, (rows[~second], rows[second]), strict=True)
+        )
+        return ahead
 
     def __getattr__(self, name: str) -> Any:
         """Offer `identity` and `sample` where both stores have them."""

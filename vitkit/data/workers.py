@@ -29,6 +29,7 @@ from vitkit.data.batch import Batch
 from vitkit.data.shared_buffers import SharedBuffers
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.worker_limit import startable_workers
+from vitkit.errors import VitkitError
 from vitkit.text import counted
 from vitkit.torch_private import SIGCHLD_HANDLER, worker_processes
 
@@ -75,6 +76,8 @@ def load_batches(
     lent: deque[int] = deque()
     try:
         for received in batches:
+            if isinstance(received, VitkitError):
+                raise received
             if not isinstance(received, _WorkerBatch):
                 yield received
             elif shares_buffers:
@@ -144,20 +147,23 @@ def _receive(rest: Batch, buffers: SharedBuffers, slot: int, count: int) -> _Wor
     return _WorkerBatch(replace(rest, images=buffers[slot][:count]), buffers, slot)
 
 
-class _BatchDataset(Dataset[Batch | _WorkerBatch]):
+class _BatchDataset(Dataset[Batch | _WorkerBatch | VitkitError]):
     def __init__(self, make_batch: BatchFunction, buffers: SharedBuffers | None):
         self.make_batch, self.buffers = make_batch, buffers
 
-    def __getitem__(self, task: tuple[int, int | None]) -> Batch | _WorkerBatch:
+    def __getitem__(self, task: tuple[int, int | None]) -> Batch | _WorkerBatch | VitkitError:
         number, slot = task
-        if self.buffers is None or slot is None:
-            return self.make_batch(number)
-        return _WorkerBatch(self.make_batch(number, self.buffers[slot]), self.buffers, slot)
+        try:
+            if self.buffers is None or slot is None:
+                return self.make_batch(number)
+            return _WorkerBatch(self.make_batch(number, self.buffers[slot]), self.buffers, slot)
+        except VitkitError as error:  # torch would raise it with the worker's traceback in its text
+            return error
 
 
 def _start_workers(
     make_batch: BatchFunction, numbers: Iterable[int], like: Tensor, workers: int, pin_memory: bool, lend: int
-) -> tuple[Iterator[Batch | _WorkerBatch], SharedBuffers | None]:
+) -> tuple[Iterator[Batch | _WorkerBatch | VitkitError], SharedBuffers | None]:
     before = set(multiprocessing.active_children())
     try:
         # one more than are prefetched: torch hands out the next number before the received batch is copied

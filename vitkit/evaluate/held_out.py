@@ -13,6 +13,7 @@ from vitkit.data.sources.splits import canonical_split, scoring_split, training_
 from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.run_folder import CONFIG, RunFolder
+from vitkit.storage.urls import redacted
 
 log = logging.getLogger("vitkit")
 
@@ -44,7 +45,8 @@ def data_to_score(run: str, data: Data, split: str | None) -> Data:
     held_out = held_out_test(data, record)
     if held_out is None and "groups" in record and is_fingerprint(record["fingerprint"], data, source):
         raise ConfigError(
-            f"the record of {run} does not say which images were kept together, so those it held out are unknown.",
+            f"the record of {redacted(run)} does not say which images were kept together, so those it held "
+            "out are unknown.",
             try_="--split to score a split as it is",
         )
     if held_out is None and not _is_data_of(run, data):
@@ -61,7 +63,7 @@ def data_to_score(run: str, data: Data, split: str | None) -> Data:
         "scoring the %s images of %s that %s held out (%.0f %% of %s, seed %s), not those it was trained on",
         f"{len(held_out.splits['test']):,}",
         data.name,
-        run,
+        redacted(run),
         100 * record["share"],
         source,
         record["seed"],
@@ -109,8 +111,8 @@ def _overlap_with_training(run: str, data: Data, split: str | None) -> str:
     if not overlap:
         return ""
     return (
-        f"{run} was trained on {overlap:,} of these {len(data.splits[name]):,} images: the scores say little about "
-        "new images"
+        f"{redacted(run)} was trained on {overlap:,} of these {len(data.splits[name]):,} images: the scores say "
+        "little about new images"
     )
 
 
@@ -126,7 +128,7 @@ def _warn_if_trained_on(run: str, data: Data, split: str | None) -> None:
             joined = join_validation(data)
     trained_on_val = joined is not None and is_fingerprint(trained_on, joined, training_split(joined))
     if trained_on_val or is_fingerprint(trained_on, data, name):
-        log.warning("%s was trained on these images: the scores say nothing about new images", run)
+        log.warning("%s was trained on these images: the scores say nothing about new images", redacted(run))
 
 
 def _record(run: str) -> dict[str, Any]:

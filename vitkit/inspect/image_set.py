@@ -22,6 +22,7 @@ from vitkit.data.sources.image_paths import find_images
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
 from vitkit.model.build import Model
+from vitkit.storage.urls import last_part, redacted
 
 MEASURED_IMAGES = 128  # as many as in the paper; of a larger folder, evenly spaced ones
 
@@ -66,9 +67,9 @@ def open_images(model: Model, sources: Sequence[str | os.PathLike[str]], most: i
             pixels = decode(read_image_file(path), channels=model.config.channels)
         except (DecodeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            image_set.skipped[str(path)] = reason or "unreadable"
+            image_set.skipped[redacted(str(path))] = reason or "unreadable"
             continue
-        image_set.images.append(InspectedImage(path.name, transform.resize_only(pixels)))
+        image_set.images.append(InspectedImage(last_part(str(path)), transform.resize_only(pixels)))
     if not image_set.images:
         raise DataError(
             "no image could be read.",

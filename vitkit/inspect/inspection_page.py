@@ -9,8 +9,8 @@ from typing import Any
 from vitkit.data.sources.image_paths import outside_data
 from vitkit.errors import ConfigError
 from vitkit.inspect.image_set import open_images, refuse_output_among_images
+from vitkit.inspect.inspect_folder import refuse_foreign_files
 from vitkit.inspect.inspection import Inspection, inspect_model
-from vitkit.inspect.output_folder import refuse_foreign_files
 from vitkit.inspect.page import write_page
 from vitkit.inspect.query_token import Token
 from vitkit.inspect.summary import as_json

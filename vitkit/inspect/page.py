@@ -11,8 +11,8 @@ from vitkit.inspect import figures, heatmaps
 from vitkit.inspect.distance import AttentionDistance
 from vitkit.inspect.embeddings import similarity_by_offset, similarity_by_steps
 from vitkit.inspect.image_set import InspectedImage
+from vitkit.inspect.inspect_folder import GENERATOR, PAGE, InspectFolder
 from vitkit.inspect.inspection import SHOWN_IMAGES, Inspection, TokenAttention
-from vitkit.inspect.output_folder import GENERATOR, PAGE, OutputFolder
 from vitkit.inspect.query_token import default_token, describe_token
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
@@ -25,7 +25,7 @@ LARGEST = 448  # pixels of an inline image along its longer side, at most
 
 def write_page(inspection: Inspection, folder: Path, source: str) -> list[Path]:
     """Write inspect.html and the PNGs and return their paths, the page first; `source` is where the weights are."""
-    output = OutputFolder(folder)
+    output = InspectFolder(folder)
     content = (
         _summary(inspection)
         | _image_rows(inspection, output)
@@ -61,7 +61,7 @@ def _summary(inspection: Inspection) -> dict[str, Any]:
     }
 
 
-def _image_rows(inspection: Inspection, output: OutputFolder) -> dict[str, Any]:
+def _image_rows(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     rows = []
     for index, image in enumerate(inspection.shown):
         pixels = _pixels(image)
@@ -99,7 +99,7 @@ def _without_identity(inspection: Inspection) -> list[tuple[str, InlineImage]]:
     return [(image.name, _inline(heatmaps.overlay(_pixels(image), weights))) for image, weights in pairs]
 
 
-def _attention_grids(inspection: Inspection, attention: TokenAttention, output: OutputFolder) -> dict[str, Any]:
+def _attention_grids(inspection: Inspection, attention: TokenAttention, output: InspectFolder) -> dict[str, Any]:
     token, labels = attention.token, [layer.label for layer in attention.attention_layers]
     suffix = token if isinstance(token, str) else "-".join(map(str, token))
     grids = []
@@ -116,7 +116,7 @@ def _attention_grids(inspection: Inspection, attention: TokenAttention, output: 
     return {"token": describe_token(token), "grids": grids}
 
 
-def _distance(inspection: Inspection, output: OutputFolder) -> dict[str, Any]:
+def _distance(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     distance = inspection.distance
     if distance is None:
         return {"distance": None, "examples": []}
@@ -176,7 +176,7 @@ def _verdict(distance: AttentionDistance) -> str:
     )
 
 
-def _embeddings(inspection: Inspection, output: OutputFolder) -> dict[str, Any]:
+def _embeddings(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     filters, similarity = inspection.filters, inspection.similarity
     content: dict[str, Any] = {
         "filters": output.add_figure(figures.draw_filters(filters), "filters", "Principal components of the filters"),

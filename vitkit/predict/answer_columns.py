@@ -57,6 +57,15 @@ class AnswerColumns:
             None if blocks[0].predicted is None else [row for block in blocks for row in block.predicted or ()],
         )
 
+    def select(self, first: int, stop: int) -> AnswerColumns:
+        """Return the rows from `first` to `stop`."""
+        return AnswerColumns(
+            self.classes[first:stop],
+            self.probabilities[first:stop],
+            {row - first: error for row, error in self.errors.items() if first <= row < stop},
+            None if self.predicted is None else self.predicted[first:stop],
+        )
+
     def stored(self) -> StoredAnswers:
         """Return the rows as a journal holds them."""
         stored = StoredAnswers(

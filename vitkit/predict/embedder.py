@@ -43,6 +43,20 @@ class EmbeddingColumns:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    @classmethod
+    def join(cls, blocks: Sequence[EmbeddingColumns]) -> EmbeddingColumns:
+        """Return the rows of several blocks as one."""
+        firsts = np.cumsum([0, *map(len, blocks)]).tolist()
+        errors = {
+            first + row: error for first, one in zip(firsts, blocks, strict=False) for row, error in one.errors.items()
+        }
+        return cls(np.concatenate([block.vectors for block in blocks]), errors)
+
+    def select(self, first: int, stop: int) -> EmbeddingColumns:
+        """Return the rows from `first` to `stop`."""
+        errors = {row - first: error for row, error in self.errors.items() if first <= row < stop}
+        return EmbeddingColumns(self.vectors[first:stop], errors)
+
     def stored(self) -> StoredEmbeddings:
         """Return the rows as a journal holds them."""
         return StoredEmbeddings(

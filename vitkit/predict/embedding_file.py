@@ -12,28 +12,37 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitkit.atomic import replacing
+from vitkit.data.sources.dataset import Split
+from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.errors import ConfigError
+from vitkit.job_shard import JobShard
 from vitkit.predict.embedder import Embedder, EmbeddingColumns, StoredEmbeddings
+from vitkit.predict.embedding_parts import (
+    embedding_part,
+    embedding_schema,
+    embedding_table,
+    read_embedding_part,
+)
 from vitkit.predict.failures import Failures
 from vitkit.predict.journal import Trait
 from vitkit.predict.resumable_file import (
     BlockFormat,
     Blocks,
+    RowsJob,
     engine_trait,
-    images_trait,
     model_trait,
     preprocessing_trait,
-    write_resumable,
 )
 from vitkit.predict.rows import check_output_file, import_pyarrow
+from vitkit.predict.sharded import JobOutput, write_rows
 from vitkit.predict.stored_columns import FLOAT32, decode_column, decode_errors
 from vitkit.progress import Progress, no_progress
+from vitkit.storage.urls import is_url
 from vitkit.stored_json import conform
-from vitkit.text import valid_utf8
 
+FILE_NAME = "embeddings.parquet"  # of the one file in an output folder
 GROUP = 1_000  # rows of a Parquet group, or a few more
 
 
@@ -46,46 +55,53 @@ class OldRow(TypedDict):
 
 
 def embed_into(
-    out: Path,
+    out: str | os.PathLike[str],
     embedder: Embedder,
-    paths: Sequence[str | os.PathLike[str]],
+    images: Sequence[str | os.PathLike[str]] | Split,
     *,
     workers: int = 0,
     overwrite: bool = False,
     source: str = "",
+    shard: JobShard | None = None,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
     """Write the vectors of image files to .parquet, or to .npy with their names in .images.jsonl beside it.
 
     After an interruption, the same call continues after the last batch. Return how many rows were complete already, and
-    the images that could not be read. `source` is where the model came from, for messages.
+    the images that could not be read. `source` is where the model came from, for messages. `out` and `shard` are those
+    of `predict_into`.
     """
     check_vectors_path(out)
-    write = WRITERS[out.suffix.lower()]
-    return write_resumable(
-        out,
-        embedder.task,
-        paths,
-        BlockFormat(
-            block=embedder.columns,
-            read=lambda stored: read_embeddings(stored, embedder.width),
-            write=lambda path, blocks: write(path, blocks, len(paths), embedder.width),
-            sidecars=sidecar_files,
-        ),
-        _traits(embedder, paths, source),
-        workers=workers,
-        overwrite=overwrite,
-        progress=progress,
+    job = embedding_job(embedder, source=source)
+    output = JobOutput.of(out, FILE_NAME)
+    return write_rows(
+        output, job, unlabelled_split(images), shard, workers=workers, overwrite=overwrite, progress=progress
     )
 
 
-def check_vectors_path(out: Path) -> None:
-    """Raise a ConfigError for a path that the vectors could not be written to."""
-    check_output_file(out, WRITERS)
-    for path in sidecar_files(out):
+def embedding_job(embedder: Embedder, *, source: str = "") -> RowsJob[EmbeddingColumns]:
+    """Return the job of computing the vectors of images as rows; `source` is where the model came from."""
+    return RowsJob(
+        task=embedder.task,
+        format=BlockFormat(
+            block=embedder.columns,
+            read=lambda stored: read_embeddings(stored, embedder.width),
+            write=lambda path, blocks, images: WRITERS[path.suffix.lower()](path, blocks, images, embedder.width),
+            sidecars=sidecar_files,
+            part=embedding_part,
+            read_part=lambda content: read_embedding_part(content, embedder.width),
+        ),
+        traits=_traits(embedder, source),
+    )
+
+
+def check_vectors_path(out: str | os.PathLike[str]) -> None:
+    """Raise a ConfigError for a path or a URL that the vectors could not be written to."""
+    suffix = check_output_file(out, WRITERS)
+    for path in () if is_url(out) else sidecar_files(Path(out)):
         if os.path.exists(path) and not os.path.isfile(path):
             raise ConfigError(f"--out {out}: {path}, for the names of its images, is not a regular file")
-    if out.suffix.lower() == ".parquet":
+    if suffix == ".parquet":
         import_pyarrow("--out FILE.npy")
 
 
@@ -94,15 +110,14 @@ def sidecar_files(out: Path) -> list[Path]:
     return [out.with_suffix(".images.jsonl")] if out.suffix.lower() == ".npy" else []
 
 
-def _traits(embedder: Embedder, paths: Sequence[str | os.PathLike[str]], source: str) -> dict[str, Trait]:
-    """Return what rows depend on; the logits are not part of it."""
+def _traits(embedder: Embedder, source: str) -> dict[str, Trait]:
+    """Return what rows depend on besides the images; the logits are not part of it."""
     return {
         "model": model_trait(embedder.model, embedder.transform, source),
         "preprocessing": preprocessing_trait(embedder.transform),
         "engine": engine_trait(embedder.engine),
         "--pool": Trait(embedder.pool, embedder.pool),
         "--normalise": Trait(int(embedder.normalise), "yes" if embedder.normalise else "no"),
-        "images": images_trait(paths),
     }
 
 
@@ -130,37 +145,27 @@ def _old_row(row: OldRow, width: int) -> EmbeddingColumns:
 
 
 def _write_parquet(path: Path, blocks: Blocks[EmbeddingColumns], images: int, width: int) -> None:
-    arrow, parquet = import_pyarrow("--out FILE.npy")
-    vector = arrow.list_(arrow.float32(), width)
-    schema = arrow.schema([("image", arrow.string()), ("vector", vector), ("error", arrow.string())])
-    with replacing(path, ConfigError) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
-        for names, vectors, errors in _groups(blocks):
-            missing = np.zeros(len(names), bool)
-            missing[list(errors)] = True
-            columns = [
-                arrow.array(map(valid_utf8, names), arrow.string()),
-                arrow.FixedSizeListArray.from_arrays(
-                    arrow.array(vectors.reshape(-1)), type=vector, mask=arrow.array(missing)
-                ),
-                arrow.array([errors.get(row) for row in range(len(names))], arrow.string()),
-            ]
-            writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+    _, parquet = import_pyarrow("--out FILE.npy")
+    with (
+        replacing(path, ConfigError) as temporary,
+        parquet.ParquetWriter(temporary, embedding_schema(width)) as writer,
+    ):
+        for names, columns in _groups(blocks):
+            writer.write_table(embedding_table(names, columns))
 
 
-def _groups(blocks: Blocks[EmbeddingColumns]) -> Iterator[tuple[list[str], NDArray[np.float32], dict[int, str]]]:
-    """Yield names, vectors and errors, at least GROUP rows at a time."""
+def _groups(blocks: Blocks[EmbeddingColumns]) -> Iterator[tuple[list[str], EmbeddingColumns]]:
+    """Yield names and rows, at least GROUP rows at a time."""
     names: list[str] = []
-    vectors: list[NDArray[np.float32]] = []
-    errors: dict[int, str] = {}
+    waiting: list[EmbeddingColumns] = []
     for new_names, block in blocks():
-        errors |= {len(names) + row: error for row, error in block.errors.items()}
         names += new_names
-        vectors.append(block.vectors)
+        waiting.append(block)
         if len(names) >= GROUP:
-            yield names, np.concatenate(vectors), errors
-            names, vectors, errors = [], [], {}
+            yield names, EmbeddingColumns.join(waiting)
+            names, waiting = [], []
     if names:
-        yield names, np.concatenate(vectors), errors
+        yield names, EmbeddingColumns.join(waiting)
 
 
 def _write_numpy(path: Path, blocks: Blocks[EmbeddingColumns], images: int, width: int) -> None:

@@ -6,10 +6,8 @@ logits = model(torch.stack([preprocess("cat.jpg"), preprocess(pil_image)]))
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +22,8 @@ from vitkit.data.sources.image_paths import find_images, names_several, unlabell
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
 from vitkit.model.build import Model
+from vitkit.storage.failures import StorageError
+from vitkit.storage.urls import normalised, redacted
 
 
 @runtime_checkable
@@ -73,8 +73,8 @@ class InputStore:
 def as_split(images: Sequence[ImageInput]) -> Split:
     """Return images in any form as a split without labels; its keys are the names of files, or positions."""
     if all(isinstance(image, str | os.PathLike) for image in images):
-        return unlabelled_split([Path(os.fspath(path)) for path in images])  # type: ignore[arg-type]
-    names = PackedStrings(file_name(image) or f"image {index}" for index, image in enumerate(images))
+        return unlabelled_split([normalised(path) for path in images])  # type: ignore[arg-type]
+    names = PackedStrings(redacted(file_name(image) or f"image {index}") for index, image in enumerate(images))
     return Split(names, np.full(len(images), -1, np.int64), InputStore(images), np.arange(len(images)))
 
 
@@ -91,7 +91,7 @@ def expand(images: ImageInput | Iterable[ImageInput]) -> list[ImageInput]:
     for image in images:
         if not isinstance(image, SINGLE_IMAGE):
             raise not_an_image(image)
-        several = isinstance(image, str | os.PathLike) and not is_url(os.fspath(image)) and names_several(image)
+        several = isinstance(image, str | os.PathLike) and names_several(image)
         expanded += find_images([image]) if several else [image]  # type: ignore[list-item]
     return expanded
 
@@ -124,23 +124,11 @@ def preprocess(model: Model) -> Preprocess:
     return Preprocess(transform, model.config.channels)
 
 
-def is_url(argument: str) -> bool:
-    return re.match(r"[a-z][a-z0-9+.-]+://", argument, re.IGNORECASE) is not None
-
-
-def refuse_urls(arguments: Sequence[str]) -> None:
-    """Raise an error for URLs, which would lose a slash as paths and then not exist."""
-    for argument in filter(is_url, arguments):
-        raise ConfigError(
-            f"{argument} is a URL; vitkit reads local files only.", try_="download it first, then name the file"
-        )
-
-
 def _read(path: str | os.PathLike[str]) -> bytes:
-    if is_url(os.fspath(path)):
-        raise DecodeError("this is a URL; download it first")
     try:
         return read_image_file(path)
+    except StorageError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte in it
         raise _unreadable(error) from error
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from vitkit.atomic import lock
 from vitkit.errors import ConfigError, VitkitError
@@ -39,6 +39,7 @@ class JournalBlock(Protocol):
     def errors(self) -> Mapping[int, str]: ...  # row → why the image has no result
 
     def __len__(self) -> int: ...
+    def select(self, first: int, stop: int) -> Self: ...
     def stored(self) -> Mapping[str, Any]: ...
 
 
@@ -94,10 +95,10 @@ class Journal(Generic[BlockT]):
             self._append(header)
             return
         old = _read_header(old_header)
-        if differences := _differences(old, traits):
+        if different := differences({name: old[name] for name in old if name != BATCH}, traits):
             raise ConfigError(
                 f"{self.path} was begun with another model, other settings or other images.",
-                found=differences,
+                found=different,
                 try_="another --out, or --overwrite to begin again",
             )
         self.batch = int(old[BATCH].value)
@@ -162,9 +163,9 @@ def _read_header(header: bytes) -> dict[str, Trait]:
     return traits if isinstance(batch, int) and 1 <= batch <= MOST_BATCH else {}
 
 
-def _differences(old: Mapping[str, Trait], traits: Mapping[str, Trait]) -> list[str]:
+def differences(old: Mapping[str, Trait], traits: Mapping[str, Trait]) -> list[str]:
     """Describe the traits whose values differ: a model that was moved is still the same."""
-    if old.keys() != {*traits, BATCH}:
+    if old.keys() != traits.keys():
         return ["a file that vitkit has not written, or not this version of it"]
     return [
         f"{name}: {old[name].description}; now {trait.description}"

@@ -5,14 +5,13 @@ What its rows depend on is compared before a call continues: the model, the prep
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
 from vitkit.compute.features import weights_hash
-from vitkit.data.sources.image_paths import unlabelled_split
+from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
@@ -20,10 +19,14 @@ from vitkit.model.variants import name_of
 from vitkit.predict.engines import Engine
 from vitkit.predict.failures import Failures
 from vitkit.predict.image_stream import ImageOutputs, ImageTask, stream_outputs
-from vitkit.predict.journal import BlockT, Journal, Trait, journal_path
+from vitkit.predict.journal import BlockT, Journal, Trait
+from vitkit.predict.output_file import OutputFile
 from vitkit.progress import Progress, no_progress
+from vitkit.storage.failures import StorageError
+from vitkit.storage.urls import redacted
 from vitkit.text import printable
 
+CONTINUE = "the same command without --overwrite continues after the last of them"
 Blocks = Callable[[], Iterator[tuple[list[str], BlockT]]]  # the names of some images and their rows, from the first on
 
 
@@ -33,61 +36,79 @@ class BlockFormat(Generic[BlockT]):
 
     block: Callable[[ImageOutputs], BlockT]
     read: Callable[[Mapping[str, Any]], BlockT]  # of the journal; raises a VitkitError for a damaged block
-    write: Callable[[Path, Blocks[BlockT]], None]
+    write: Callable[[Path, Blocks[BlockT], int], None]  # of so many images
     sidecars: Callable[[Path], Sequence[Path]] = lambda out: ()  # further files that `write` makes
+    # (names, rows) → the Parquet file of a part, and back; the latter raises a VitkitError for a damaged one
+    part: Callable[[Sequence[str], Sequence[BlockT]], bytes]
+    read_part: Callable[[bytes], tuple[list[str], BlockT]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsJob(Generic[BlockT]):
+    """A computation on images, the form of its rows, and what they depend on besides the images."""
+
+    task: ImageTask
+    format: BlockFormat[BlockT]
+    traits: Mapping[str, Trait]
 
 
 def write_resumable(
-    out: Path,
-    task: ImageTask,
-    paths: Sequence[str | os.PathLike[str]],
-    format: BlockFormat[BlockT],
-    traits: Mapping[str, Trait],
+    output: OutputFile,
+    job: RowsJob[BlockT],
+    split: Split,
     *,
     workers: int = 0,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> tuple[int, Failures]:
-    """Write a row for each image; return how many were complete already, and the images that failed."""
-    for path in (out, *format.sidecars(out)):
-        if os.path.exists(path) and not overwrite and not _being_replaced(path, journal_path(out)):
+    """Write a row for each image; return how many were complete already, and the images that failed.
+
+    Of an output behind a URL, the journal and the file are in a folder of this machine until the file is uploaded.
+    """
+    format, names = job.format, split.keys
+    out, sidecars = output.path, format.sidecars(output.path)
+    for path in (out, *sidecars):
+        if output.exists(path) and not overwrite and not output.being_replaced(path):
             complete = ", and is complete" if path == out else ""
             raise ConfigError(
-                f"{path} exists already{complete}; nothing was computed.", try_="another --out, or --overwrite"
+                f"{output.name_of(path)} exists already{complete}; nothing was computed.",
+                try_="another --out, or --overwrite",
             )
-    journal = Journal(out, traits, batch=task.batch, read=format.read, restart=overwrite)
+    traits = {**job.traits, "images": images_trait(names)}
+    journal = Journal(out, traits, batch=job.task.batch, read=format.read, restart=overwrite)
     done = journal.done
     try:
-        task, split = replace(task, batch=journal.batch), unlabelled_split(paths)
-        for outputs in stream_outputs(task, split, start=done, workers=workers, progress=progress):
-            journal.write(format.block(outputs))
+        task = replace(job.task, batch=journal.batch)
+        if done < len(split):  # a part of the last batch would be computed again
+            for outputs in stream_outputs(task, split, start=done, workers=workers, progress=progress):
+                journal.write(format.block(outputs))
 
         def blocks() -> Iterator[tuple[list[str], BlockT]]:
             first = 0
             for block in journal.blocks():
-                yield [os.fspath(path) for path in paths[first : first + len(block)]], block
+                yield [*names[first : first + len(block)]], block
                 first += len(block)
 
-        failures = Failures(len(paths))
-        for names, block in blocks():
-            failures.add_all(names, block.errors)
-        format.write(out, blocks)
+        failures = Failures(len(split))
+        for some, block in blocks():
+            failures.add_all(some, block.errors)
+        format.write(out, blocks, len(split))
+        output.publish(sidecars)
         journal.discard()
+    except StorageError as error:
+        error.add(kept=f"{journal.path}: the rows so far", then=CONTINUE)
+        raise
     finally:
         journal.close()
     return done, failures
-
-
-def _being_replaced(path: Path, journal: Path) -> bool:
-    """Return whether a call with `overwrite` was interrupted: its rows are newer than the file."""
-    return journal.exists() and journal.stat().st_mtime >= path.stat().st_mtime
 
 
 def model_trait(model: Model, transform: EvalTransform, source: str, head: str = "") -> Trait:
     """Return the model as a trait; `head` is a hash of the logits' layer, where the rows depend on it."""
     height, width = transform.image
     variant = f"{name_of(model.config) or 'sizes of its own'} at {height} x {width} px"
-    return Trait(f"{weights_hash(model)} {head}".strip(), f"{variant}, from {source}" if source else variant)
+    described = f"{variant}, from {redacted(source)}" if source else variant
+    return Trait(f"{weights_hash(model)} {head}".strip(), described)
 
 
 def preprocessing_trait(transform: EvalTransform) -> Trait:
@@ -102,9 +123,18 @@ def engine_trait(engine: Engine) -> Trait:
     return Trait(name, name)
 
 
-def images_trait(paths: Sequence[str | os.PathLike[str]]) -> Trait:
-    names = digest(os.fspath(path).encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    return Trait(names, f"{len(paths):,}, the first {printable(os.fspath(paths[0]))}" if paths else "none")
+def images_trait(names: Iterable[str]) -> Trait:
+    """Return the names of all images, in their order, as a trait; they may be more than memory holds."""
+    count, first = 0, ""
+
+    def encoded() -> Iterator[bytes]:
+        nonlocal count, first
+        for name in names:
+            count, first = count + 1, first or name
+            yield name.encode("utf-8", "surrogateescape") + b"\0"
+
+    value = digest(encoded())
+    return Trait(value, f"{count:,}, the first {printable(first)}" if count else "none")
 
 
 def digest(chunks: Iterable[bytes]) -> str:

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.atomic import replacing
 from vitkit.errors import ConfigError
 from vitkit.predict.answer_columns import AnswerColumns
+from vitkit.storage.remote import check_writable
+from vitkit.storage.urls import is_url, last_part, redacted
 from vitkit.text import valid_utf8
 
 NamedAnswers = tuple[Sequence[str], AnswerColumns]  # the names of the images, and their rows
@@ -43,23 +46,35 @@ def write_answers(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat
         write(temporary, blocks, form)
 
 
-def check_output_path(path: Path) -> None:
-    """Raise a ConfigError for a path that rows could not be written to."""
-    check_output_file(path, WRITERS)
-    if path.suffix.lower() == ".parquet":
+def check_output_path(out: str | os.PathLike[str]) -> None:
+    """Raise a ConfigError for a path or a URL that rows could not be written to."""
+    if check_output_file(out, WRITERS) == ".parquet" or is_folder(out):
         import_pyarrow("--out FILE.csv")
 
 
-def check_output_file(path: Path, suffixes: Collection[str]) -> None:
-    """Raise a ConfigError unless a file of that name, with one of the suffixes, could be written."""
-    if path.suffix.lower() not in suffixes:
-        raise ConfigError(f"--out {path}: the name must end in {', '.join(suffixes)}")
-    if os.path.isdir(path):  # unlike pathlib's, not stopped by a name that is too long
-        raise ConfigError(f"--out {path}: this is a folder")
-    if os.path.exists(path) and not os.path.isfile(path):
+def check_output_file(out: str | os.PathLike[str], suffixes: Collection[str]) -> str:
+    """Return the suffix of a name under which a file or a folder can be written, or raise a ConfigError."""
+    path = Path(last_part(os.fspath(out)) if is_url(out) else out)
+    if path.suffix.lower() not in suffixes and not is_folder(out):
+        raise ConfigError(
+            f"--out {redacted(os.fspath(out))}: the name must end in {', '.join(suffixes)}; a folder's name has no "
+            "such ending"
+        )
+    if is_url(out):
+        check_writable(os.fspath(out))
+        return path.suffix.lower()
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise ConfigError(f"--out {path}: this is a pipe or a device, not a regular file")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
+    return path.suffix.lower()
+
+
+def is_folder(out: str | os.PathLike[str]) -> bool:
+    """Return whether --out names a folder: one that exists, or a name without an ending."""
+    if is_url(out):
+        return os.fspath(out).endswith("/") or not Path(last_part(os.fspath(out))).suffix
+    return os.path.isdir(out) or not Path(out).suffix  # os.path: not stopped by a name that is too long
 
 
 def csv_texts(blocks: Iterable[NamedAnswers], form: AnswerFormat) -> Iterator[str]:
@@ -154,13 +169,20 @@ def _write_jsonl(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat)
 
 
 def _write_parquet(path: Path, blocks: Iterable[NamedAnswers], form: AnswerFormat) -> None:
-    """Write columns for the most likely class and lists for the first `top`; unreadable images have nulls.
+    _, parquet = import_pyarrow("--out FILE.csv")
+    with parquet.ParquetWriter(path, answer_schema(form)) as writer:
+        for names, columns in _groups(blocks):
+            writer.write_table(answer_table(names, columns, form))
+
+
+def answer_schema(form: AnswerFormat) -> Any:
+    """Return the columns of a Parquet file: the most likely class, and lists of the first `top`.
 
     Rows of a multi-label model have the list `predicted` as well.
     """
-    arrow, parquet = import_pyarrow("--out FILE.csv")
+    arrow, _ = import_pyarrow("--out FILE.csv")
     texts, numbers = arrow.list_(arrow.string()), arrow.list_(arrow.float32())
-    schema = arrow.schema(
+    return arrow.schema(
         [
             ("image", arrow.string()),
             ("error", arrow.string()),
@@ -171,31 +193,42 @@ def _write_parquet(path: Path, blocks: Iterable[NamedAnswers], form: AnswerForma
             *([("predicted", texts)] if form.multilabel else []),
         ]
     )
+
+
+def answer_table(names: Sequence[str], columns: AnswerColumns, form: AnswerFormat) -> Any:
+    """Return rows as a pyarrow table; unreadable images have nulls."""
+    arrow, _ = import_pyarrow("--out FILE.csv")
     labels = arrow.array(map(valid_utf8, form.labels), arrow.string())
+    failed = failed_rows(columns)
+    answers = np.where(failed, 0, form.top)  # of each row
+    kept_classes = arrow.array(columns.classes[~failed].reshape(-1))
+    arrays = [
+        arrow.array(map(valid_utf8, names), arrow.string()),
+        arrow.array([columns.errors.get(row) for row in range(len(columns))], arrow.string()),
+        labels.take(arrow.array(columns.classes[:, 0], mask=failed)),
+        arrow.array(columns.probabilities[:, 0], arrow.float32(), mask=failed),
+        arrow_lists(labels.take(kept_classes), answers, failed),
+        arrow_lists(arrow.array(columns.probabilities[~failed].reshape(-1)), answers, failed),
+    ]
+    if columns.predicted is not None:
+        chosen = [() if failed[row] else numbers for row, numbers in enumerate(columns.predicted)]
+        flat = arrow.array([*chain.from_iterable(chosen)], arrow.int32())
+        arrays.append(arrow_lists(labels.take(flat), [len(numbers) for numbers in chosen], failed))
+    return arrow.Table.from_arrays(arrays, schema=answer_schema(form))
 
-    def lists(values: Any, lengths: Any, failed: Any) -> Any:
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        return arrow.ListArray.from_arrays(arrow.array(offsets), values, mask=arrow.array(failed))
 
-    with parquet.ParquetWriter(path, schema) as writer:
-        for names, columns in _groups(blocks):
-            failed = np.zeros(len(columns), bool)
-            failed[list(columns.errors)] = True
-            answers = np.where(failed, 0, form.top)  # of each row
-            kept_classes = arrow.array(columns.classes[~failed].reshape(-1))
-            arrays = [
-                arrow.array(map(valid_utf8, names), arrow.string()),
-                arrow.array([columns.errors.get(row) for row in range(len(columns))], arrow.string()),
-                labels.take(arrow.array(columns.classes[:, 0], mask=failed)),
-                arrow.array(columns.probabilities[:, 0], arrow.float32(), mask=failed),
-                lists(labels.take(kept_classes), answers, failed),
-                lists(arrow.array(columns.probabilities[~failed].reshape(-1)), answers, failed),
-            ]
-            if columns.predicted is not None:
-                chosen = [() if failed[row] else numbers for row, numbers in enumerate(columns.predicted)]
-                flat = arrow.array([*chain.from_iterable(chosen)], arrow.int32())
-                arrays.append(lists(labels.take(flat), [len(numbers) for numbers in chosen], failed))
-            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+def failed_rows(columns: AnswerColumns) -> NDArray[np.bool_]:
+    """Return which rows have an error: (n,)."""
+    failed = np.zeros(len(columns), bool)
+    failed[list(columns.errors)] = True
+    return failed
+
+
+def arrow_lists(values: Any, lengths: Any, failed: NDArray[np.bool_]) -> Any:
+    """Return a column of lists of those lengths, null where a row has failed."""
+    arrow, _ = import_pyarrow("--out FILE.csv")
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return arrow.ListArray.from_arrays(arrow.array(offsets), values, mask=arrow.array(failed))
 
 
 def _groups(blocks: Iterable[NamedAnswers]) -> Iterator[NamedAnswers]:

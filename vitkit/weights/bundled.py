@@ -7,6 +7,8 @@ import logging
 import os
 from pathlib import Path
 
+from vitkit.storage.urls import is_url
+
 log = logging.getLogger("vitkit")
 
 TI16 = "ti16"
@@ -22,5 +24,7 @@ def bundled_folder(source: str | os.PathLike[str]) -> Path | None:
 
 
 def local_path(source: str) -> Path | None:
-    """Return the path that names weights, or None for hf:OWNER/NAME and the names of weights inside the package."""
-    return None if source.startswith("hf:") or source in BUNDLED else Path(source).expanduser()
+    """Return the path that names weights; None for hf:OWNER/NAME, URLs and the names of weights inside the package."""
+    if source.startswith("hf:") or is_url(source) or source in BUNDLED:
+        return None
+    return Path(source).expanduser()

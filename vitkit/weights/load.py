@@ -13,6 +13,7 @@ from vitkit.model.config import ViTConfig, parse_size
 from vitkit.model.options import Gelu, PositionTransfer, check_count
 from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
 from vitkit.model.variants import configure
+from vitkit.storage.urls import is_url, redacted
 from vitkit.text import few
 from vitkit.weights import clip, facebook, google, huggingface, native, openclip, siglip, timm
 from vitkit.weights.bundled import BUNDLED, bundled_folder
@@ -21,6 +22,7 @@ from vitkit.weights.formats import Checkpoint, LoadedWeights
 from vitkit.weights.hub import PREFIX, download
 from vitkit.weights.licence import known_licence, print_licence
 from vitkit.weights.public import DEFAULTS
+from vitkit.weights.remote import download_remote
 from vitkit.weights.text_embeddings import read_text_embeddings, with_text_head
 
 log = logging.getLogger("vitkit")
@@ -50,7 +52,7 @@ def load(
     interpolation: Interpolation | None = None,
     positions: PositionTransfer = "interpolate",
 ) -> Model:
-    """Return a model with its weights, in evaluation mode, from a file, a folder, hf:OWNER/NAME or `ti16`.
+    """Return a model with its weights, in evaluation mode, from a file, a folder, a URL, hf:OWNER/NAME or `ti16`.
 
     image           the image size, to which learned positions are resized (section 3.2)
     positions       how: "interpolate" in 2-D, "stretch" in 1-D, "fresh": re-initialise them, also at the same size, or
@@ -127,7 +129,7 @@ def read_weights(
     if grid is not None:
         grid = parse_size(grid)
     path = bundled_folder(source) or _locate(os.fspath(source))
-    checkpoint = replace(open_checkpoint(path), origin=os.fspath(source), grid=grid, heads=heads, gelu=gelu)
+    checkpoint = replace(open_checkpoint(path), origin=redacted(os.fspath(source)), grid=grid, heads=heads, gelu=gelu)
     try:
         weights = _load_format(checkpoint)
     except ConfigError as error:
@@ -167,6 +169,8 @@ def _load_format(checkpoint: Checkpoint) -> LoadedWeights:
 
 
 def _locate(source: str) -> Path:
+    if is_url(source):
+        return download_remote(source)
     if source.startswith(PREFIX):
         return download(source)
     path = Path(source).expanduser()
@@ -180,7 +184,7 @@ def _locate(source: str) -> Path:
         raise WeightsError(
             f"{source} does not exist{near or '.'}",
             **({"in_the_folder": few(siblings, 8)} if siblings else {}),
-            try_="a weights file, a run folder, hf:OWNER/NAME, or ti16, the weights inside vitkit",
+            try_="a weights file, a run folder, a URL of either, hf:OWNER/NAME, or ti16, the weights inside vitkit",
         ) from None
     public = DEFAULTS.get(source)
     raise WeightsError(
@@ -191,7 +195,7 @@ def _locate(source: str) -> Path:
 
 
 def _log(source: str | os.PathLike[str], change: str) -> None:
-    log.warning("%s: %s", os.fspath(source), change)
+    log.warning("%s: %s", redacted(os.fspath(source)), change)
 
 
 def _size(image: tuple[int, int]) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.errors import VitkitError
+from vitkit.storage.failures import StorageError
 
 StoredImage = bytes | NDArray[Any]  # as encoded, or pixels (height, width, channels) of uint8, uint16 or floats
 
@@ -25,7 +26,8 @@ class ImageStore(Protocol):
     """A store that reads one image by its row; it is pickled to other processes and opens its files there.
 
     A store of files may have a method `identity(row)`: where the image is stored, its size and time of modification;
-    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it.
+    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it. A remote one
+    has `read_ahead(rows)`: a store whose requests for these rows are under way, or None where nothing is gained.
     """
 
     def read(self, row: int) -> StoredImage: ...
@@ -92,9 +94,22 @@ class Split:
         """Read the image as it is stored; if it cannot be read, the DataError has its name and the reason."""
         try:
             return self.store.read(int(self.rows[index]))
+        except StorageError:  # of the store as a whole: no other image could be read either
+            raise
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise DataError(f"{self.keys[index]} cannot be read: {reason}.") from error
+
+    def read_ahead(self, indices: Sequence[int]) -> Split:
+        """Return the split with requests for these images under way, in their order, if they come over a network."""
+        start = getattr(self.store, "read_ahead", None)
+        store = None if start is None else start(self.rows[np.asarray(indices, np.int64)])
+        return self if store is None else replace(self, store=store)
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether reading an image is a request to a store, so that many readers at a time pay."""
+        return bool(getattr(self.store, "is_remote", False))
 
     def select(self, indices: ArrayLike) -> Split:
         """Select images by indices, in their order, or by a mask."""
@@ -140,6 +155,10 @@ class Data:
     splits: dict[str, Split]  # among train, trainval, val, test; a source without splits has the single one "all"
     notes: tuple[str, ...]  # for people: what was skipped or looks odd
     multilabel: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        return any(split.is_remote for split in self.splits.values())
 
     def with_classes(self, classes: Sequence[str]) -> tuple[Data, tuple[str, ...], tuple[str, ...]]:
         """Return the same images with labels that index a model's `classes`, matched by name, never by position.

@@ -8,6 +8,7 @@ from itertools import islice
 from operator import attrgetter
 
 from vitkit.data.sources.image_files import count_by_extension, is_image, is_system_file
+from vitkit.storage.remote import list_files
 from vitkit.text import few, printable
 
 # A folder may be linked as a split (val → test) or as a class and is then read again; deeper, once per class is enough,
@@ -61,6 +62,23 @@ def scan_folder(root: str, on_files: Callable[[int], None] = lambda files: None)
                 waiting.append((name, depth + 1, visited | {identity}))
     scan.images.sort(key=by_folder)
     scan.folders.sort(key=by_folder)
+    return scan
+
+
+def scan_remote_folder(url: str, on_files: Callable[[int], None] = lambda files: None) -> FolderScan:
+    """Scan a remote folder, whose store lists all names below it at once; the result is that of the same local one."""
+    scan, folders = FolderScan(), set[str]()
+    names = list_files(url)
+    on_files(len(names))
+    for name in names:
+        parts = name.split("/")
+        if any(map(is_system_file, parts)):
+            continue
+        folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
+        (scan.images if is_image(name) else scan.others).append(name)
+    scan.images.sort(key=by_folder)
+    scan.others.sort(key=by_folder)
+    scan.folders = sorted(folders, key=by_folder)
     return scan
 
 

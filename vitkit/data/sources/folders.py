@@ -7,13 +7,14 @@ from collections.abc import Collection
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.folder_layout import infer_layout
-from vitkit.data.sources.folder_scan import FolderScan, scan_folder
+from vitkit.data.sources.folder_scan import FolderScan, scan_folder, scan_remote_folder
 from vitkit.data.sources.image_files import HEIC, FileImages, count_by_extension, extension
+from vitkit.storage.urls import is_url
 
 
 def open_folder(name: str, root: str) -> Data:
     try:
-        scan = scan_folder(root)
+        scan = scan_remote_folder(root) if is_url(root) else scan_folder(root)
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror}.") from error
     if not _any_readable(scan.images):

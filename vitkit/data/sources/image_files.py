@@ -5,9 +5,15 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import IO
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitkit.data.bounded_read import read_image_file
 from vitkit.data.sources.dataset import PackedStrings
+from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.regular_file import open_regular
+from vitkit.storage.stored_file import stored_version
+from vitkit.storage.urls import has_credentials, is_url, join, redacted
 from vitkit.text import counted, few
 
 # What Pillow reads as images (no documents, videos or data grids), HEIC, and arrays.
@@ -23,20 +29,48 @@ HEIC = frozenset((".heic", ".heif", ".hif"))
 
 
 class FileImages:
+    """Images in files of their own; the paths are relative to a folder, which may be remote, or URLs themselves."""
+
     def __init__(self, root: str, paths: PackedStrings) -> None:
-        self.root = os.path.abspath(root)  # a worker may have another working directory
+        self.root = absolute(root)
         self.paths = paths
 
     def read(self, row: int) -> bytes:
-        return read_image_file(os.path.join(self.root, self.paths[row]))
+        return read_image_file(self._path(row))
+
+    def read_ahead(self, rows: NDArray[np.int64]) -> ReadAhead | None:
+        remote = [(row,) for row in dict.fromkeys(rows.tolist()) if is_url(self._path(row))]
+        return ReadAhead(self, remote, lambda some: [self.read(row) for row in some]) if len(remote) > 1 else None
+
+    @property
+    def is_remote(self) -> bool:
+        return is_url(self.root) or (len(self.paths) > 0 and is_url(self.paths[0]))
 
     def identity(self, row: int) -> tuple[object, ...]:
-        path = os.path.join(self.root, self.paths[row])
-        return path, *file_version(path)
+        path = self._path(row)
+        return redacted(path), *stored_version(path)
 
     def sample(self, row: int) -> bytes:
-        with open_regular(os.path.join(self.root, self.paths[row]), buffering=0) as file:
+        path = self._path(row)
+        if is_url(path):  # the store's own checksum costs one request, three pieces cost three
+            return repr(stored_version(path)).encode()
+        with open_regular(path, buffering=0) as file:
             return sample_bytes(file, 0, os.fstat(file.fileno()).st_size)
+
+    def _path(self, row: int) -> str:
+        return join(self.root, self.paths[row])
+
+
+def absolute(folder: str) -> str:
+    """Return a folder's absolute path: a worker may have another working directory. A URL is absolute already."""
+    return folder if is_url(folder) else os.path.abspath(folder)
+
+
+def without_credentials(paths: PackedStrings) -> PackedStrings:
+    """Return names to print and to record: the same paths, but URLs without their credentials."""
+    if b"://" not in bytes(paths.text) or not any(map(has_credentials, paths)):
+        return paths
+    return PackedStrings(map(redacted, paths))
 
 
 def sample_bytes(file: IO[bytes], start: int, size: int) -> bytes:
@@ -46,12 +80,6 @@ def sample_bytes(file: IO[bytes], start: int, size: int) -> bytes:
         file.seek(start + max(offset, 0))
         pieces.append(file.read(min(PIECE, size)))
     return b" ".join(pieces)
-
-
-def file_version(path: str) -> tuple[int, int]:
-    """Return what changes when a file does: its size and time of modification."""
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
 
 
 def extension(name: str) -> str:

@@ -1,17 +1,23 @@
-"""Image paths from the command line: files, folders, glob patterns, or a list on standard input."""
+"""Images from the command line: files, folders, glob patterns, a list on standard input, or shards."""
 
 import glob
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vitkit.data.sources.dataset import DataError, PackedStrings, Split
-from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_folder
-from vitkit.data.sources.image_files import FileImages, is_image
+from vitkit.data.sources.dataset import DataError, PackedStrings, Split, StoredImage
+from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_folder, scan_remote_folder
+from vitkit.data.sources.image_files import FileImages, is_image, without_credentials
+from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, has_index, open_shards
+from vitkit.storage.local_copies import local_copy_if_any
+from vitkit.storage.remote import list_pattern
+from vitkit.storage.urls import WEB, is_url, join, last_part, redacted, scheme
 from vitkit.text import few
 
 STANDARD_INPUT = "-"
@@ -19,9 +25,9 @@ STANDARD_INPUT = "-"
 log = logging.getLogger("vitkit")
 
 
-def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the image files of all sources as paths, as `find_image_names` finds them."""
-    return [*map(Path, find_image_names(sources))]
+def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[str | Path]:
+    """Return the image files of all sources as paths or URLs, as `find_image_names` finds them."""
+    return [name if is_url(name) else Path(name) for name in find_image_names(sources)]
 
 
 def find_image_names(
@@ -39,11 +45,14 @@ def find_image_names(
         raise DataError("no images named.", try_="files, a folder of them, or a pattern")
     names: list[str] = []
     without_images: list[DataError] = []
-    for source in map(Path, sources):
-        listed = str(source) == STANDARD_INPUT
-        for path in _standard_input() if listed else [source]:
+    for source in [os.fspath(one) for one in sources]:
+        listed = source == STANDARD_INPUT
+        for name in _standard_input() if listed else [source]:
             try:
-                names += _expand(path, on_files, as_pattern=not listed)
+                if is_url(name):
+                    names += _expand_url(name, on_files, as_pattern=not listed)
+                else:
+                    names += _expand(Path(name), on_files, as_pattern=not listed)
             except DataError as error:
                 without_images.append(error)
     if without_images and not names:
@@ -53,15 +62,74 @@ def find_image_names(
     return names
 
 
+def open_images(
+    sources: Sequence[str | os.PathLike[str]], on_files: Callable[[int], None] = lambda files: None
+) -> Split:
+    """Return the images of all sources, or of shards, which have an index of their own; labels do not matter."""
+    if len(sources) == 1 and (folder := _folder_of_index(os.fspath(sources[0]))) is not None:
+        location = os.fspath(sources[0])
+        return join_splits([*open_shards(redacted(location), folder, location).splits.values()])
+    return unlabelled_split(find_image_names(sources, on_files))
+
+
+def _folder_of_index(source: str) -> Path | None:
+    """Return the folder that holds an index of shards, of remote ones the copy; None for images of other kinds."""
+    if not is_url(source):
+        return Path(source) if os.path.isdir(source) and has_index(Path(source)) else None
+    if not names_several(source) or "*" in source:
+        return None
+    index = local_copy_if_any(join(source, INDEX))
+    return index.parent if index and local_copy_if_any(join(source, INDEX_ARRAYS)) else None
+
+
+def join_splits(splits: Sequence[Split]) -> Split:
+    """Return the images of several splits as one without labels."""
+    if len(splits) == 1:
+        return splits[0]
+    keys, firsts = PackedStrings(name for split in splits for name in split.keys), np.cumsum([0, *map(len, splits)])
+    return Split(keys, np.full(len(keys), -1, np.int64), JoinedImages(splits, firsts), np.arange(len(keys)))
+
+
+@dataclass(frozen=True)
+class JoinedImages:
+    """The images of several splits in a row, as an ImageStore."""
+
+    splits: Sequence[Split]
+    firsts: NDArray[np.int64]  # the row of the first image of each split, and the number of rows
+
+    def read(self, row: int) -> StoredImage:
+        number = int(np.searchsorted(self.firsts, row, side="right")) - 1
+        split = self.splits[number]
+        return split.store.read(int(split.rows[row - self.firsts[number]]))
+
+    @property
+    def is_remote(self) -> bool:
+        return any(split.is_remote for split in self.splits)
+
+    def read_ahead(self, rows: NDArray[np.int64]) -> "JoinedImages":
+        """Return the same images with requests for these rows under way, where they are remote."""
+        numbers = np.searchsorted(self.firsts, rows, side="right") - 1
+        splits = [
+            split.read_ahead((rows[numbers == number] - self.firsts[number]).tolist()) if split.is_remote else split
+            for number, split in enumerate(self.splits)
+        ]
+        return JoinedImages(splits, self.firsts)
+
+
 def names_several(source: str | os.PathLike[str]) -> bool:
     """Return whether the source is a folder or a pattern, as opposed to the name of one file."""
+    if is_url(source):
+        return not is_image(last_part(os.fspath(source)))
     return os.path.isdir(source) or (glob.has_magic(os.fspath(source)) and not os.path.lexists(source))
 
 
-def unlabelled_split(paths: Sequence[str | os.PathLike[str]]) -> Split:
-    """Return the files as a split without labels."""
+def unlabelled_split(paths: Sequence[str | os.PathLike[str]] | Split) -> Split:
+    """Return the files as a split without labels; images that are a split already stay as they are."""
+    if isinstance(paths, Split):
+        return paths
     names = PackedStrings(os.fspath(path) for path in paths)
-    return Split(names, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
+    shown = without_credentials(names)
+    return Split(shown, np.full(len(names), -1, np.int64), FileImages(".", names), np.arange(len(names)))
 
 
 def outside_data(data: Path, file: Path) -> Path:
@@ -70,11 +138,28 @@ def outside_data(data: Path, file: Path) -> Path:
     return folder.parent / file if data.is_dir() and file.resolve().is_relative_to(folder) else file
 
 
-def _standard_input() -> list[Path]:
+def _standard_input() -> list[str]:
     lines = [line for line in sys.stdin.buffer.read().splitlines() if line]  # bytes: file names need not be valid text
     if not lines:
         raise DataError("standard input names no images.", try_="one path per line")
-    return [Path(os.fsdecode(line)) for line in lines]
+    return [os.fsdecode(line) for line in lines]
+
+
+def _expand_url(url: str, on_files: Callable[[int], None], *, as_pattern: bool) -> list[str]:
+    """Return the images of a URL: itself if its name is an image's or it has a query, else those below it."""
+    if scheme(url) in WEB and "?" in url:
+        return [url]
+    if as_pattern and "*" in url:
+        images = [match for match in list_pattern(url) if is_image(last_part(match))]
+        if not images:
+            raise DataError(f"no image matches {redacted(url)}.")
+        return images
+    if is_image(last_part(url)) or not as_pattern:
+        return [url]
+    scan = scan_remote_folder(url, on_files)
+    if not scan.images:
+        raise DataError(f"{redacted(url)} has no images in it.", found=few(scan.others) or "nothing")
+    return [join(url, name) for name in scan.images]
 
 
 def _expand(source: Path, on_files: Callable[[int], None], *, as_pattern: bool) -> list[str]:

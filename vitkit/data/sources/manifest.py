@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from vitkit.data.sources.class_labels import NamedLabelRows, NamedLabels, RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.group_pattern import GROUP_COLUMN, group_note
-from vitkit.data.sources.image_files import FileImages, no_label_column_note
+from vitkit.data.sources.image_files import FileImages, no_label_column_note, without_credentials
 from vitkit.data.sources.manifest_paths import complete_paths
 from vitkit.data.sources.manifest_rows import ManifestRows, Row
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
 from vitkit.data.sources.splits import ALL, SPLITS, canonical_split
 from vitkit.errors import did_you_mean
 from vitkit.regular_file import open_regular
+from vitkit.storage.urls import is_url
 from vitkit.text import counted, few, printable
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
@@ -37,7 +38,11 @@ class ManifestColumns:
     multilabel: bool
 
 
-def open_manifest(name: str, file: Path, *, label: str | None = None, group: str | None = None) -> Data:
+def open_manifest(
+    name: str, file: Path, *, label: str | None = None, group: str | None = None, location: str = ""
+) -> Data:
+    """Open a manifest; its paths are URLs, or relative to its folder, or to the remote folder `location`."""
+    location = location or str(file.parent)
     known = (*PATH_COLUMNS, *LABEL_COLUMNS, *MULTILABEL_COLUMNS, "split")
     rows: Iterable[Row] = (manifest := ManifestRows(name, file, known))
     names = manifest.columns()
@@ -59,9 +64,11 @@ def open_manifest(name: str, file: Path, *, label: str | None = None, group: str
     entries = _read_entries(name, rows, columns, group_column)
     if group_column:
         notes.insert(0, group_note(entries.groups, f"the column {group_column}"))
-    paths, note = complete_paths(name, file.parent, entries.lines, entries.paths)
-    notes += [note] if note else []
-    _check_files_exist(name, file.parent, entries.lines, paths)
+    paths = entries.paths
+    if not is_url(location):
+        paths, note = complete_paths(name, file.parent, entries.lines, entries.paths)
+        notes += [note] if note else []
+        _check_files_exist(name, file.parent, entries.lines, paths)
     notes += _joined_label_notes(entries.joined, columns)
     # hashes instead of the paths themselves, which would be a gigabyte of strings for millions of images
     repeated = len(paths) - len(np.unique(np.fromiter(map(hash, paths), np.int64, len(paths))))
@@ -72,8 +79,8 @@ def open_manifest(name: str, file: Path, *, label: str | None = None, group: str
         split, chosen = SPLITS[number], np.flatnonzero(np.array(entries.splits) == number)
         own = paths.select(chosen)
         splits[split] = RawSplit(
-            own,
-            FileImages(str(file.parent), own),
+            without_credentials(own),
+            FileImages(location, own),
             entries.labels_of(chosen),
             [entries.groups[row] for row in chosen] if group_column else None,
         )
@@ -227,7 +234,10 @@ def _label(name: str, line: int, value: Any) -> str | None:
 
 def _check_files_exist(name: str, folder: Path, lines: Sequence[int], paths: PackedStrings) -> None:
     root = str(folder)
-    missing = [row for row, path in enumerate(paths) if not os.path.isfile(os.path.join(root, path))]
+    # a request for each of a million URLs would take longer than reading some of them and naming those that fail
+    missing = [
+        row for row, path in enumerate(paths) if not is_url(path) and not os.path.isfile(os.path.join(root, path))
+    ]
     if missing:
         shown = [paths[row] for row in missing[:5]]
         tries = "paths are relative to the manifest's folder"

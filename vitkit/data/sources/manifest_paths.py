@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitkit.data.sources.dataset import DataError, PackedStrings
 from vitkit.data.sources.image_files import is_image, is_system_file
+from vitkit.storage.urls import is_url
 from vitkit.text import counted, printable
 
 
@@ -15,7 +16,11 @@ def complete_paths(name: str, folder: Path, lines: Sequence[int], paths: PackedS
     Names without an image's extension are searched in the manifest's folder and the folders directly inside it. A name
     that two files have is an error; one that no file has stays as it is.
     """
-    bare = {path for path in paths if not is_image(path) and not os.path.isfile(os.path.join(folder, path))}
+    bare = {
+        path
+        for path in paths
+        if not (is_image(path) or is_url(path)) and not os.path.isfile(os.path.join(folder, path))
+    }
     if not bare:
         return paths, ""
     files: dict[str, list[str]] = {}

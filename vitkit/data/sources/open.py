@@ -12,12 +12,14 @@ from vitkit.data.sources.group_pattern import group_by_pattern
 from vitkit.data.sources.hub import PREFIX, open_hub
 from vitkit.data.sources.image_files import is_image, is_system_file
 from vitkit.data.sources.manifest import ENDINGS, open_manifest
+from vitkit.data.sources.remote import open_remote
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, has_index, open_shards
 from vitkit.data.sources.tars import open_tars
 from vitkit.data.sources.vtab1k import is_vtab1k, open_vtab1k
 from vitkit.data.sources.zips import open_zip
 from vitkit.errors import did_you_mean
 from vitkit.regular_file import NotRegularFile, check_regular
+from vitkit.storage.urls import is_url
 
 KINDS = (
     "a folder of images, or a .zip of one",
@@ -26,6 +28,7 @@ KINDS = (
     "shards (.tar or a folder of them)",
     "hf:NAME",
     "fashion, the small dataset inside vitkit",
+    "s3://, gs://, hf:// or https:// of images, a manifest, shards or a .zip",
 )
 
 
@@ -35,7 +38,8 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None, group
     `group` names the column of a manifest whose images belong together, or is a regular expression for their paths.
     """
     data = _open(source, label, group)
-    has_columns = os.fspath(source).startswith(PREFIX) or os.fspath(source).lower().endswith(ENDINGS)
+    named = os.fspath(source)
+    has_columns = (named.startswith(PREFIX) and not is_url(named)) or os.fspath(source).lower().endswith(ENDINGS)
     if group is None or (has_columns and any(split.groups is not None for split in data.splits.values())):
         return data
     return group_by_pattern(data, group)
@@ -43,6 +47,8 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None, group
 
 def _open(source: str | os.PathLike[str], label: str | None, group: str | None) -> Data:
     name = os.fspath(source)
+    if is_url(name):
+        return open_remote(name, label, group)
     if label is not None and not name.startswith(PREFIX) and not name.lower().endswith(ENDINGS):
         raise DataError(f"{name} has no columns, so --label {label} does not apply.")
     if name == fashion.NAME and isinstance(source, str):
@@ -66,9 +72,9 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None) 
     if ending == ".npz":
         return open_arrays(name, path)
     if ending == ".tar" or path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")):
-        return open_tars(name, [path.absolute()])
+        return open_tars(name, str(path.absolute().parent), [path.name])
     if ending == ".zip":
-        return open_zip(name, path.absolute())
+        return open_zip(name, str(path.absolute()))
     if path.name in (INDEX, INDEX_ARRAYS) and (path.parent / INDEX).is_file():
         return _open_folder(name, path.parent)
     hint = "the folder it is in" if is_image(name) else None
@@ -90,9 +96,9 @@ def _open_folder(name: str, folder: Path) -> Data:
     if is_vtab1k(folder):
         return open_vtab1k(name, folder)
     entries = [path for path in sorted(_entries(folder)) if not is_system_file(path.name)]
-    tars = [path.absolute() for path in entries if path.suffix.lower() == ".tar" and path.is_file()]
+    tars = [path for path in entries if path.suffix.lower() == ".tar" and path.is_file()]
     if tars and not any(path.is_dir() or is_image(path.name) for path in entries):
-        return open_tars(name, tars)
+        return open_tars(name, str(folder.absolute()), [path.name for path in tars])
     return open_folder(name, os.fspath(folder))  # a tar file next to images is the archive they came in
 
 

@@ -10,6 +10,7 @@ import threading
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NotRequired, TypedDict
@@ -20,10 +21,14 @@ from numpy.typing import NDArray
 from vitkit.data.bounded_read import check_image_bytes, check_npz, load_npy, read_npy_header
 from vitkit.data.sources.class_labels import label_notes, sort_classes
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
-from vitkit.data.sources.image_files import file_version, sample_bytes
+from vitkit.data.sources.image_files import absolute, sample_bytes
+from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.data.sources.splits import SPLITS
 from vitkit.data.sparse_labels import DENSE_BLOCK, SparseLabels, SplitLabels
-from vitkit.regular_file import open_regular
+from vitkit.storage.remote import list_files
+from vitkit.storage.repeats import most_requests
+from vitkit.storage.stored_file import open_stored, stored_size, stored_version
+from vitkit.storage.urls import WEB, is_url, join, redacted, scheme
 from vitkit.stored_json import read_bytes, read_json
 from vitkit.text import counted
 
@@ -33,6 +38,8 @@ PARTIAL_INDEX = INDEX + ".partial"
 ARRAYS = ("shard", "offset", "size", "pixels", "key_text", "key_stops")
 LABELS, LABEL_OFFSETS, LABEL_NUMBERS = "labels", "label_offsets", "label_numbers"
 _OPEN_FILES = 64  # per thread; far below any system's limit
+_GAP = 2**16  # bytes between two images that one request reads and drops: a request costs the time of 100 KB or more
+_LARGEST_REQUEST = 2**22  # bytes of a request for several images
 
 
 class _Version(TypedDict):
@@ -60,7 +67,10 @@ class _Index(TypedDict):
 
 
 class TarImages:
-    """Images at offsets in tar files. Each thread of each process has file handles of its own."""
+    """Images at offsets in tar files. Each thread of each process has file handles of its own.
+
+    The folder may be remote: each image is then a request for a range, or one of a few images near each other.
+    """
 
     def __init__(
         self,
@@ -71,33 +81,96 @@ class TarImages:
         size: NDArray[Any],
         pixels: NDArray[Any] | None = None,
     ) -> None:
-        self.folder, self.shards = os.path.abspath(folder), tuple(shards)
+        self.folder, self.shards = absolute(folder), tuple(shards)
         self.shard, self.offset, self.size = shard, offset, size
         self.pixels = np.zeros(len(shard), dtype=bool) if pixels is None else pixels  # arrays, not encoded images
-        self.local = threading.local()
+        self.versions: dict[str, tuple[object, ...]] = {}  # of remote shards
+        self.local, self.lock = threading.local(), threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "local"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("local", "lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.local = threading.local()
+        self.local, self.lock = threading.local(), threading.Lock()
 
     def read(self, row: int) -> StoredImage:
         name, size = self.shards[self.shard[row]], int(self.size[row])
         check_image_bytes(size)
         file = self._file(name)
         file.seek(int(self.offset[row]))
-        content = file.read(size)
+        return self._image(row, file.read(size))
+
+    def _image(self, row: int, content: bytes) -> StoredImage:
+        name, size = self.shards[self.shard[row]], int(self.size[row])
         if len(content) < size:
             raise DataError(f"{name} ends before the image does: {len(content):,} of {size:,} bytes")
         return load_npy(content) if self.pixels[row] else content
 
+    @property
+    def is_remote(self) -> bool:
+        return is_url(self.folder)
+
+    def read_ahead(self, rows: NDArray[np.int64]) -> ReadAhead | None:
+        if not self.is_remote or len(rows) < 2:
+            return None
+        unique = np.array([*dict.fromkeys(rows.tolist())], np.int64)  # in the order of their use
+        position = {row: number for number, row in enumerate(unique.tolist())}
+        requests = sorted(self._requests(unique), key=lambda some: min(position[row] for row in some))
+        return ReadAhead(self, requests, self._read_together)
+
+    def _requests(self, rows: NDArray[np.int64]) -> Iterator[list[int]]:
+        """Yield rows that one request is for: near each other in the same shard."""
+        ordered = rows[np.lexsort((self.offset[rows], self.shard[rows]))].tolist()
+        some: list[int] = []
+        end = 0
+        for row in ordered:
+            start, stop = int(self.offset[row]), int(self.offset[row]) + int(self.size[row])
+            if some and (
+                self.shard[row] != self.shard[some[0]]
+                or start - end > _GAP
+                or stop - int(self.offset[some[0]]) > _LARGEST_REQUEST
+            ):
+                yield some
+                some = []
+            some.append(row)
+            end = max(end, stop) if len(some) > 1 else stop
+        if some:
+            yield some
+
+    def _read_together(self, rows: Sequence[int]) -> list[StoredImage | OSError | ValueError]:
+        if len(rows) == 1:
+            return [self.read(rows[0])]
+        start = int(self.offset[rows[0]])
+        end = max(int(self.offset[row]) + int(self.size[row]) for row in rows)
+        file = self._file(self.shards[self.shard[rows[0]]])
+        file.seek(start)
+        content = file.read(end - start)
+        images: list[StoredImage | OSError | ValueError] = []
+        for row in rows:
+            first = int(self.offset[row]) - start
+            try:
+                images.append(self._image(row, content[first : first + int(self.size[row])]))
+            except ValueError as error:
+                images.append(error)
+        return images
+
     def identity(self, row: int) -> tuple[object, ...]:
-        path = os.path.join(self.folder, self.shards[self.shard[row]])
-        return path, *file_version(path), int(self.offset[row]), int(self.size[row])
+        path = join(self.folder, self.shards[self.shard[row]])
+        return redacted(path), *self._version(path), int(self.offset[row]), int(self.size[row])
+
+    def _version(self, path: str) -> tuple[object, ...]:
+        """Return what changes when a shard does; a store is asked once for each shard."""
+        if not self.is_remote:
+            return stored_version(path)
+        with self.lock:
+            if path not in self.versions:
+                self.versions[path] = stored_version(path)
+            return self.versions[path]
 
     def sample(self, row: int) -> bytes:
+        if self.is_remote:
+            return repr(self.identity(row)[1:]).encode()
         return sample_bytes(self._file(self.shards[self.shard[row]]), int(self.offset[row]), int(self.size[row]))
 
     def _file(self, name: str) -> IO[bytes]:
@@ -107,7 +180,7 @@ class TarImages:
         if name not in files:
             if len(files) >= _OPEN_FILES:
                 files.popitem(last=False)[1].close()
-            files[name] = open_regular(os.path.join(self.folder, name), buffering=0)
+            files[name] = open_stored(join(self.folder, name))
         files.move_to_end(name)
         return files[name]
 
@@ -121,7 +194,9 @@ def has_index(folder: Path) -> bool:
     return ours and not (folder / PARTIAL_INDEX).exists() and any(folder.glob("*.tar"))
 
 
-def open_shards(name: str, folder: Path) -> Data:
+def open_shards(name: str, folder: Path, location: str = "") -> Data:
+    """Open the shards of an index; they are in its folder, or in the remote folder `location`."""
+    location = location or str(folder)
     try:
         version: int = read_json(folder / INDEX, _Version, error=DataError)["version"]
         if version not in (VERSION, SPARSE_VERSION):
@@ -140,7 +215,7 @@ def open_shards(name: str, folder: Path) -> Data:
         with np.load(folder / INDEX_ARRAYS, allow_pickle=False) as archive:
             arrays = {member: archive[member] for member in archive.files if member not in tables}
         splits = {
-            split: _split(name, folder, split, record, arrays, _labels(folder, split, record, arrays, index))
+            split: _split(name, location, split, record, arrays, _labels(folder, split, record, arrays, index))
             for split, record in sorted(index["splits"].items(), key=lambda item: SPLITS.index(item[0]))
         }
     except DataError:
@@ -199,14 +274,15 @@ def _read_table(file: Path, member: str, shape: tuple[int, int]) -> SparseLabels
 
 
 def _split(
-    name: str, folder: Path, split: str, record: _SplitRecord, arrays: dict[str, NDArray[Any]], labels: SplitLabels
+    name: str, folder: str, split: str, record: _SplitRecord, arrays: dict[str, NDArray[Any]], labels: SplitLabels
 ) -> Split:
     shards = [shard["name"] for shard in record["shards"]]
     for entry in record["shards"]:
         if Path(entry["name"]).name != entry["name"]:
             raise DataError(f"{name}: the index points outside its folder, to {entry['name']!r}.")
-        path = folder / entry["name"]
-        actual = path.stat().st_size if path.is_file() else None
+    sizes = _sizes(folder, shards)
+    for entry in record["shards"]:
+        actual = sizes[entry["name"]]
         if actual != entry["bytes"]:
             raise DataError(
                 f"{name}: {entry['name']} is " + ("missing." if actual is None else "incomplete."),
@@ -229,5 +305,14 @@ def _split(
     keys = PackedStrings()
     keys.text, keys.stops = text.tobytes(), stops
     keys.starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)[:count]
-    store = TarImages(str(folder), shards, shard, offset, size, pixels)
+    store = TarImages(folder, shards, shard, offset, size, pixels)
     return Split(keys, labels, store, np.arange(count), groups)
+
+
+def _sizes(folder: str, names: Sequence[str]) -> dict[str, int | None]:
+    """Return the size of each shard, None for a missing one; a remote folder is listed once, where it can be."""
+    if is_url(folder) and scheme(folder) not in WEB:
+        found = list_files(folder)
+        return {name: found.get(name) for name in names}
+    with ThreadPoolExecutor(most_requests() if is_url(folder) else 1) as pool:
+        return dict(zip(names, pool.map(lambda name: stored_size(join(folder, name)), names), strict=True))

@@ -9,7 +9,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from vitkit.data.sources.image_files import count_by_extension, extension, is_im
 from vitkit.data.sources.member_paths import check_member_path
 from vitkit.data.sources.shards import TarImages
 from vitkit.data.sources.splits import ALL, split_in_file_name
-from vitkit.regular_file import open_regular
+from vitkit.storage.failures import ObjectError, StorageError
+from vitkit.storage.stored_file import BLOCK, open_stored
+from vitkit.storage.urls import join, last_part
 from vitkit.text import counted, few, printable
 
 _LONGEST_LABEL = 1 << 20
@@ -43,11 +44,11 @@ class TarScan:
     notes: list[str] = field(default_factory=list)
 
 
-def open_tars(name: str, files: Sequence[Path]) -> Data:
-    """Open tar files that are in one folder."""
+def open_tars(name: str, folder: str, files: Sequence[str]) -> Data:
+    """Open the tar files of these names in a folder, which may be remote."""
     scan = TarScan()
     for shard, file in enumerate(files):
-        _scan(name, file, shard, scan)
+        _scan(name, folder, file, shard, scan)
     if not scan.images:
         raise DataError(
             f"{name} has no usable images.",
@@ -59,10 +60,10 @@ def open_tars(name: str, files: Sequence[Path]) -> Data:
         scan.notes.append(f"not images, skipped: {count_by_extension(scan.others)}")
     labels, notes = _labels(name, scan)
     members = scan.images
-    by_file = [split_in_file_name(file.name.split(".")[0]) for file in files]
+    by_file = [split_in_file_name(last_part(file).split(".")[0]) for file in files]
     splits = [by_file[member.shard] if all(by_file) else ALL for member in members]
     if labels is None and not all(by_file) and any("/" in member.path for member in members):
-        return _as_folders(name, files, scan)
+        return _as_folders(name, folder, files, scan)
     raw_splits = {}
     for split in filter(None, dict.fromkeys(splits)):
         rows = [row for row, own in enumerate(splits) if own == split]
@@ -71,36 +72,38 @@ def open_tars(name: str, files: Sequence[Path]) -> Data:
             chosen = replace(labels, labels=labels.labels[np.array(rows)])
         else:
             chosen = [labels[row] if labels else None for row in rows]
-        raw_splits[split] = _raw_split(files, [members[row] for row in rows], chosen)
+        raw_splits[split] = _raw_split(folder, files, [members[row] for row in rows], chosen)
     return build_data(name, "shards", raw_splits, notes=[*scan.notes, *notes])
 
 
-def _as_folders(name: str, files: Sequence[Path], scan: TarScan) -> Data:
+def _as_folders(name: str, folder: str, files: Sequence[str], scan: TarScan) -> Data:
     members = sorted(scan.images, key=lambda member: member.path.split("/"))
     layout = infer_layout(name, [member.path for member in members], packed=True)
     raw_splits = {
-        split: _raw_split(files, [members[row] for row in rows], layout.labels[split])
+        split: _raw_split(folder, files, [members[row] for row in rows], layout.labels[split])
         for split, rows in layout.rows.items()
     }
     return build_data(name, "shards", raw_splits, notes=[*scan.notes, *layout.notes])
 
 
 def _raw_split(
-    files: Sequence[Path], members: Sequence[TarMember], labels: Sequence[str | None] | NamedLabels
+    folder: str, files: Sequence[str], members: Sequence[TarMember], labels: Sequence[str | None] | NamedLabels
 ) -> RawSplit:
     shard, offset, size = (
         np.array([getattr(member, field) for member in members], dtype=np.int64)
         for field in ("shard", "offset", "size")
     )
-    names = [file.name for file in files]
+    names = [*map(last_part, files)]
     keys = [f"{names[member.shard]}/{member.path}" for member in members]
-    return RawSplit(keys, TarImages(str(files[0].parent), names, shard, offset, size), labels)
+    return RawSplit(keys, TarImages(folder, files, shard, offset, size), labels)
 
 
-def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
-    shown = name if os.path.basename(name) == file.name else f"{name}: {file.name}"
+def _scan(name: str, folder: str, file: str, shard: int, scan: TarScan) -> None:
+    path_or_url, file = join(folder, file), last_part(file)
+    shown = name if os.path.basename(name) == file else f"{name}: {file}"
     try:
-        with open_regular(file) as archive, tarfile.open(fileobj=archive, mode="r:") as tar:
+        # a remote file is read from end to end: as many requests as images would take longer
+        with open_stored(path_or_url, block=BLOCK) as archive, tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
                 path = member.name.removeprefix("./")
                 if member.isdir():
@@ -109,7 +112,7 @@ def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
                 if any(map(is_system_file, path.split("/"))):
                     continue
                 if not member.isreg() or member.issparse():
-                    scan.notes.append(f"{file.name}: {printable(path)} is a link or not a regular file, skipped")
+                    scan.notes.append(f"{file}: {printable(path)} is a link or not a regular file, skipped")
                 elif is_image(path):
                     scan.images.append(TarMember(path, shard, member.offset_data, member.size))
                 elif extension(path) in _SIDECARS and member.size <= _LONGEST_LABEL:
@@ -119,37 +122,39 @@ def _scan(name: str, file: Path, shard: int, scan: TarScan) -> None:
                 else:
                     scan.others.append(path)
             stop = tar.offset
-    except DataError:
+    except (DataError, StorageError):
         raise
+    except ObjectError as error:
+        raise DataError(f"{shown} cannot be read: {error.strerror}.") from error
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        if _compressed(file):
+        if _compressed(path_or_url):
             raise DataError(
                 f"{shown} is compressed, which rules out random access.", try_="decompress it to a plain .tar"
             ) from error
         raise DataError(
             f"{shown} is not a tar file, or is incomplete: {error}.", try_="copy or download it again"
         ) from error
-    _check_end(shown, file, stop, scan)
+    _check_end(shown, path_or_url, stop, scan)
 
 
-def _compressed(file: Path) -> bool:
+def _compressed(path_or_url: str) -> bool:
     try:
-        with open_regular(file) as stream:
+        with open_stored(path_or_url) as stream:
             start: bytes = stream.read(6)
             return start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))
     except OSError:
         return False
 
 
-def _check_end(shown: str, file: Path, stop: int, scan: TarScan) -> None:
+def _check_end(shown: str, path_or_url: str, stop: int, scan: TarScan) -> None:
     """Check for the blocks of zeros at a tar file's end: tarfile silently stops at a damaged header."""
-    with open_regular(file) as stream:
+    with open_stored(path_or_url) as stream:
         stream.seek(stop)
         block = stream.read(tarfile.BLOCKSIZE)
     if any(block):
         raise DataError(f"{shown} is damaged {stop:,} bytes from its start.", try_="copy or download it again")
     if not block:
-        scan.notes.append(f"{file.name} has no end-of-archive marker: it may be truncated")
+        scan.notes.append(f"{last_part(path_or_url)} has no end-of-archive marker: it may be truncated")
 
 
 def _key(path: str) -> str:

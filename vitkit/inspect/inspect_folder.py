@@ -52,7 +52,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
     return any(metadata in start for metadata in _METADATA)
 
 
-class OutputFolder:
+class InspectFolder:
     """The folder that receives every figure and image as a PNG."""
 
     def __init__(self, folder: Path):

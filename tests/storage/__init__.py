@@ -1,0 +1,1 @@
+"""Tests of files behind URLs, against a local S3 server."""
