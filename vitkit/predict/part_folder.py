@@ -66,6 +66,9 @@ class PartFolder(Generic[BlockT]):
         images = self.plan.images_of(part)
         return f"part-{images.start:012d}-{images.stop:012d}-{self.key}.parquet"
 
+    def exists(self, part: int) -> bool:
+        return self.parts.exists(self.part_name(part))
+
     def missing(self, parts: Iterable[int]) -> list[int]:
         """Return those of the parts that are not there."""
         there = set(self.parts.names("part-"))

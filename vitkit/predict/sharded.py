@@ -6,7 +6,7 @@ processes may change, and whoever puts the parts together computes those that ar
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def write_shard(
         output.refuse_complete(job.format.sidecars(output.file))
     folder = _open(output, job, split)
     own = shard.range(len(folder.plan))
-    with _locked(folder, own, f"shard {shard} of {output.folder}"):
+    with locked_parts(folder, own, f"shard {shard} of {output.folder}"):
         missing = _missing(folder, split, own)
         compute_parts(folder, job, split, missing, workers=workers, progress=progress)
     failures = Failures(sum(len(folder.plan.images_of(part)) for part in own))
@@ -135,7 +135,7 @@ def put_together(
         output.refuse_complete(job.format.sidecars(output.file))
     folder = _open(output, job, split, overwrite=overwrite)
     everything = range(len(folder.plan))
-    with _locked(folder, everything, output.folder):
+    with locked_parts(folder, everything, output.folder):
         missing = _missing(folder, split, everything)
         before = len(split) - sum(len(folder.plan.images_of(part)) for part in missing)
         if before and missing:
@@ -159,9 +159,7 @@ def compute_parts(
     parts: Sequence[int],
     *,
     workers: int = 0,
-    threads: int = 0,
     progress: Progress = no_progress,
-    on_part: Callable[[int], None] = lambda part: None,
 ) -> None:
     """Compute parts in their order, each written when its last batch is there."""
     if not parts:
@@ -176,8 +174,8 @@ def compute_parts(
         done = outputs.first + len(outputs)
         if done - begun == len(plan.images_of(remaining[0])):
             folder.write(remaining[0], [*chosen.keys[begun:done]], waiting)
-            waiting, begun, part = [], done, remaining.pop(0)
-            on_part(part)
+            waiting, begun = [], done
+            remaining.pop(0)
 
 
 def describe_missing(folder: PartFolder[BlockT], missing: Sequence[int]) -> str:
@@ -204,7 +202,7 @@ def _open(output: JobOutput, job: RowsJob[BlockT], split: Split, *, overwrite: b
 
 
 @contextlib.contextmanager
-def _locked(folder: PartFolder[BlockT], parts: range, what: str) -> Iterator[None]:
+def locked_parts(folder: PartFolder[BlockT], parts: range, what: str) -> Iterator[None]:
     """Hold the lock of these parts; without locks, two processes would write the same bytes twice."""
     with open_output_folder(folder.name).lock(f"parts-{parts.start}-{parts.stop}") as held:
         if not held:
