@@ -131,11 +131,11 @@ def write_on_ray(
                 f"{len(missing):,} of {len(everything):,} parts are not in {folder.parts.where}.",
                 try_="an --out that all nodes share, such as a network file system",
             )
-    if not output.is_folder:
-        split = listed.split(range(images))
-        put_together(output, replace(job, task=replace(job.task, batch=batch)), split, progress=progress)
-    elif isinstance(listed, StoredNames):
+    split = None if output.is_folder else listed.split(range(images))
+    if isinstance(listed, StoredNames):
         listed.delete()
+    if split is not None:
+        put_together(output, replace(job, task=replace(job.task, batch=batch)), split, progress=progress)
     return before, failures
 
 

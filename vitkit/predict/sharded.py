@@ -245,8 +245,8 @@ def _batches(folder: PartFolder[BlockT], split: Split) -> Iterator[tuple[list[st
 
 
 def _remove_empty(folder: Path) -> None:
-    for path in (*folder.glob(".*.lock"), *folder.glob("parts/.*.lock")):
+    for path in folder.rglob(".*.lock"):
         path.unlink()
-    for path in (folder / "parts", folder):
+    for path in (*folder.iterdir(), folder):
         if os.path.isdir(path):
             path.rmdir()
