@@ -4,9 +4,9 @@
 
 In one run, in turns, on one local Ray cluster with all cores: `vitkit predict ti16 PHOTOS --out FILE` in one process
 (`one process`), the same on the Ray engine (`ray engine`), and `ray.data.read_images` with transformers' ViT of the
-same size and its own image processor (`read_images`), which writes Parquet, too. Each is timed as a whole, with the start of
-its actors, and again over twice the images; the difference is the steady rate. Rates are given as multiples of that of
-one process: the seconds depend on the machine. `read_images` has no row for a broken image, so there is none.
+same size and its own image processor (`read_images`), which writes Parquet, too. Each is timed as a whole, with the
+start of its actors, and again over twice the images; the difference is the steady rate. Rates are given as multiples of
+that of one process: the seconds depend on the machine. No image is broken: `read_images` would end with an error.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from vitkit.data.sources.image_paths import STANDARD_INPUT, find_image_names, op
 from vitkit.data.sources.shards import has_index
 from vitkit.output_folder import open_output_folder
 from vitkit.predict.journal import Trait
+from vitkit.predict.part_folder import IMAGES
 from vitkit.predict.resumable_file import images_trait
 from vitkit.stored_json import parse_json
 
 BLOCK = 16_384  # names
-FOLDER = "images"
 
 
 class ListedImages(Protocol):
@@ -104,7 +104,7 @@ class NameSpool:
 
     def store(self, folder_name: str) -> StoredNames:
         """Write the blocks that the output folder does not have yet."""
-        folder_name = os.path.join(folder_name, FOLDER)
+        folder_name = os.path.join(folder_name, IMAGES)
         folder = open_output_folder(folder_name)
         stored = StoredNames(folder_name, str(self.trait.value)[:8], self.count, os.getcwd())
         there = set(folder.names("names-"))

@@ -9,8 +9,10 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -116,8 +118,7 @@ def _reach(address: str) -> None:
 
 def _connect(ray: Any, address: str) -> None:
     try:
-        with _without_stderr():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        _init(ray, address=address)
     except Exception as error:  # ConnectionError, RuntimeError, a plain Exception: whatever Ray has for it
         raise _unreachable(address, str(error).strip().split("\n")[0] or type(error).__name__) from None
 
@@ -132,14 +133,7 @@ def _unreachable(address: str, reason: str) -> ConfigError:
 def _start(ray: Any) -> None:
     for attempt in range(1, STARTS + 1):
         try:
-            with _without_stderr():
-                ray.init(
-                    address="local",
-                    num_cpus=cores(),
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                )
+            _init(ray, address="local", num_cpus=cores(), include_dashboard=False)
             return
         except Exception as error:
             ray.shutdown()
@@ -150,18 +144,24 @@ def _start(ray: Any) -> None:
                 ) from None
 
 
-@contextlib.contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Discard what C++ writes to standard error: Ray prints a line about its log level whatever that is."""
+def _init(ray: Any, **settings: Any) -> None:
+    """Call `ray.init` without its output and its signal handler.
+
+    Its C++ prints a line about its log level, whatever that is. Its handler of SIGTERM would end the process before it
+    says how to continue.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
     sys.stderr.flush()
     kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
-        yield
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
     finally:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(null)
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

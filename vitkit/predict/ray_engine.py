@@ -107,7 +107,9 @@ def write_on_ray(
     """
     job = make(model, "cpu")
     output = replace(output, folder=os.path.abspath(output.folder))  # as every node sees it
-    if not overwrite:
+    if overwrite:
+        output.file.unlink(missing_ok=True)
+    else:
         output.refuse_complete(job.format.sidecars(output.file))
     images, trait, store = _list(sources)
     batch = LARGE if cluster.gpus else job.task.batch
@@ -131,6 +133,7 @@ def write_on_ray(
                 f"{len(missing):,} of {len(everything):,} parts are not in {folder.parts.where}.",
                 try_="an --out that all nodes share, such as a network file system",
             )
+        folder.delete_foreign()
     split = None if output.is_folder else listed.split(range(images))
     if isinstance(listed, StoredNames):
         listed.delete()

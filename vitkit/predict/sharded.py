@@ -141,6 +141,7 @@ def put_together(
         if before and missing:
             messages.say("parts", describe_missing(folder, missing))
         compute_parts(folder, job, split, missing, workers=workers, progress=progress)
+        folder.delete_foreign()
         failures = Failures(len(split))
         for names, block in _blocks(folder, split, everything):
             failures.add_all(names, block.errors)
