@@ -34,8 +34,11 @@ def test_a_wrong_shard_is_an_error_with_the_fix(text: str):
         ({"RANK": "1"}, None),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, JobShard(1, 2)),
         # sbatch's own script is process 0 of the tasks that srun has not started yet
-        ({"SLURM_JOB_ID": "9", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),
-        ({"SLURM_JOB_ID": "9", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, JobShard(0, 2)),
+        ({"SLURM_TASKS_PER_NODE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),
+        (
+            {"SLURM_TASKS_PER_NODE": "2", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
+            JobShard(0, 2),
+        ),
         ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "2", "SLURM_NTASKS": "8"}, JobShard(2, 3)),  # srun -n 3
         (ARRAY, JobShard(2, 3)),
         ({**ARRAY, "SLURM_ARRAY_TASK_ID": "30", "SLURM_ARRAY_TASK_STEP": "10"}, JobShard(2, 3)),
@@ -56,7 +59,7 @@ def test_the_environment_of_a_launcher_names_the_shard(environment: dict[str, st
     [
         ({"JOB_COMPLETION_INDEX": "4"}, "JOB_COMPLETION_COUNT"),
         ({"JOB_COMPLETION_INDEX": "5", "JOB_COMPLETION_COUNT": "5"}, "no shard 5 of 5"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x"),
+        ({**ARRAY, "SLURM_ARRAY_TASK_COUNT": "x"}, "SLURM_ARRAY_TASK_COUNT=x"),
         ({**ARRAY, "SLURM_ARRAY_TASK_ID": "17"}, "--array=0-2"),  # --array=10,12,17
     ],
 )
@@ -69,4 +72,4 @@ def test_an_environment_that_cannot_be_is_an_error_with_the_way_out(environment:
 def test_a_shard_says_where_it_comes_from():
     shard = job_shard(None, {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"})
     assert shard is not None
-    assert (str(shard), shard.source) == ("1/2", "SLURM_PROCID, SLURM_NTASKS")
+    assert (str(shard), shard.source) == ("1/2", "SLURM_PROCID, SLURM_STEP_NUM_TASKS")

@@ -73,7 +73,7 @@ HOSTLISTS = {
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the launcher that may have started the tests."""
-    for name in [*STEP, *TORCH, *MPI, *launcher.RESTARTS, "SLURM_CPUS_PER_TASK"]:
+    for name in [*STEP, *TORCH, *MPI, *launcher.RESTARTS, "SLURM_CPUS_PER_TASK", "SLURM_NODELIST"]:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -117,6 +117,15 @@ def test_a_task_of_srun_finds_its_rank_and_the_first_node_of_its_step(monkeypatc
     monkeypatch.setenv("MASTER_ADDR", "elsewhere")
     assert (launch().address, launch().port) == ("elsewhere", 4711)
     check_complete(launch())
+
+
+def test_the_variables_of_the_job_are_enough_where_no_others_are_passed_on(monkeypatch: pytest.MonkeyPatch):
+    passed = {name: STEP[name] for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID")}
+    set_all(monkeypatch, passed, {"SLURM_NODELIST": "gpu[02-03]"})
+    here = launch()
+    assert (here.launcher, here.rank, here.world_size, here.address) == (SRUN, 2, 3, "gpu02")
+    monkeypatch.setenv("SLURM_NNODES", "1")
+    assert launch().address == "127.0.0.1"
 
 
 def test_a_step_on_one_node_needs_no_name_server(monkeypatch: pytest.MonkeyPatch):

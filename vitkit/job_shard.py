@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitkit.errors import ConfigError
+from vitkit.launcher import TORCHRUN, launch
 
 NO = "no"  # --shard no: all of the job, whatever the environment says
 ARRAY_ID, ARRAY_COUNT = "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"
 ARRAY_MIN, ARRAY_STEP = "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP"
 POD_INDEX, POD_COUNT = "JOB_COMPLETION_INDEX", "JOB_COMPLETION_COUNT"
-STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")  # what srun sets, and sbatch alone does not
 
 
 @dataclass(frozen=True)
@@ -58,29 +58,25 @@ def parse_job_shard(text: str) -> JobShard:
 def detect_job_shard(environment: Mapping[str, str]) -> JobShard | None:
     """Return the shard that the environment describes, or None where this process is the only one.
 
-    RANK and WORLD_SIZE come first: torchrun, mpirun wrappers or the user have set them for this very process. Then
-    Slurm, whose job array and srun tasks multiply: 10 array tasks of 4 processes are 40 shards. Then Kubernetes.
+    A launcher's ranks come first. Those of srun and mpirun multiply with the tasks of a Slurm array: 10 array tasks of
+    4 processes are 40 shards. RANK and WORLD_SIZE do not: whoever sets them by hand may have counted the array already.
     """
-    for detect in (_ranks, _slurm, _kubernetes):
-        shard = detect(environment)
-        if shard is not None and shard.count > 1:
-            return shard
-    return None
+    ranks, array = _ranks(environment), _slurm_array(environment)
+    if ranks is None:
+        shard = array
+    elif array is None or launch(environment).launcher is TORCHRUN:
+        shard = ranks
+    else:
+        count = array.count * ranks.count
+        shard = JobShard(array.index * ranks.count + ranks.index, count, f"{array.source}, {ranks.source}")
+    return shard or _kubernetes(environment)
 
 
 def _ranks(environment: Mapping[str, str]) -> JobShard | None:
-    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+    here = launch(environment)
+    if here.launcher is None or here.world_size == 1:
         return None
-    return _shard(_number(environment, "RANK"), _number(environment, "WORLD_SIZE"), "RANK, WORLD_SIZE")
-
-
-def _slurm(environment: Mapping[str, str]) -> JobShard | None:
-    array, tasks = _slurm_array(environment), _slurm_tasks(environment)
-    if array is None or tasks is None:
-        return array or tasks
-    return JobShard(
-        array.index * tasks.count + tasks.index, array.count * tasks.count, f"{array.source}, {tasks.source}"
-    )
+    return JobShard(here.rank, here.world_size, f"{here.launcher.rank}, {here.launcher.world_size}")
 
 
 def _slurm_array(environment: Mapping[str, str]) -> JobShard | None:
@@ -96,17 +92,7 @@ def _slurm_array(environment: Mapping[str, str]) -> JobShard | None:
             f"{first} in steps of {step}.",
             try_=f"sbatch --array=0-{max(count - 1, 0)}, or --shard I/N",
         )
-    return _shard(index, count, f"{ARRAY_ID}, {ARRAY_COUNT}")
-
-
-def _slurm_tasks(environment: Mapping[str, str]) -> JobShard | None:
-    if "SLURM_PROCID" not in environment or "SLURM_NTASKS" not in environment:
-        return None
-    # a batch script has the number of tasks too, but is one process itself: srun starts the others
-    if "SLURM_JOB_ID" in environment and not any(name in environment for name in STEP):
-        return None
-    count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
-    return _shard(_number(environment, "SLURM_PROCID"), _number(environment, count), f"SLURM_PROCID, {count}")
+    return JobShard(index, count, f"{ARRAY_ID}, {ARRAY_COUNT}") if count > 1 else None
 
 
 def _kubernetes(environment: Mapping[str, str]) -> JobShard | None:
@@ -120,7 +106,13 @@ def _kubernetes(environment: Mapping[str, str]) -> JobShard | None:
                 f'--shard "${POD_INDEX}/N", or --shard {NO} for all of the job in this pod',
             ],
         )
-    return _shard(_number(environment, POD_INDEX), _number(environment, POD_COUNT), f"{POD_INDEX}, {POD_COUNT}")
+    index, count = _number(environment, POD_INDEX), _number(environment, POD_COUNT)
+    if index >= count:
+        raise ConfigError(
+            f"{POD_INDEX}, {POD_COUNT}: there is no shard {index} of {count}; they are counted from 0.",
+            try_=f"--shard I/N, or --shard {NO}",
+        )
+    return JobShard(index, count, f"{POD_INDEX}, {POD_COUNT}") if count > 1 else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
@@ -128,12 +120,3 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
         raise ConfigError(f"{name}={text} in the environment is not a number.", try_=f"--shard I/N, or --shard {NO}")
     return int(text)
-
-
-def _shard(index: int, count: int, source: str) -> JobShard:
-    if index >= count:
-        raise ConfigError(
-            f"{source}: there is no shard {index} of {count}; they are counted from 0.",
-            try_=f"--shard I/N, or --shard {NO}",
-        )
-    return JobShard(index, count, source)

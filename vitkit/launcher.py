@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from vitkit.errors import ConfigError
-from vitkit.slurm import integer, step_address, step_port, tasks_on_node
+from vitkit.slurm import integer, step_address, step_port, step_variables, tasks_on_node
 
 Variables = Mapping[str, str]
 THIS_MACHINE = "127.0.0.1"
@@ -99,9 +99,9 @@ class Launch:
         return max(1, min(self.local_world_size, cores // self.cores)) if self.cores else self.local_world_size
 
 
-def launch() -> Launch:
+def launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """Return the place of this process in a distributed run."""
-    variables = _variables()
+    variables = _variables(environment)
     for launcher in LAUNCHERS:
         if launcher.rank in variables and launcher.world_size in variables:
             return _launch(launcher, variables)
@@ -174,10 +174,10 @@ def _not_set(name: str, world_size: int) -> ConfigError:
     )
 
 
-def _variables() -> Variables:
+def _variables(environment: Mapping[str, str] = os.environ) -> Variables:
     """Return the variables of all launchers that are set; one without a value counts as not set."""
-    return {
-        name: os.environ[name]
+    variables = {
+        name: environment[name]
         for name in (
             "RANK",
             "WORLD_SIZE",
@@ -194,7 +194,9 @@ def _variables() -> Variables:
             "SLURM_JOB_ID",
             "SLURM_JOB_NODELIST",
             "SLURM_LOCALID",
+            "SLURM_NNODES",
             "SLURM_NODEID",
+            "SLURM_NODELIST",
             "SLURM_NTASKS",
             "SLURM_PROCID",
             "SLURM_RESTART_COUNT",
@@ -203,6 +205,8 @@ def _variables() -> Variables:
             "SLURM_STEP_NUM_NODES",
             "SLURM_STEP_NUM_TASKS",
             "SLURM_STEP_TASKS_PER_NODE",
+            "SLURM_TASKS_PER_NODE",
         )
-        if os.environ.get(name)
+        if environment.get(name)
     }
+    return variables | step_variables(variables)

@@ -32,6 +32,24 @@ def expand_hostlist(text: str) -> list[str]:
     return hosts
 
 
+def step_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a step where only those of its job are set, as containers and wrappers may pass them.
+
+    Slurm sets SLURM_PROCID and SLURM_NTASKS for the script of `sbatch` too, together with SLURM_TASKS_PER_NODE, and
+    that is not a step.
+    """
+    if "SLURM_STEP_NUM_TASKS" in variables or "SLURM_PROCID" not in variables or "SLURM_NTASKS" not in variables:
+        return {}
+    if "SLURM_TASKS_PER_NODE" in variables and "SLURM_STEP_ID" not in variables:
+        return {}
+    of_job = {
+        "SLURM_STEP_NUM_TASKS": "SLURM_NTASKS",
+        "SLURM_STEP_NUM_NODES": "SLURM_NNODES",
+        "SLURM_STEP_NODELIST": "SLURM_NODELIST",
+    }
+    return {step: variables[job] for step, job in of_job.items() if job in variables and step not in variables}
+
+
 def tasks_on_node(variables: Mapping[str, str], tasks: int) -> int:
     """Return how many of the step's tasks are on this node, by SLURM_STEP_TASKS_PER_NODE, such as "2(x3),1"."""
     text, per_node = variables.get("SLURM_STEP_TASKS_PER_NODE") or str(tasks), list[int]()

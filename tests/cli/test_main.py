@@ -20,14 +20,14 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "--config --set --label --seed --device --precision --workers --track --json",
     "resume": "RUN --device --workers --json",
     "evaluate": "RUN DATA --split --labels --label --real --map --image --batch --device --precision --workers "
-    "--max-failed --out --json --resize --crop --interpolation --mean --std",
+    "--max-failed --engine --out --json --resize --crop --interpolation --mean --std",
     "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
     "--workers --max-failed --json --resize --crop --interpolation --mean --std",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
-    "predict": "RUN IMAGES… --top --out --shard --overwrite --labels --image --fast --device --workers --max-failed "
-    "--csv --csv-raw --json --resize --crop --interpolation --mean --std",
-    "embed": "RUN IMAGES… --out --pool --normalise --shard --overwrite --image --precision --fast --device --workers "
-    "--max-failed --json --resize --crop --interpolation --mean --std",
+    "predict": "RUN IMAGES… --top --out --shard --engine --overwrite --labels --image --fast --device --workers "
+    "--max-failed --csv --csv-raw --json --resize --crop --interpolation --mean --std",
+    "embed": "RUN IMAGES… --out --pool --normalise --shard --engine --overwrite --image --precision --fast "
+    "--device --workers --max-failed --json --resize --crop --interpolation --mean --std",
     "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json --resize "
     "--crop --interpolation --mean --std",
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",

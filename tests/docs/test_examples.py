@@ -40,10 +40,14 @@ NOT_RUN = {
     "vitkit evaluate hf:": "it needs the network and ImageNet",
     "vitkit convert hf:": "it needs the network; the same verb converts a local file",
     "vitkit serve": "it runs until it is stopped; test_the_server_of_the_examples_answers starts each",
+    "vitkit predict runs/photos photos/ --engine ray": "it starts Ray; tests/predict/test_ray.py does it once",
+    "vitkit embed runs/photos photos/ --engine ray": "it starts Ray; a slow test of test_ray.py does it",
+    "vitkit evaluate runs/photos photos/ --engine ray": "it starts Ray; tests/predict/test_ray.py does it once",
     "curl ": "it needs that server; test_the_server_of_the_examples_answers sends it",
 }
 # Python that is compiled and not run, by what is in it.
 PYTHON_NOT_RUN = {
+    "ray.data.from_items(": "it starts Ray; tests/predict/test_ray.py runs such a pipeline",
     "CLIPModel.from_pretrained(": "it needs the network; tests/weights/test_zero_shot.py does it with random weights",
 }
 SLOW = (  # another one of the verb runs in the default suite

@@ -12,10 +12,12 @@ from tyro.conf import arg
 from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.image_jobs import (
+    Engine,
     Fast,
     Images,
     Overwrite,
     Shard,
+    check_engine,
     chosen_shard,
     fast_engine_pays,
     list_images,
@@ -51,6 +53,7 @@ def embed(
         bool, tyro.conf.FlagCreatePairsOff, arg(help="divide each vector by its L2 norm; a product is then a cosine")
     ] = False,
     shard: Shard = None,
+    engine: Engine = "local",
     overwrite: Overwrite = False,
     image: options.ImageSize = None,
     preprocessing: Overrides = NO_OVERRIDES,
@@ -76,7 +79,8 @@ def embed(
         )
     size = None if image is None else options.image_size(image)
     preprocessing.check()
-    own = chosen_shard(shard, out)
+    check_engine(engine, shard=shard, fast=fast, device=device, workers=workers)
+    own = chosen_shard(shard, out) if engine == "local" else None
 
     from vitkit.devices import pick_device
     from vitkit.predict.embedder import Embedder
@@ -85,8 +89,27 @@ def embed(
     from vitkit.progress import show_progress
     from vitkit.weights.load import load
 
-    split = list_images(images)
     check_vectors_path(out)
+    if engine == "ray":
+        from vitkit.predict.ray_jobs import embed_on_ray
+
+        with resumable(out, None, overwrite=overwrite):
+            before, failures = embed_on_ray(
+                out,
+                run,
+                images,
+                image=size,
+                preprocessing=preprocessing.apply,
+                pool=pool,
+                normalise=normalise,
+                precision=precision,
+                overwrite=overwrite,
+                progress=show_progress,
+            )
+        print_written("embed", out, None, before, failures, json=json, note="")
+        report_failures("embed", failures, max_failed)
+        return
+    split = list_images(images)
     model = load(run, image=size)
     preprocessing.apply(model)
     embedder = Embedder(model.to(pick_device(device)), pool=pool, normalise=normalise, precision=precision)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitkit.cli import options
+from vitkit.cli.image_jobs import Engine, check_engine
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError
 
@@ -35,6 +36,7 @@ def evaluate(
     precision: options.InferencePrecision = "fp32",
     workers: options.Workers = None,
     max_failed: options.MaxFailed = 0.01,
+    engine: Engine = "local",
     out: Annotated[Path | None, options.option("also write the evaluation to this file", "FILE.json")] = None,
     json: options.Json = False,
 ) -> None:
@@ -47,6 +49,7 @@ def evaluate(
     options.at_least(1, batch=batch)
     options.at_least(0, workers=workers)
     options.check_max_failed(max_failed)
+    check_engine(engine, device=device, workers=workers)
     if out is not None and (out.suffix != ".json" or not out.parent.is_dir()):
         raise ConfigError(f"--out {out}: the name of a .json file in a folder that exists is needed")
     size = None if image is None else options.image_size(image)
@@ -73,6 +76,7 @@ def evaluate(
             batch=batch,
             workers=workers,
             max_failed=max_failed,
+            engine=engine,
         )
     if out is not None:
         write_text(out, evaluation.to_json() + "\n", ConfigError)

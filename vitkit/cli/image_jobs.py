@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -44,6 +44,12 @@ Shard = Annotated[
         "I/N|no",
     ),
 ]
+Engine = Annotated[
+    Literal["local", "ray"],
+    arg(
+        help="where to compute: this process, or the Ray cluster of RAY_ADDRESS, without one a cluster of this machine"
+    ),
+]
 Overwrite = Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="replace FILE and start over")]
 Fast = Annotated[
     bool,
@@ -71,6 +77,13 @@ def list_images(sources: Sequence[str]) -> Split:
     if seconds >= SECONDS_TO_SAY:
         messages.say("listing", f"{counted(len(images), 'image')} found in {seconds:.1f} s", file=sys.stderr)
     return images
+
+
+def check_engine(engine: str, **local_only: object) -> None:
+    """Raise an error for options that mean nothing to a cluster."""
+    given = [name for name, value in local_only.items() if value not in (None, False, "auto")]
+    if engine == "ray" and given:
+        raise ConfigError(f"--engine ray decides about --{given[0]} itself.", try_=f"--engine ray without --{given[0]}")
 
 
 def chosen_shard(option: str | None, out: str | None) -> JobShard | None:

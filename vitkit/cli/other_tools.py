@@ -31,6 +31,8 @@ OPTIONS = {
     "to": "format target",
     "normalise": "normalize l2 l2-normalize normalize-embeddings",
     "pool": "pooling global-pool",
+    "shard": "shard-id shard-index shards num-shards process-id world-size rank",
+    "engine": "backend distributed distributed-executor-backend executor",
 }
 # our setting, for --set: the same
 SETTINGS = {

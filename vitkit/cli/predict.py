@@ -13,10 +13,12 @@ from tyro.conf import arg
 from vitkit import messages
 from vitkit.cli import options
 from vitkit.cli.image_jobs import (
+    Engine,
     Fast,
     Images,
     Overwrite,
     Shard,
+    check_engine,
     chosen_shard,
     fast_engine_pays,
     list_images,
@@ -48,6 +50,7 @@ def predict(
         ),
     ] = None,
     shard: Shard = None,
+    engine: Engine = "local",
     overwrite: Overwrite = False,
     labels: options.LabelsFile = None,
     image: options.ImageSize = None,
@@ -80,7 +83,10 @@ def predict(
     options.check_max_failed(max_failed)
     size = None if image is None else options.image_size(image)
     preprocessing.check()
-    own = chosen_shard(shard, out)
+    check_engine(engine, shard=shard, fast=fast, device=device, workers=workers)
+    if engine == "ray" and out is None:
+        raise ConfigError("--engine ray needs --out, for the rows.", try_="--out FOLDER, or --out answers.parquet")
+    own = chosen_shard(shard, out) if engine == "local" else None
 
     from vitkit.evaluate.matching import read_labels
     from vitkit.predict.classifier import Classifier
@@ -93,9 +99,28 @@ def predict(
     from vitkit.text import printable_lines
     from vitkit.weights.load import load
 
-    split = list_images(images)
     if out is not None:
         check_output_path(out)
+    if engine == "ray" and out is not None:
+        from vitkit.predict.ray_jobs import predict_on_ray
+
+        with resumable(out, None, overwrite=overwrite):
+            before, failures = predict_on_ray(
+                out,
+                run,
+                images,
+                image=size,
+                preprocessing=preprocessing.apply,
+                labels=labels,
+                top=top,
+                csv_raw=csv_raw,
+                overwrite=overwrite,
+                progress=show_progress,
+            )
+        print_written("predict", out, None, before, failures, json=json, note="")
+        report_failures("predict", failures, max_failed)
+        return
+    split = list_images(images)
     model = load(run, image=size)
     preprocessing.apply(model)
     classifier = Classifier(

@@ -5,6 +5,7 @@ Shapes: n images, K classes.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +31,23 @@ class SplitLogits:
     labels: Tensor | SparseLabels  # (n,) class indices, -1 where unlabelled; or those of multi-label data
     indices: Tensor  # (n,) of the images in the split
     failures: dict[int, str]  # index → why it could not be decoded
+
+
+class CollectLogits(Protocol):
+    """A function like `collect_logits`."""
+
+    def __call__(
+        self,
+        model: Model,
+        split: Split,
+        *,
+        device: torch.device | str,
+        precision: Precision,
+        batch: int | None,
+        workers: int,
+        max_failed: float,
+        progress: Progress,
+    ) -> SplitLogits: ...
 
 
 def collect_logits(

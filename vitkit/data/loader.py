@@ -269,17 +269,22 @@ def sequential_batches(
     pin_memory: bool = False,
     part: int | None = None,
     lend: int = 0,
+    threads: int = 0,
 ) -> Iterator[Batch]:
     """Yield every image of the split once, in order, however many fail: the caller handles the failures.
 
     With `part`, a batch comes in parts of at most so many images, which workers decode side by side. `lend` is that of
-    `load_batches`.
+    `load_batches`. With `threads`, this process decodes with so many instead of in workers.
     """
     own = range(rank, len(dataset.split), world_size)
     batches = (own[first : first + batch_size] for first in range(0, len(own), batch_size))
     size = part or batch_size
     chunks = [batch[first : first + size] for batch in batches for first in range(0, len(batch), size)]
-    if chunks:
+    if chunks and threads:
+        yield from load_in_threads(
+            _EvalBatches(dataset, chunks), range(len(chunks)), threads=threads, pin_memory=pin_memory
+        )
+    elif chunks:
         yield from load_batches(
             _EvalBatches(dataset, chunks),
             range(len(chunks)),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitkit.compute.inference import Precision
-from vitkit.compute.split_logits import SplitLogits, collect_logits
+from vitkit.compute.split_logits import CollectLogits, SplitLogits, collect_logits
 from vitkit.data.groups import Leak
 from vitkit.data.loader import MAX_FAILED
 from vitkit.data.sources.dataset import Data, DataError, Split
@@ -50,12 +50,14 @@ def evaluate(
     max_failed: float = MAX_FAILED,
     real: Path | None = None,
     class_map: Path | None = None,
+    collect: CollectLogits = collect_logits,
     progress: Progress = no_progress,
 ) -> Evaluation:
     """Score the model on a split, by default the one for scoring. The model is moved to the device.
 
     Images whose class the model does not have are not scored. `real` is ImageNet-ReaL's file of labels, which data
     without classes are scored against alone; `class_map` is a file of classes (`vitkit.evaluate.class_map`).
+    `collect` computes the logits, here or elsewhere.
     """
     if real is not None and class_map is not None:
         raise ConfigError("--real and --map are two sets of labels for the same images", try_="one of them")
@@ -85,7 +87,7 @@ def evaluate(
             only_in_the_data=few(matched.extra) or "no other class",
         )
     labelled = chosen.select(rows)
-    result = collect_logits(
+    result = collect(
         model.to(device),
         labelled,
         device=device,

@@ -14,10 +14,14 @@ from typing import Any, TypedDict
 import numpy as np
 
 from vitkit.atomic import replacing
+from vitkit.compute.embedding_model import EmbeddingPool
+from vitkit.compute.inference import Precision
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.image_paths import unlabelled_split
+from vitkit.devices import pick_device
 from vitkit.errors import ConfigError
 from vitkit.job_shard import JobShard
+from vitkit.model.build import Model
 from vitkit.predict.embedder import Embedder, EmbeddingColumns, StoredEmbeddings
 from vitkit.predict.embedding_parts import (
     embedding_part,
@@ -93,6 +97,14 @@ def embedding_job(embedder: Embedder, *, source: str = "") -> RowsJob[EmbeddingC
         ),
         traits=_traits(embedder, source),
     )
+
+
+def make_embedding_job(
+    model: Model, device: str, *, pool: EmbeddingPool, normalise: bool, precision: Precision, source: str
+) -> RowsJob[EmbeddingColumns]:
+    """Return the job of a model on a device, as a worker of another machine makes it."""
+    model = model.to(pick_device(device))
+    return embedding_job(Embedder(model, pool=pool, normalise=normalise, precision=precision), source=source)
 
 
 def check_vectors_path(out: str | os.PathLike[str]) -> None:

@@ -73,9 +73,18 @@ def workers_for(images: int, requested: int | None, device: torch.device) -> int
 
 
 def stream_outputs(
-    task: ImageTask, split: Split, *, start: int = 0, workers: int = 0, progress: Progress = no_progress
+    task: ImageTask,
+    split: Split,
+    *,
+    start: int = 0,
+    workers: int = 0,
+    threads: int = 0,
+    progress: Progress = no_progress,
 ) -> Iterator[ImageOutputs]:
-    """Yield the outputs of all images from index `start` on, batch by batch; unreadable images have an error."""
+    """Yield the outputs of all images from index `start` on, batch by batch; unreadable images have an error.
+
+    They are decoded by so many worker processes, or `threads` of this one.
+    """
     # batches begin where they would in one go: the last bits of a product depend on the batch that it is computed in
     repeated = start % task.batch
     remaining = split.select(np.arange(start - repeated, len(split))) if start else split
@@ -87,6 +96,7 @@ def stream_outputs(
         pin_memory=task.device.type == "cuda",
         part=PART,
         lend=lent_parts(task.batch),
+        threads=threads,
     )
     batches = compute_batches(parts, task.batch, task.compute, task.device)
     yield from progress(

@@ -19,7 +19,7 @@ from vitkit.stored_json import parse_json
 from vitkit.text import valid_utf8
 
 VERSION = 1
-MANIFEST, PARTS = "manifest.json", "parts"
+MANIFEST, PARTS, IMAGES = "manifest.json", "parts", "images"
 MOST_PARTS = 1024  # of a job, as long as a part has at most
 MOST_IMAGES = 32_768  # images: more would take long to repeat after a kill, and much memory as vectors
 
@@ -66,6 +66,9 @@ class PartFolder(Generic[BlockT]):
         images = self.plan.images_of(part)
         return f"part-{images.start:012d}-{images.stop:012d}-{self.key}.parquet"
 
+    def exists(self, part: int) -> bool:
+        return self.parts.exists(self.part_name(part))
+
     def missing(self, parts: Iterable[int]) -> list[int]:
         """Return those of the parts that are not there."""
         there = set(self.parts.names("part-"))
@@ -90,6 +93,13 @@ class PartFolder(Generic[BlockT]):
 
     def delete(self, part: int) -> None:
         self.parts.delete(self.part_name(part))
+
+    def delete_foreign(self) -> None:
+        """Remove parts of another manifest, which two processes may begin at once in a store without locks."""
+        own = {self.part_name(part) for part in range(len(self.plan))}
+        for name in self.parts.names("part-"):
+            if name not in own:
+                self.parts.delete(name)
 
 
 def parts_folder(name: str) -> OutputFolder:
@@ -145,7 +155,9 @@ def has_parts(name: str) -> bool:
 
 def _refuse_other_files(folder: OutputFolder) -> None:
     """Refuse a folder of other things, such as the images themselves."""
-    names = [] if folder.exists(MANIFEST) else [name for name in folder.names() if name not in (MANIFEST, PARTS)]
+    names = (
+        [] if folder.exists(MANIFEST) else [name for name in folder.names() if name not in (MANIFEST, PARTS, IMAGES)]
+    )
     if names:
         raise ConfigError(
             f"--out {folder.where} is a folder with other files in it.",

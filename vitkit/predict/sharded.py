@@ -6,7 +6,7 @@ processes may change, and whoever puts the parts together computes those that ar
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,16 +87,16 @@ def write_rows(
                 f"--overwrite in shard {shard} would remove the rows of the others.",
                 try_=f"--overwrite without shards, or remove {output.folder} first",
             )
-        with _parts_kept(output):
+        with parts_kept(output):
             return write_shard(output, job, split, shard, workers=workers, progress=progress)
     if not output.in_parts:
         return _write_one_file(output, job, split, workers=workers, overwrite=overwrite, progress=progress)
-    with _parts_kept(output):
+    with parts_kept(output):
         return put_together(output, job, split, workers=workers, overwrite=overwrite, progress=progress)
 
 
 @contextlib.contextmanager
-def _parts_kept(output: JobOutput) -> Iterator[None]:
+def parts_kept(output: JobOutput) -> Iterator[None]:
     """Say what a store that fails leaves: the parts that were written before."""
     try:
         yield
@@ -131,7 +131,7 @@ def write_shard(
         output.refuse_complete(job.format.sidecars(output.file.path))
     folder = _open(output, job, split)
     own = shard.range(len(folder.plan))
-    with _locked(folder, own, f"shard {shard} of {output.folder}"):
+    with locked_parts(folder, own, f"shard {shard} of {output.folder}"):
         missing = _missing(folder, split, own)
         compute_parts(folder, job, split, missing, workers=workers, progress=progress)
     failures = Failures(sum(len(folder.plan.images_of(part)) for part in own))
@@ -157,12 +157,13 @@ def put_together(
         output.refuse_complete(sidecars)
     folder = _open(output, job, split, overwrite=overwrite)
     everything = range(len(folder.plan))
-    with _locked(folder, everything, output.folder):
+    with locked_parts(folder, everything, output.folder):
         missing = _missing(folder, split, everything)
         before = len(split) - sum(len(folder.plan.images_of(part)) for part in missing)
         if before and missing:
             messages.say("parts", describe_missing(folder, missing))
         compute_parts(folder, job, split, missing, workers=workers, progress=progress)
+        folder.delete_foreign()
         failures = Failures(len(split))
         for names, block in _blocks(folder, split, everything):
             failures.add_all(names, block.errors)
@@ -183,9 +184,7 @@ def compute_parts(
     parts: Sequence[int],
     *,
     workers: int = 0,
-    threads: int = 0,
     progress: Progress = no_progress,
-    on_part: Callable[[int], None] = lambda part: None,
 ) -> None:
     """Compute parts in their order, each written when its last batch is there."""
     if not parts:
@@ -200,8 +199,8 @@ def compute_parts(
         done = outputs.first + len(outputs)
         if done - begun == len(plan.images_of(remaining[0])):
             folder.write(remaining[0], [*chosen.keys[begun:done]], waiting)
-            waiting, begun, part = [], done, remaining.pop(0)
-            on_part(part)
+            waiting, begun = [], done
+            remaining.pop(0)
 
 
 def describe_missing(folder: PartFolder[BlockT], missing: Sequence[int]) -> str:
@@ -228,7 +227,7 @@ def _open(output: JobOutput, job: RowsJob[BlockT], split: Split, *, overwrite: b
 
 
 @contextlib.contextmanager
-def _locked(folder: PartFolder[BlockT], parts: range, what: str) -> Iterator[None]:
+def locked_parts(folder: PartFolder[BlockT], parts: range, what: str) -> Iterator[None]:
     """Hold the lock of these parts; without locks, two processes would write the same bytes twice."""
     with open_output_folder(folder.name).lock(f"parts-{parts.start}-{parts.stop}") as held:
         if not held:
@@ -271,8 +270,8 @@ def _batches(folder: PartFolder[BlockT], split: Split) -> Iterator[tuple[list[st
 
 
 def _remove_empty(folder: Path) -> None:
-    for path in (*folder.glob(".*.lock"), *folder.glob("parts/.*.lock")):
+    for path in folder.rglob(".*.lock"):
         path.unlink()
-    for path in (folder / "parts", folder):
+    for path in (*folder.iterdir(), folder):
         if os.path.isdir(path):
             path.rmdir()

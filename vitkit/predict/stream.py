@@ -8,6 +8,7 @@ import numpy as np
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.image_paths import unlabelled_split
 from vitkit.job_shard import JobShard
+from vitkit.model.build import Model
 from vitkit.predict.answer_columns import AnswerColumns, answer_columns, read_answers
 from vitkit.predict.answer_parts import answer_part, read_answer_part
 from vitkit.predict.classifier import Classifier
@@ -108,6 +109,13 @@ def answers_job(classifier: Classifier, top: int, *, source: str = "", csv_raw: 
         ),
         traits=_traits(classifier, top, source),
     )
+
+
+def make_answers_job(
+    model: Model, device: str, *, top: int, labels: Sequence[str] | None, source: str, csv_raw: bool
+) -> RowsJob[AnswerColumns]:
+    """Return the job of a model on a device, as a worker of another machine makes it."""
+    return answers_job(Classifier(model, device=device, labels=labels), top, source=source, csv_raw=csv_raw)
 
 
 def _traits(classifier: Classifier, top: int, source: str) -> dict[str, Trait]:

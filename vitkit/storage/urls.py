@@ -94,12 +94,11 @@ def refuse_run_folder(path: str | os.PathLike[str]) -> None:
     )
 
 
-def refuse_credentials(setting: str, name: str) -> None:
-    """Raise an error for a URL with credentials where the record of a run would keep them."""
+def refuse_credentials(setting: str, name: str, *, kept_in: str = "the record of a run") -> None:
+    """Raise an error for a URL with credentials where they would be written to a file."""
     if has_credentials(name):
         raise ConfigError(
-            f"{setting}: {redacted(name)} was given with credentials in the URL, and the record of a run would keep "
-            "them.",
+            f"{setting}: {redacted(name)} was given with credentials in the URL, and {kept_in} would keep them.",
             try_="the URL without them, and the store's own variables or files: AWS_*, HF_TOKEN, ~/.netrc",
         )
 

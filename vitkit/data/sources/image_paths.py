@@ -66,13 +66,13 @@ def open_images(
     sources: Sequence[str | os.PathLike[str]], on_files: Callable[[int], None] = lambda files: None
 ) -> Split:
     """Return the images of all sources, or of shards, which have an index of their own; labels do not matter."""
-    if len(sources) == 1 and (folder := _folder_of_index(os.fspath(sources[0]))) is not None:
+    if len(sources) == 1 and (folder := index_folder(os.fspath(sources[0]))) is not None:
         location = os.fspath(sources[0])
         return join_splits([*open_shards(redacted(location), folder, location).splits.values()])
     return unlabelled_split(find_image_names(sources, on_files))
 
 
-def _folder_of_index(source: str) -> Path | None:
+def index_folder(source: str) -> Path | None:
     """Return the folder that holds an index of shards, of remote ones the copy; None for images of other kinds."""
     if not is_url(source):
         return Path(source) if os.path.isdir(source) and has_index(Path(source)) else None
