@@ -65,6 +65,15 @@ SRUN = Launcher(  # SLURM_NTASKS is set outside of steps, too, and SLURM_PROCID 
     unset="unset SLURM_STEP_NUM_TASKS",
 )
 LAUNCHERS = (TORCHRUN, MPIRUN, SRUN)
+VARIABLES = tuple(
+    """
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT
+    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
+    SLURM_CPUS_PER_TASK SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NNODES SLURM_NODEID SLURM_NODELIST
+    SLURM_NTASKS SLURM_PROCID SLURM_RESTART_COUNT SLURM_TASKS_PER_NODE
+    SLURM_STEP_ID SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE
+    """.split()
+)
 RESTARTS = {"TORCHELASTIC_RESTART_COUNT": "restart {} of torchrun", "SLURM_RESTART_COUNT": "requeue {} of Slurm"}
 
 
@@ -176,37 +185,5 @@ def _not_set(name: str, world_size: int) -> ConfigError:
 
 def _variables(environment: Mapping[str, str] = os.environ) -> Variables:
     """Return the variables of all launchers that are set; one without a value counts as not set."""
-    variables = {
-        name: environment[name]
-        for name in (
-            "RANK",
-            "WORLD_SIZE",
-            "LOCAL_RANK",
-            "LOCAL_WORLD_SIZE",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "TORCHELASTIC_RESTART_COUNT",
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-            "SLURM_CPUS_PER_TASK",
-            "SLURM_JOB_ID",
-            "SLURM_JOB_NODELIST",
-            "SLURM_LOCALID",
-            "SLURM_NNODES",
-            "SLURM_NODEID",
-            "SLURM_NODELIST",
-            "SLURM_NTASKS",
-            "SLURM_PROCID",
-            "SLURM_RESTART_COUNT",
-            "SLURM_STEP_ID",
-            "SLURM_STEP_NODELIST",
-            "SLURM_STEP_NUM_NODES",
-            "SLURM_STEP_NUM_TASKS",
-            "SLURM_STEP_TASKS_PER_NODE",
-            "SLURM_TASKS_PER_NODE",
-        )
-        if environment.get(name)
-    }
+    variables = {name: environment[name] for name in VARIABLES if environment.get(name)}
     return variables | step_variables(variables)

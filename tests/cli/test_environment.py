@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import vitkit
+from vitkit import job_shard, launcher
 
 ROOT = Path(vitkit.__file__).parent
 PAGE = (ROOT.parent / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -14,7 +15,8 @@ PAGE = (ROOT.parent / "docs" / "command-line.md").read_text(encoding="utf-8")
 
 def variables_read() -> dict[str, str]:
     """Return the names that `os.environ` is asked for, and where; a name that cannot be determined is an error."""
-    names = {}
+    # these are read from a mapping that a caller may replace
+    names = {name: module.__name__ for module in (launcher, job_shard) for name in module.VARIABLES}
     for path in ROOT.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
