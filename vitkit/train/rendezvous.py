@@ -25,6 +25,9 @@ TIMEOUT = 300.0  # seconds that ranks wait for each other; VITKIT_RENDEZVOUS_TIM
 PATIENCE = 15.0  # seconds until rank zero says whom it is waiting for
 POLL = 0.1
 SHOWN = 16  # ranks in a message
+LATER = timedelta(minutes=30)  # torch's own patience, for groups that are made during training
+
+Verdict = tuple[str, dict[str, list[str]]] | None  # an error's sentence and details; None: all have arrived
 
 
 class RendezvousError(VitkitError):
@@ -50,6 +53,7 @@ def meet(here: Launch, device: torch.device, timeout: float | None = None) -> St
     if verdict:
         what, details = verdict
         raise RendezvousError(what, **details)
+    store.set_timeout(LATER)
     return PrefixStore("training", own)
 
 
@@ -101,9 +105,6 @@ def _await_port(here: Launch, deadline: float) -> None:
             time.sleep(POLL)
         else:
             return
-
-
-Verdict = tuple[str, dict[str, list[str]]] | None  # an error's sentence and details; None: all have arrived
 
 
 def _await_attempt(here: Launch, store: Store, deadline: float) -> str:
