@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ import pytest
 import vitkit
 from tests.data.sample_images import encode, scene
 from tests.train.runs import TOY, Command, command_line, error_of, last_step, metric_lines
+from vitkit import atomic
 from vitkit.cli.main import main
-from vitkit.run_folder import RunFolder
+from vitkit.run_folder import RunError, RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -170,6 +173,19 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over_in_its_fo
 def test_resume_starts_a_run_where_there_is_none(photos: Path, uninterrupted: Path, tmp_path: Path):
     main([*command_of(tmp_path / "run", photos), "--resume"])
     assert_same(tmp_path / "run", uninterrupted)
+
+
+def test_a_continued_run_waits_for_a_process_that_is_still_ending(copy: Path, capsys: pytest.CaptureFixture[str]):
+    """Its lock is released after more time than other commands wait."""
+    with (copy / ".lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="is in use by another process"):
+            RunFolder.open(copy)
+        ending = threading.Timer(atomic.PATIENCE + 0.3, lambda: fcntl.flock(held, fcntl.LOCK_UN))
+        ending.start()
+        RunFolder.open(copy, patience=60).close()
+        ending.join()
+    assert f"waiting   {copy} is in use; up to 60 s for its process to end" in capsys.readouterr().err
 
 
 def test_resume_without_out_is_an_error_and_a_restart_without_it_says_that_a_run_begins(

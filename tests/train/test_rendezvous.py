@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 from vitkit.errors import ConfigError
 from vitkit.launcher import SRUN, Launch
@@ -42,6 +43,22 @@ def test_ranks_that_meet_share_a_store(port: int):
     stores = meet_all([0, 1, 2], port, 3)
     stores[2].set("said", "by two")  # type: ignore[attr-defined]
     assert [store.get("said") for store in stores.values()] == [b"by two"] * 3  # type: ignore[attr-defined]
+
+
+def test_processes_that_torchrun_restarts_find_nothing_of_the_ones_before_in_its_store(
+    port: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The agent's store lives on; stale addresses in it were connections to ports that nobody listens at."""
+    agent = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    for attempt in ("first", "second"):
+        stores = meet_all([0, 1], port, 2)
+        assert not stores[1].check(["address"])  # type: ignore[attr-defined]
+        stores[0].set("address", attempt)  # type: ignore[attr-defined]
+        assert stores[1].get("address") == attempt.encode()  # type: ignore[attr-defined]
+    errors = meet_all([1], port, 2, timeout=1.0)  # rank 0 of the third attempt never comes
+    assert "rank 1 of 2 has no answer of rank 0" in str(errors[1])
+    del agent
 
 
 def test_ranks_that_do_not_come_are_named_in_time_on_all_others(

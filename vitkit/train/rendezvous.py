@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -24,6 +25,9 @@ TIMEOUT = 300.0  # seconds that ranks wait for each other; VITKIT_RENDEZVOUS_TIM
 PATIENCE = 15.0  # seconds until rank zero says whom it is waiting for
 POLL = 0.1
 SHOWN = 16  # ranks in a message
+LATER = timedelta(minutes=30)  # torch's own patience, for groups that are made during training
+
+Verdict = tuple[str, dict[str, list[str]]] | None  # an error's sentence and details; None: all have arrived
 
 
 class RendezvousError(VitkitError):
@@ -34,18 +38,23 @@ def meet(here: Launch, device: torch.device, timeout: float | None = None) -> St
     """Wait for all ranks and return their store; raise on all of them if one is missing or two have the same GPU."""
     deadline = time.monotonic() + (_timeout() if timeout is None else timeout)
     store = _open_store(here, deadline)
-    store.set(_arrival(here.rank), _describe_device(device))
     if here.rank == 0:
-        verdict = _await_all(here, store, deadline)
-        store.set("verdict", json.dumps(verdict))
+        attempt = uuid.uuid4().hex
+        own = PrefixStore(attempt, store)
+        own.set(_arrival(0), _describe_device(device))
+        verdict = _await_all(here, store, attempt, deadline)
+        own.set("verdict", json.dumps(verdict))
         if verdict:
-            _await_replies(here, store)  # the store ends with this process
+            _await_replies(here, own)  # the store ends with this process
     else:
-        verdict = _await_verdict(here, store, deadline)
+        own = PrefixStore(_await_attempt(here, store, deadline), store)
+        own.set(_arrival(here.rank), _describe_device(device))
+        verdict = _await_verdict(here, own, deadline)
     if verdict:
         what, details = verdict
         raise RendezvousError(what, **details)
-    return PrefixStore("training", store)
+    store.set_timeout(LATER)
+    return PrefixStore("training", own)
 
 
 def _open_store(here: Launch, deadline: float) -> Store:
@@ -98,13 +107,38 @@ def _await_port(here: Launch, deadline: float) -> None:
             return
 
 
-Verdict = tuple[str, dict[str, list[str]]] | None  # an error's sentence and details; None: all have arrived
+def _await_attempt(here: Launch, store: Store, deadline: float) -> str:
+    """Return the name that rank 0 has given to this attempt.
+
+    torchrun's store outlives the processes that it restarts, with all that they wrote: the answer of rank 0 is to a
+    greeting that no earlier process can have sent.
+    """
+    greeting = uuid.uuid4().hex
+    answer = f"attempt/{greeting}"
+    try:
+        store.set(_hello(here.rank), greeting)
+        store.wait([answer], timedelta(seconds=max(deadline - time.monotonic(), 1.0)))
+        return str(store.get(answer).decode())
+    except DistError as error:
+        raise RendezvousError(
+            f"rank {here.rank} of {here.world_size} has no answer of rank 0 at {here.address}:{here.port}.",
+            try_="the log of rank 0: it may have ended",
+        ) from error
 
 
-def _await_all(here: Launch, store: Store, deadline: float) -> Verdict:
+def _answer(ranks: list[int], store: Store, attempt: str) -> None:
+    """Tell the ranks that have greeted rank 0 the name of this attempt."""
+    for rank in ranks:
+        if store.check([_hello(rank)]):
+            store.set(f"attempt/{store.get(_hello(rank)).decode()}", attempt)
+
+
+def _await_all(here: Launch, store: Store, attempt: str, deadline: float) -> Verdict:
     """Wait on rank 0 until every rank has reported its device."""
+    own = PrefixStore(attempt, store)
     missing, started, announced = list(range(here.world_size)), time.monotonic(), False
-    while missing := [rank for rank in missing if not store.check([_arrival(rank)])]:
+    while missing := [rank for rank in missing if not own.check([_arrival(rank)])]:
+        _answer(missing, store, attempt)
         if time.monotonic() >= deadline:
             return (
                 f"{_name(missing)} of {here.world_size} did not reach rank 0 at {here.address}:{here.port} within "
@@ -116,7 +150,7 @@ def _await_all(here: Launch, store: Store, deadline: float) -> Verdict:
             text = f"for {_name(missing)} of {here.world_size}, at {here.address}:{here.port}"
             say("waiting", text, file=sys.stderr)
         time.sleep(POLL)
-    return _shared_device({rank: store.get(_arrival(rank)).decode() for rank in range(here.world_size)})
+    return _shared_device({rank: own.get(_arrival(rank)).decode() for rank in range(here.world_size)})
 
 
 def _await_verdict(here: Launch, store: Store, deadline: float) -> Verdict:
@@ -182,6 +216,10 @@ def _timeout() -> float:
     if not 0 < seconds < 1e6:
         raise ConfigError(f"VITKIT_RENDEZVOUS_TIMEOUT is {text!r}, and a number of seconds is needed")
     return seconds
+
+
+def _hello(rank: int) -> str:
+    return f"hello/{rank}"
 
 
 def _arrival(rank: int) -> str:
