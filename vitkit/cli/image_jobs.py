@@ -81,9 +81,9 @@ def list_images(sources: Sequence[str]) -> Split:
 
 def check_engine(engine: str, **local_only: object) -> None:
     """Raise an error for options that mean nothing to a cluster."""
-    given = [name for name, value in local_only.items() if value not in (None, False, "auto")]
-    if engine == "ray" and given:
-        raise ConfigError(f"--engine ray decides about --{given[0]} itself.", try_=f"--engine ray without --{given[0]}")
+    named = [name for name, value in local_only.items() if value not in (None, False, "auto")]
+    if engine == "ray" and named:
+        raise ConfigError(f"--engine ray decides about --{named[0]} itself.", try_=f"--engine ray without --{named[0]}")
 
 
 def chosen_shard(option: str | None, out: str | None) -> JobShard | None:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 import vitkit
@@ -44,23 +45,26 @@ class RayCluster:
 @contextlib.contextmanager
 def ray_cluster() -> Iterator[RayCluster]:
     """Connect to the cluster of RAY_ADDRESS, or start a local one, and check the versions of its nodes."""
+    address = os.environ.get(ADDRESS)
+    remote = bool(address) and address != "local"
+    if address and remote and "ray" not in sys.modules and find_spec("ray"):
+        _reach(address)  # before an import that takes seconds
     ray, data = import_ray()
     if ray.is_initialized():  # by the program that calls
         with _quiet(data):
             yield _describe(ray, "connected already")
         return
-    address = os.environ.get(ADDRESS)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of C++; its log files are in /tmp/ray
     try:
-        if address and address != "local":
+        if address and remote:
             _reach(address)
             _connect(ray, address)
         else:
             _start(ray)
         with _quiet(data):
-            if address and address != "local":
+            if remote:
                 _check_nodes(ray)
-            yield _describe(ray, f"at {address}" if address and address != "local" else "started on this machine")
+            yield _describe(ray, f"at {address}" if remote else "started on this machine")
     finally:
         ray.shutdown()
 
