@@ -227,6 +227,22 @@ def test_training_on_remote_shards_is_training_on_local_ones(local: Path, url: s
     assert record["repeated_requests"] == 0
 
 
+def test_a_run_whose_store_fails_is_resumed_to_the_same_weights(
+    store: FaultyStore, local: Path, url: str, tmp_path: Path
+):
+    settings = {"model": "mu/4", "image": 28, "weights": "none", "steps": 3, "workers": 0, "device": "cpu"}
+    settings |= {"max_failed": 0.5, "batch": 8, "cache": "no", "save_every": 1}
+
+    def rule(environ: Environ) -> str | None:
+        return "500 InternalError" if any((tmp_path / "run" / "checkpoints").glob("*/record.json")) else None
+
+    with store.failing(rule), pytest.raises(vitkit.VitkitError, match=r"(?s)after 6 tries.*vitkit resume"):
+        vitkit.fit(f"{url}/photos", **settings, out=tmp_path / "run")
+    resumed = vitkit.Run(tmp_path / "run").resume().model.state_dict()
+    whole = vitkit.fit(f"{url}/photos", **settings, out=tmp_path / "whole").model.state_dict()
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
 def test_a_run_folder_in_a_bucket_scores_what_it_held_out(url: str, local: Path, tmp_path: Path, capsys):
     shutil.copytree(local / "photos" / "train", tmp_path / "data")
     settings = {"model": "mu/4", "image": 28, "weights": "none", "steps": 1, "workers": 0, "device": "cpu"}
@@ -252,6 +268,15 @@ def test_weights_are_copied_once_and_again_when_they_change(store: FaultyStore, 
     first = local_copy(f"{url}/changing.json").read_bytes()
     remote.write(f"{url}/changing.json", b"2")
     assert (first, local_copy(f"{url}/changing.json").read_bytes()) == (b"1", b"2")
+
+
+def test_a_pickle_behind_a_url_is_refused_whatever_its_name(url: str, tmp_path: Path):
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "model.pt")
+    for name in ("model.pt", "model.safetensors", "weights.npz", "pickled/model.safetensors"):
+        remote.upload(tmp_path / "model.pt", f"{url}/strange/{name}")
+    for name in ("model.pt", "model.safetensors", "weights.npz", "pickled"):
+        with pytest.raises(vitkit.VitkitError, match="no pickles"):
+            vitkit.load(f"{url}/strange/{name}")
 
 
 def test_a_denied_upload_keeps_the_rows_and_the_same_command_uploads_them(
