@@ -31,6 +31,7 @@ from vitkit.progress import PrintLine, no_progress, show_progress
 from vitkit.run_folder import CONFIG, RECORD, RunError, RunFolder
 from vitkit.run_warnings import log_warnings
 from vitkit.shared_data import SharedData
+from vitkit.storage.failures import StorageError
 from vitkit.storage.repeats import repeated_requests
 from vitkit.storage.urls import refuse_credentials, refuse_run_folder
 from vitkit.text import counted, few, utc_timestamp
@@ -38,6 +39,7 @@ from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
+from vitkit.weights.run_checkpoints import latest_checkpoint
 
 
 def start_run(
@@ -286,6 +288,8 @@ def _train(
     except BaseException as error:
         with contextlib.suppress(VitkitError):  # on a full disk, the first error is the one to report
             record_time()
+        if isinstance(error, StorageError) and latest_checkpoint(folder.path) is not None:
+            error.add(try_=f"vitkit resume {shlex.quote(str(folder.path))}, which continues after the last checkpoint")
         if processes.world_size > 1 and lost_peer(error):
             raise RunError(
                 "another process of this run has ended, and this one cannot continue without it.",

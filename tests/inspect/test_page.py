@@ -94,7 +94,7 @@ def test_json_holds_the_numbers(photos: Path, weights: Path, tmp_path: Path, cap
     [
         (["RUN"], "no images named"),
         (["RUN", "nowhere.jpg"], "nowhere.jpg: No such file or directory"),
-        (["RUN", "https://example.org/cat.jpg"], "https://example.org/cat.jpg is a URL"),
+        (["RUN", "memory://cat.jpg"], "memory://cat.jpg: there is no such object"),
         (["RUN", "PHOTOS", "--token", "1"], "class, mean, or the row and column"),
         (["RUN", "PHOTOS", "--token", "9", "9"], "no patch at row 9"),
         (["RUN", "PHOTOS", "--layer", "7"], "no layer 7"),

@@ -158,10 +158,10 @@ def test_an_open_file_that_cannot_be_read_is_reported_in_order(classifier: vitki
     (tmp_path / "a.png").write_bytes(encode(scene(), "PNG"))
     closed = (tmp_path / "a.png").open("rb")
     closed.close()
-    predictions = classifier([closed, io.BytesIO(b"no image"), io.BytesIO(), scene(), "https://example.org/cat.jpg"])
+    predictions = classifier([closed, io.BytesIO(b"no image"), io.BytesIO(), scene(), "memory://cat.jpg"])
     assert [prediction.error is None for prediction in predictions] == [False, False, False, True, False]
     assert "closed file" in (predictions[0].error or "")
-    assert predictions[4].error == "this is a URL; download it first"
+    assert predictions[4].error == "there is no such object"
 
 
 def test_a_file_opened_as_text_raises_a_config_error(classifier: vitkit.Classifier, tmp_path: Path):

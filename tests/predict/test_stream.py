@@ -575,7 +575,7 @@ def test_weights_without_class_names_hint_at_labels(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["http://example.org/cat.jpg"], "http://example.org/cat.jpg is a URL; vitkit reads local files only"),
+        (["nowhere://example.org/cat.jpg"], "nowhere://example.org/cat.jpg: nothing is known about nowhere://"),
         (["PHOTOS", "--max-failed", "1.5"], "--max-failed 1.5: a share from 0 to 1 is needed"),
         (["PHOTOS", "--out", f"{'long' * 80}.csv"], "cannot be written: File name too long"),
         (["PHOTOS", "--top", "0"], "--top 0: 1 or more is needed"),

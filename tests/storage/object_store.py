@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -45,14 +44,9 @@ class FaultyStore:
         if fault == "late":
             time.sleep(LATE)
             return self.moto(environ, start_response)
-        if fault == "reset":
-            connection: socket.socket = environ["werkzeug.socket"]
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            connection.close()
-            raise ConnectionError("reset on purpose")
-        if fault == "cut":
+        if fault in ("cut", "reset"):
             content = b"".join(self.moto(environ, start_response))
-            return [content[: len(content) // 2]]  # Content-Length is that of all bytes
+            return _broken_off(content[: len(content) // 2 if fault == "cut" else 0], environ["werkzeug.socket"])
         status, _, code = fault.partition(" ")
         body = f"<Error><Code>{code}</Code><Message>{code} on purpose</Message></Error>".encode()
         length = ("Content-Length", str(len(body)))
@@ -83,6 +77,12 @@ class FaultyStore:
             return faults[seen // number % len(faults)] if seen % number == 0 else None
 
         return rule
+
+
+def _broken_off(content: bytes, connection: socket.socket) -> Iterator[bytes]:
+    """Yield the beginning of an answer whose Content-Length is that of all of it, then end the connection."""
+    yield content
+    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Quiet(WSGIRequestHandler):

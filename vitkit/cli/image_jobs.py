@@ -34,7 +34,7 @@ SECONDS_TO_SAY = 1.0  # from which on the time for listing images is printed
 
 Images = Annotated[
     Positional[tuple[str, ...]],
-    option("images, folders of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…"),
+    option("images, folders or URLs of them, patterns in quotes, or - for a list of them on standard input", "IMAGES…"),
 ]
 Shard = Annotated[
     str | None,

@@ -22,9 +22,10 @@ def option(help: str, metavar: str) -> Any:
     return arg(help=help, metavar=metavar, help_behavior_hint="")
 
 
-Run = Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file, hf:OWNER/NAME or ti16")]
+Run = Annotated[Positional[str], arg(metavar="RUN", help="a run folder, a weights file, a URL, hf:OWNER/NAME or ti16")]
 Data = Annotated[
-    Positional[str], arg(metavar="DATA", help="a folder, .zip, manifest, shards, arrays, hf:NAME, fashion")
+    Positional[str],
+    arg(metavar="DATA", help="a folder, .zip, manifest, shards, arrays, a URL, hf:NAME, fashion"),
 ]
 ImageSize = Annotated[tuple[int, ...] | None, option("image side, or height and width; default: the model's own", "PX")]
 Device = Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …", metavar="NAME")]

@@ -153,9 +153,10 @@ class FeatureExtractor:
         # EvalTransform under its first name: caches that were written before its renaming stay valid
         preprocessing = f"Exact(image={self.transform.image}, preprocessing={self.transform.preprocessing})"
         digest.update(f"{VERSION} {self.precision} {weights_hash(self.model)} {preprocessing}".encode())
+        ahead = split.read_ahead(range(len(split)))
         for index in self.progress(range(len(split)), len(split), "reading"):
             try:
-                digest.update(content_hash(split.read(index)).encode())
+                digest.update(content_hash(ahead.read(index)).encode())
             except DataError:
                 digest.update(b"cannot be read")
         return digest.hexdigest()

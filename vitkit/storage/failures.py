@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from vitkit.errors import ConfigError
-from vitkit.storage.urls import redacted, scheme, scrub
+from vitkit.storage.urls import WEB, redacted, scheme, scrub
 
 
 class StorageError(ConfigError):
@@ -47,7 +47,7 @@ class Passing(Enum):
 
 _WRONG_CREDENTIALS = (
     "InvalidAccessKeyId SignatureDoesNotMatch InvalidToken ExpiredToken TokenRefreshRequired InvalidSecurity "
-    "AuthorizationHeaderMalformed RequestTimeTooSkewed 401"
+    "RequestTimeTooSkewed 401"
 ).split()
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "ProfileNotFound")
 _FULL = ("XMinioStorageFull", "QuotaExceeded", "QuotaExceededException", "InsufficientStorage", "507")
@@ -81,7 +81,7 @@ def meaning(error: BaseException, url: str) -> Exception | Passing:
     code, names = code_of(error), [type(one).__name__ for one in _chain(error)]
     if isinstance(error, ImportError):
         return missing_package(url, error)
-    if any(isinstance(one, _MISTAKES) for one in _chain(error)) and not code:
+    if isinstance(error, _MISTAKES) and not code:
         return error if isinstance(error, Exception) else StorageError(str(error))
     shown, credentials = redacted(url), _CREDENTIALS.get(scheme(url).replace("s3a", "s3").replace("gcs", "gs"), "")
     advice = {"try_": credentials} if credentials else {}
@@ -99,7 +99,7 @@ def meaning(error: BaseException, url: str) -> Exception | Passing:
         return StorageError(f"{shown}: the bucket is in another region ({code}).", try_="AWS_REGION=…")
     if code in _DENIED or (isinstance(error, PermissionError) and not code):
         return DeniedObject(url, code or "by the store")
-    if code in _MISSING or (isinstance(error, FileNotFoundError) and not code and error.__cause__ is None):
+    if code in _MISSING or (isinstance(error, FileNotFoundError) and not code and scheme(url) not in WEB):
         return MissingObject(url)
     if code in _PASSING or (code.isdecimal() and int(code) >= 500 and code != "501") or not code:
         if isinstance(error, IsADirectoryError | NotADirectoryError | ValueError | NotImplementedError):

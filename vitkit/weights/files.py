@@ -127,6 +127,13 @@ def _open_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     )
 
 
+def holds_no_code(path: Path) -> bool:
+    """Return whether a file is safetensors or an .npz of arrays by its content, whatever its name says."""
+    with open_regular(path) as file:
+        start: bytes = file.read(16)
+    return start[8:9] == b"{" or (start[:2] == b"PK" and _is_npz(path))
+
+
 def _is_exported(path: Path, start: bytes) -> bool:
     """Return whether the file is a .pt2 of torch.export or an ONNX protobuf, which starts with version and producer."""
     if start[:2] != b"PK":

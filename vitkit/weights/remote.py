@@ -11,7 +11,7 @@ from vitkit.errors import WeightsError
 from vitkit.storage.failures import StorageError
 from vitkit.storage.local_copies import local_copy, local_copy_if_any
 from vitkit.storage.urls import join, last_part, parent, redacted
-from vitkit.weights.files import WEIGHT_FILES, config_name, shard_names
+from vitkit.weights.files import WEIGHT_FILES, config_name, holds_no_code, shard_names
 from vitkit.weights.licence import CARD
 
 _SAFE = (".safetensors", ".npz", ".safetensors.index.json")
@@ -27,13 +27,11 @@ def download_remote(url: str) -> Path:
     """Return the copy of a weights file, or the folder of the copy of a run folder; a process looks once."""
     name = last_part(url)
     if name.lower().endswith((*_PICKLED, ".onnx", ".pt2")):
-        raise WeightsError(
-            f"{redacted(url)}: from a URL, safetensors and .npz are read, no pickles and no programs.",
-            try_="download it, if you trust its author; or vitkit convert it to safetensors",
-        )
+        raise _refused(url)
     if not name.lower().endswith(_SAFE):
         return _download_folder(url)
     path = local_copy(url)
+    _check(url, path)
     _download_shards(url, path)
     if name in WEIGHT_FILES:  # then the records beside it are read as well
         _download_records(parent(url), config_name(name))
@@ -53,6 +51,7 @@ def _download_folder(url: str) -> Path:
             continue
         path = local_copy_if_any(join(url, name))
         if path is not None:
+            _check(join(url, name), path)
             _download_shards(join(url, name), path)
             _download_records(url, config_name(name))
             return path.parent
@@ -60,6 +59,18 @@ def _download_folder(url: str) -> Path:
         f"{redacted(url)} holds no weights that vitkit reads from a URL.",
         looked_for=", ".join(name for name in WEIGHT_FILES if not name.endswith(".bin")),
         try_="the URL of a .safetensors or .npz file, or of a finished run's folder",
+    )
+
+
+def _check(url: str, path: Path) -> None:
+    if not path.name.endswith(".index.json") and not holds_no_code(path):
+        raise _refused(url)
+
+
+def _refused(url: str) -> WeightsError:
+    return WeightsError(
+        f"{redacted(url)}: from a URL, safetensors and .npz are read, no pickles and no programs.",
+        try_="download it, if you trust its author; then vitkit convert writes safetensors",
     )
 
 
