@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, SupportsIndex
 
 from vitkit.errors import ConfigError, SizeError, did_you_mean
+from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.options import (
     GROUPS,
     MOST,
@@ -183,7 +184,9 @@ class ResNetConfig:
             raise ConfigError(f"body={self.body!r} should be a ConvConfig", try_="a ResNet's name, such as R50x1")
 
 
-ModelConfig = ViTConfig | ResNetConfig
+ModelConfig = ViTConfig | ResNetConfig | IGPTConfig
+TokenConfig = ViTConfig | IGPTConfig  # of models that read an image as a grid of tokens, with a position each
+KINDS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig, "igpt": IGPTConfig}  # in a record
 
 
 def check_image(image: tuple[int, int]) -> None:
@@ -218,7 +221,7 @@ def without_head(config: ModelConfig) -> ModelConfig:
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:
-    kind = "vit" if isinstance(config, ViTConfig) else "resnet"
+    kind = next(name for name, known in KINDS.items() if isinstance(config, known))
     return {"kind": kind, **asdict(config)}
 
 
@@ -226,9 +229,9 @@ def from_dict(record: Mapping[str, Any]) -> ModelConfig:
     """Return the config that `to_dict` described, after a trip through JSON."""
     options: dict[str, Any] = conform(record, dict[str, Any], "this model record", error=ConfigError)
     kind = options.pop("kind", None)
-    if kind not in ("vit", "resnet"):
-        raise ConfigError(f"a model record of kind {kind!r}", expected="vit or resnet")
-    known: type[ModelConfig] = ViTConfig if kind == "vit" else ResNetConfig
+    if kind not in KINDS:
+        raise ConfigError(f"a model record of kind {kind!r}", expected=" or ".join(KINDS))
+    known = KINDS[kind]
     # an option that this version does not know would change the model: refused, where other records may have more keys
     check_options("this model record", known, options)
     for name in ("stem", "body"):
