@@ -111,7 +111,7 @@ class ImageModel(nn.Module, Generic[Config]):
         raise NotImplementedError
 
     def prepare(self, images: Tensor, seed: int) -> Prepared:
-        """Return what the model takes from training images (n, C, height, width), preprocessed, before it is trained."""
+        """Return what the model takes from preprocessed training images (n, C, height, width)."""
         return Prepared({}, "")
 
     def resize(

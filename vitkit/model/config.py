@@ -130,6 +130,11 @@ class ViTConfig:
             )
 
     @property
+    def layers(self) -> int:
+        """The number of repeated layers, without those of a stem."""
+        return self.depth
+
+    @property
     def stride(self) -> int:
         """The image pixels per token, along a side."""
         return self.patch * (self.stem.stride if self.stem else 1)
@@ -182,6 +187,10 @@ class ResNetConfig:
         check_count("classes", self.classes, least=0)
         if not isinstance(self.body, ConvConfig):
             raise ConfigError(f"body={self.body!r} should be a ConvConfig", try_="a ResNet's name, such as R50x1")
+
+    @property
+    def layers(self) -> int:
+        return sum(self.body.layers)
 
 
 ModelConfig = ViTConfig | ResNetConfig | IGPTConfig

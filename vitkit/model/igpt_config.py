@@ -51,6 +51,10 @@ class IGPTConfig:
     # What follows has the same names in a ViTConfig: code that reads tokens and positions of both asks for these.
 
     @property
+    def layers(self) -> int:
+        return self.depth
+
+    @property
     def stride(self) -> int:
         """The image pixels per token, along a side."""
         return 1

@@ -75,7 +75,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
         return pooled if self.projection is None else self.projection(pooled)
 
     def pool_layer(self, layer: str, value: Tensor) -> Tensor:
-        """Return the class token of a layer where the head reads it, else the mean of the patches, after the last norm."""
+        """Return the class token of a layer where the head reads it, else the mean of its patches; both normed."""
         tokens = self.encoder.norm(value)
         if self.config.pool == "token":
             return tokens[:, 0]

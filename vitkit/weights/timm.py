@@ -221,6 +221,8 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
     if isinstance(config, ViTConfig) and timm_dinov3.is_dinov3(config):
         return formats.ConversionLosses(unsupported=timm_dinov3.unsupported(config), dropped=dropped)
     unsupported = formats.unknown_options(KNOWN, config)
+    if not isinstance(config, ViTConfig | ResNetConfig):
+        return formats.ConversionLosses(unsupported=unsupported, dropped=dropped)
     conv = config.body if isinstance(config, ResNetConfig) else config.stem
     if conv and conv != replace(conv, **_EPSILONS):
         dropped.append("the convolutions' epsilons: timm's differ")
