@@ -90,7 +90,9 @@ def test_files_without_palette_and_classifiers_are_refused(tmp_path: Path):
 
 @pytest.mark.parametrize("options", [{"causal": False, "classes": 0}, {"classes": 3}, {"channels": 1, "classes": 0}])
 @pytest.mark.parametrize("format", ["hf", "timm", "google"])
-def test_what_a_format_cannot_hold_is_refused_and_ours_holds_it(options: dict[str, object], format: str, tmp_path: Path):
+def test_what_a_format_cannot_hold_is_refused_and_ours_holds_it(
+    options: dict[str, object], format: str, tmp_path: Path
+):
     model = randomise(vitkit.create("iGPT-mu/4", colours=8, **options).eval())
     with pytest.raises(WeightsError, match="cannot hold this model"):
         vitkit.save(model, tmp_path / ("out.npz" if format == "google" else "out"), format=format)

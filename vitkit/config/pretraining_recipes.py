@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from vitkit.config.expectations import expect, paper
-from vitkit.config.schema import AdamW, Augmentation, Fit, Masked, Schedule
+from vitkit.config.schema import Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
 from vitkit.model.config import ViTConfig
 from vitkit.model.variants import configure
@@ -145,6 +145,29 @@ def masked_patch_pretrain(model: str = "B/16") -> Fit:
         objective="masked-patch",
         masked=Masked(),
         schedule=Schedule(kind="cosine", warmup=10_000),
+    )
+
+
+@expect(
+    paper("96.3", "CIFAR-10, linear probe at the best layer", "iGPT-L/32", "ImageNet", "Chen et al. 2020"),
+    data="ImageNet",
+)
+def igpt_pretrain(model: str = "iGPT-S/32") -> Fit:
+    """Pre-train an iGPT by next-pixel prediction: 1M steps, batch 128, Adam (0.9, 0.95), cosine, no dropout, random crops.
+
+    vitkit pretrain imagenet/ --recipe igpt_pretrain --model iGPT-S/32      the paper tries 0.01, 0.003, 0.001 … and
+    keeps the best rate; --objective masked-pixel --set masked.rate=0.15 is its BERT
+    """
+    return Fit(
+        model=model,
+        weights="none",
+        objective="next-pixel",
+        batch=128,
+        steps=1_000_000,
+        lr=3e-3,
+        clip=0.0,
+        optimizer=Adam(betas=(0.9, 0.95)),
+        schedule=Schedule(kind="cosine", warmup=0.01),  # an epoch of ImageNet
     )
 
 

@@ -79,7 +79,7 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
         state=mapping.to_native_state(tensors, rules(config, root), config, origin),
         metadata=Metadata(
             preprocessing=preprocessing,
-            provenance=settings["vitkit"] if "vitkit" in settings else {"format": "hf", "model_type": "imagegpt"},
+            provenance=settings.get("vitkit", {"format": "hf", "model_type": "imagegpt"}),  # type: ignore[typeddict-unknown-key]
         ),
     )
 
@@ -103,7 +103,9 @@ def _infer(checkpoint: Checkpoint, settings: _Config, root: str) -> IGPTConfig:
     rows, width = checkpoint.shape(f"{root}wte.weight", 2)
     positions, _ = checkpoint.shape(f"{root}wpe.weight", 2)
     if "n_head" in settings and checkpoint.heads not in (None, settings["n_head"]):
-        raise WeightsError(f"config.json of {checkpoint.origin} has {settings['n_head']} heads, not {checkpoint.heads}.")
+        raise WeightsError(
+            f"config.json of {checkpoint.origin} has {settings['n_head']} heads, not {checkpoint.heads}."
+        )
     heads = checkpoint.heads or settings.get("n_head")
     if not heads:
         raise WeightsError(f"{checkpoint.origin} does not say how many heads it has.", try_="heads=…, or --heads")
@@ -135,7 +137,7 @@ def _palette(stored: Mapping[str, Any], config: IGPTConfig, origin: str) -> Tens
     if {len(colour) for colour in clusters} != {config.channels} or len(clusters) != config.colours:
         raise WeightsError(
             f"the palette of {origin} has {len(clusters)} colours.",
-            expected=f"{config.colours} of {config.channels} numbers: wte.weight has a row for each and one for the start",
+            expected=f"{config.colours} of {config.channels} numbers, as wte.weight has rows, without the last",
         )
     return torch.tensor(clusters, dtype=torch.float32)
 
