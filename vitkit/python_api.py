@@ -294,12 +294,15 @@ class Run(RunRecord):
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         tokens: Sequence[Token] | None = None,
+        sampling: Mapping[str, Any] | None = None,
     ) -> InspectionPage:
         """Write a page with attention, rollout, relevance, distance and filters; `.path` is the page.
 
         The folder `out` is by default inspect/ in the run folder, or here for other weights. `.record()` holds the
-        figures as numbers, `.inspection` the maps as arrays.
+        figures as numbers, `.inspection` the maps as arrays. An iGPT completes the lower half of images; `sampling`
+        may have `samples` of each, `temperature`, `top_k` and `seed`.
         """
+        from vitkit.inspect.completions import Sampling
         from vitkit.inspect.inspection_page import inspect_images
 
         sources = [images] if isinstance(images, str | os.PathLike) else [*images]
@@ -311,6 +314,7 @@ class Run(RunRecord):
             layers=layers,
             heads=heads,
             tokens=tokens,
+            sampling=None if sampling is None else Sampling(**sampling),
             log=self._log,
         )
 

@@ -23,7 +23,8 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "--max-failed --out --json --resize --crop --interpolation --mean --std",
     "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
     "--workers --max-failed --json --resize --crop --interpolation --mean --std",
-    "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
+    "inspect": "RUN IMAGES… --out --image --layer --head --token --samples --temperature --top-k --seed --device "
+    "--json",
     "predict": "RUN IMAGES… --top --out --overwrite --labels --image --fast --device --workers --max-failed "
     "--csv --csv-raw --json --resize --crop --interpolation --mean --std",
     "embed": "RUN IMAGES… --out --pool --normalise --overwrite --image --precision --fast --device --workers "

@@ -153,7 +153,7 @@ def masked_patch_pretrain(model: str = "B/16") -> Fit:
     data="ImageNet",
 )
 def igpt_pretrain(model: str = "iGPT-S/32") -> Fit:
-    """Pre-train an iGPT by next-pixel prediction: 1M steps, batch 128, Adam (0.9, 0.95), cosine, no dropout, random crops.
+    """Pre-train an iGPT by next-pixel prediction: 1M steps, batch 128, Adam (0.9, 0.95), cosine, random crops.
 
     vitkit pretrain imagenet/ --recipe igpt_pretrain --model iGPT-S/32      the paper tries 0.01, 0.003, 0.001 … and
     keeps the best rate; --objective masked-pixel --set masked.rate=0.15 is its BERT

@@ -24,11 +24,11 @@ def require_vit(model: Model, analysis: str) -> VisionTransformer:
     if isinstance(model, VisionTransformer):
         return model
     lacking = (
-        "its tokens are pixels, and the analysis is for patches"
+        "patches, its tokens are pixels"
         if isinstance(model.config, TokenConfig)
-        else "no tokens, and so no attention between them and no positions"
+        else "tokens, and so no attention between them and no positions"
     )
-    raise DoesNotApply(f"{analysis}: {model.kind} has {lacking}.")
+    raise DoesNotApply(f"{analysis}: {model.kind} has no {lacking}.")
 
 
 def batch_size(model: VisionTransformer) -> int:

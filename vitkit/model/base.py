@@ -75,6 +75,7 @@ class ImageModel(nn.Module, Generic[Config]):
 
     kind: ClassVar[str]  # "a ResNet": as messages name models of this class
     recomputable: ClassVar[bool] = False  # whether `blocks` can be computed again in the backward pass
+    generates: ClassVar[bool] = False  # whether it draws images
     sampled_images: ClassVar[int] = 0  # training images that `prepare` asks for; 0: it takes nothing from them
 
     def __init__(self, config: Config):

@@ -132,6 +132,7 @@ class ImageGPT(ImageModel[IGPTConfig]):
 
     kind = "an iGPT"
     recomputable = True
+    generates = True
     sampled_images = PALETTE_IMAGES
 
     def __init__(self, config: IGPTConfig):
