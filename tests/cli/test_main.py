@@ -21,8 +21,8 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "resume": "RUN --device --workers --json",
     "evaluate": "RUN DATA --split --labels --label --real --map --image --batch --device --precision --workers "
     "--max-failed --out --json --resize --crop --interpolation --mean --std",
-    "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
-    "--workers --max-failed --json --resize --crop --interpolation --mean --std",
+    "probe": "RUN DATA --method --shots --seeds --neighbours --layer --out --image --label --features --batch --device "
+    "--precision --workers --max-failed --json --resize --crop --interpolation --mean --std",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --samples --temperature --top-k --seed --device "
     "--json",
     "predict": "RUN IMAGES… --top --out --overwrite --labels --image --fast --device --workers --max-failed "

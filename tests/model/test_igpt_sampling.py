@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -43,7 +42,7 @@ def test_draws_follow_the_models_probabilities():
     likelihoods = (2 ** (-2 * bits_per_pixel(model, every))).view(3, 3)
     assert float(likelihoods.sum()) == pytest.approx(1, abs=1e-5)  # of all images there are
     # five deviations of a binomial share, at most sqrt(1/4 / count)
-    assert np.abs(found - likelihoods).max() < 5 * math.sqrt(0.25 / count)
+    assert (found - likelihoods).abs().max() < 5 * math.sqrt(0.25 / count)
 
 
 def test_a_seed_repeats_the_draw_and_top_k_and_temperature_narrow_it():
