@@ -6,7 +6,7 @@ A docstring states the command; `expect` above it, the paper's figures with the 
 from dataclasses import replace
 from typing import TypeVar
 
-from vitkit.config.expectations import expect, paper
+from vitkit.config.expectations import Figure, expect, paper
 from vitkit.config.schema import Adam, AdamW, Augmentation, Fit, Masked, Schedule
 from vitkit.errors import ConfigError, did_you_mean
 from vitkit.model.config import ViTConfig
@@ -149,7 +149,13 @@ def masked_patch_pretrain(model: str = "B/16") -> Fit:
 
 
 @expect(
-    paper("96.3", "CIFAR-10, linear probe at the best layer", "iGPT-L/32", "ImageNet", "Chen et al. 2020"),
+    Figure(
+        value="96.3",
+        on="CIFAR-10, linear probe",
+        model="iGPT-L/32",
+        pretrained_on="ImageNet",
+        source="Chen et al. 2020, their weights",
+    ),
     data="ImageNet",
 )
 def igpt_pretrain(model: str = "iGPT-S/32") -> Fit:

@@ -5,11 +5,11 @@ The best layer is the one that is best on the dev images, so that the score of i
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from vitkit.atomic import replacing
 from vitkit.compute.features import Features
@@ -20,6 +20,7 @@ from vitkit.model.build import Model
 from vitkit.pages.svg import ACCENT, MUTED, canvas, plot_style
 
 WIDTH, HEIGHT = 560, 320  # of the curve, in CSS pixels
+TICKS = 12  # on the axis of depth, at most
 
 
 def choose_layers(model: Model, layers: Literal["all"] | Sequence[int] | None, method: Method) -> tuple[str, ...]:
@@ -85,23 +86,19 @@ def save_curve(result: ProbeResult, path: Path) -> Path:
 def draw_curve(result: ProbeResult) -> Figure:
     figure = canvas(WIDTH, HEIGHT)
     axes = figure.subplots()
-    depth = range(1, len(result.layers) + 1)
+    depth = range(len(result.layers))
     values = [100 * score.top1.value for score in result.layers]
     low, high = ([100 * getattr(score.top1, end) for score in result.layers] for end in ("low", "high"))
     axes.fill_between(depth, low, high, color=ACCENT, alpha=0.15, linewidth=0)
     axes.plot(depth, values, color=ACCENT, marker="o", markersize=4)
     best = [score.layer for score in result.layers].index(result.layer or "")
-    axes.axvline(best + 1, color=MUTED, linewidth=1, linestyle="--")
-    axes.annotate(
-        f"{result.layer}: {values[best]:.1f} %",
-        (best + 1, values[best]),
-        textcoords="offset points",
-        xytext=(6, 8),
-        color=MUTED,
-    )
-    axes.set_xlabel("layer, from the bottom")
+    axes.axvline(best, color=MUTED, linewidth=1, linestyle="--")
+    axes.set_title(f"best on the dev images: {result.layer}, {values[best]:.1f} %", fontsize=12, color=MUTED)
+    shown = depth[:: ceil(len(depth) / TICKS)]
+    kind = result.layers[0].layer.rstrip("0123456789")
+    axes.set_xticks(shown, [result.layers[index].layer.removeprefix(kind) for index in shown])
+    axes.set_xlabel(f"{kind}, from the bottom")
     axes.set_ylabel("top-1 of a linear probe, %")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(y=0.2)
     figure.tight_layout()
     return figure
