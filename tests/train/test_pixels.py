@@ -21,7 +21,8 @@ from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError
 from vitkit.model.igpt import ImageGPT
 from vitkit.model.igpt_sampling import bits_per_pixel
-from vitkit.train.objectives.pixels import MaskedPixel, NextPixel
+from vitkit.train.objectives.labels import Labels
+from vitkit.train.objectives.pixels import LabelsAndPixels, MaskedPixel, NextPixel
 
 SIDE, COLOURS = 6, 16
 TINY = {"depth": 1, "width": 32, "mlp": 64, "heads": 2, "colours": COLOURS}
@@ -29,7 +30,7 @@ TINY = {"depth": 1, "width": 32, "mlp": 64, "heads": 2, "colours": COLOURS}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return images of two classes, stripes along a row or a column: a pixel tells the next, a position tells nothing."""
+    """Return images of stripes along rows or columns, two classes: pixels tell the next one, a position nothing."""
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
     for split, count in (("train", 600), ("test", 100)):
@@ -85,6 +86,22 @@ def test_masked_pixels_are_counted_and_the_visible_ones_are_not_scored():
     logs = model.next_colour(model.encode(embed(tokens, hidden))).log_softmax(-1)
     expected = -logs.gather(-1, tokens[..., None])[..., 0][hidden].mean()
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=0)
+
+
+def test_the_joint_loss_is_the_sum_of_both_and_trains_every_layer():
+    model = randomise(make())
+    pixels, targets = torch.rand(4, 3, 5, 7), torch.eye(10)[:4]
+    labels = {"multilabel": False, "smoothing": 0.1, "weights": None}
+    joint, metrics = LabelsAndPixels(model, generative=0.5, **labels)(pixels, targets)
+    joint.backward()
+    assert all(one.grad is not None for one in model.parameters() if one is not model.embedding.palette)
+    alone, _ = Labels(model, **labels)(pixels, targets)
+    assert not model.next_colour.weight.requires_grad  # labels alone do not need it
+    generative, expected = NextPixel(model)(pixels)
+    torch.testing.assert_close(joint, alone + 0.5 * generative)
+    torch.testing.assert_close(metrics["bits_per_pixel"], expected["bits_per_pixel"])
+    with pytest.raises(ConfigError, match="this is a ViT"):
+        LabelsAndPixels(vitkit.create("mu/4", image=8), generative=1.0, **labels)
 
 
 def test_an_objective_refuses_the_model_that_is_not_its_own():

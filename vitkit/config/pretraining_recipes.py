@@ -199,7 +199,7 @@ def _with_hidden_layer(config: Fit) -> Fit:
 
 
 def _with_dropout(config: Fit) -> Fit:
-    return replace(config, dropout=0.1) if isinstance(configure(config.model), ViTConfig) else config
+    return replace(config, dropout=0.1) if hasattr(configure(config.model), "dropout") else config
 
 
 def _row(table: dict[str, Row], model: str, data: str) -> Row:

@@ -182,6 +182,8 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
     if config.start == "head":
         for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
             raise _unused(name, "start = full")
+    if explicit.get("generative") and not config.labelled:
+        raise _unused("generative", "objective = labels")
     if "load_positions" in explicit and config.weights == "none":
         raise _unused("load_positions", "a model with weights")
     if "priors" in explicit and not config.balance:

@@ -201,6 +201,11 @@ class Fit:
         SHARE,
     )
     label_smoothing: float = setting(0.0, "share of a label that is spread over all classes", SHARE)
+    generative: float = setting(
+        0.0,
+        "weight of the next-pixel loss beside that of labels, for an iGPT; its paper fine-tunes with 1",
+        ZERO_OR_MORE,
+    )
     balance: float = setting(
         0.0,
         "weight of rare classes in the loss: (mean count / count) ** balance; 0: as they come, 1: all classes the same",

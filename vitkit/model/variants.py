@@ -115,6 +115,12 @@ def configure(name: str, **options: Any) -> ModelConfig:
     raise _unknown(name)
 
 
+def side_of_name(name: str) -> int | None:
+    """Return the side of the images that a name is for, such as iGPT-S/32; None where a model takes others as well."""
+    named = _VIT.fullmatch(name)
+    return int(named["number"]) if named and named["size"] in IGPT_SIZES else None
+
+
 def name_of(config: ModelConfig) -> str | None:
     """Return the name under which `configure` gives these sizes, or None for custom sizes."""
     if isinstance(config, ResNetConfig):

@@ -10,12 +10,13 @@ from vitkit.model.build import Model
 from vitkit.train.objectives.base import Objective
 from vitkit.train.objectives.labels import Labels, class_weights
 from vitkit.train.objectives.masked_patch import MaskedPatch
-from vitkit.train.objectives.pixels import MaskedPixel, NextPixel
+from vitkit.train.objectives.pixels import LabelsAndPixels, MaskedPixel, NextPixel
 
 
 def _labels(model: Model, config: Fit, split: Split, data: Data) -> Objective:
     weights = class_weights(split.labels, len(data.classes), config.balance)
-    return Labels(model, multilabel=data.multilabel, smoothing=config.label_smoothing, weights=weights)
+    own = {"multilabel": data.multilabel, "smoothing": config.label_smoothing, "weights": weights}
+    return LabelsAndPixels(model, generative=config.generative, **own) if config.generative else Labels(model, **own)
 
 
 BUILDERS: dict[str, Callable[[Model, Fit, Split, Data], Objective]] = {

@@ -28,7 +28,10 @@ class Labels(Objective):
             unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:  # (B, C, height, width), (B, K)
-        logits = self.model(self.normalise(pixels)).float()  # the loss in fp32 whatever the model computes in
+        return self.score(self.model(self.normalise(pixels)), targets)
+
+    def score(self, logits: Tensor, targets: Tensor) -> LossAndMetrics:  # (B, K), (B, K)
+        logits = logits.float()  # the loss in fp32 whatever the model computes in
         loss = sigmoid_loss if self.multilabel else softmax_loss
         return loss(logits, targets, self.smoothing, self.weights), self._metrics(logits.detach(), targets)
 

@@ -4,6 +4,7 @@ Shapes: B images, C channels, N pixels of an image, M hidden ones, K colours, D 
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from vitkit.model.build import Model
 from vitkit.model.igpt import ImageGPT
 from vitkit.text import counted
 from vitkit.train.objectives.base import LossAndMetrics, Objective
+from vitkit.train.objectives.labels import Labels
 from vitkit.train.objectives.masked_patch import pick
 
 
@@ -88,6 +90,32 @@ class MaskedPixel(PixelPrediction):
 
     def describe(self, pixels: Tensor) -> str:
         return f"{self.rate:.0%} of the pixels are hidden; {super().describe(pixels)}"
+
+
+class LabelsAndPixels(Labels):
+    """Labels and the next pixel at once: the loss of the labels, plus `generative` times that of the pixels."""
+
+    model: ImageGPT
+
+    def __init__(self, model: Model, *, generative: float, **settings: Any):
+        if not isinstance(model, ImageGPT) or not model.config.causal:
+            what = "an iGPT that sees all pixels" if isinstance(model, ImageGPT) else model.kind
+            raise ConfigError(
+                f"generative = {generative:g} is for models that predict the next pixel, and this is {what}",
+                try_="generative = 0",
+            )
+        trained = model.next_colour.weight.requires_grad  # unless it is frozen, it learns as well
+        super().__init__(model, **settings)
+        model.next_colour.requires_grad_(trained)
+        self.generative = generative
+
+    def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:  # (B, C, height, width), (B, K)
+        colours = self.model.quantise((pixels - self.mean) / self.std)
+        encoded = self.model.encode(self.model.embed(colours))
+        loss, metrics = self.score(self.model.head(self.model.head.represent(encoded.mean(dim=1))), targets)
+        pixel_loss, pixel_metrics = _loss(self.model.next_colour(encoded), colours)
+        bits = pixel_metrics["bits_per_pixel"]
+        return loss + self.generative * pixel_loss, {**metrics, "bits_per_pixel": bits}
 
 
 def _loss(predicted: Tensor, colours: Tensor) -> LossAndMetrics:
