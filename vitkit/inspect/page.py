@@ -181,9 +181,9 @@ def _embeddings(inspection: Inspection, output: OutputFolder) -> dict[str, Any]:
     filters, similarity = inspection.filters, inspection.similarity
     content: dict[str, Any] = {"filters": None, "positions": None, "positions_by_distance": None}
     if filters is not None:
-        figure = output.add_figure(figures.draw_filters(filters), "filters", "Principal components of the filters")
+        components = figures.draw_filters(filters)
         content |= {
-            "filters": figure,
+            "filters": output.add_figure(components, "filters", "Principal components of the filters"),
             "count": len(filters.components),
             "filter_layer": filters.layer,
             "share": f"{100 * filters.shares.sum():.0f} %",

@@ -73,8 +73,8 @@ def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
     if similarity is not None and similarity.shape[:2] != (1, 1):
         print_line(f"positions  cosine similarity of neighbours: {similarity_by_steps(similarity)[1]:.2f}")
     if (drawn := inspection.completions) is not None:
-        number, images = counted(drawn.sampling.samples, "sample"), counted(len(drawn.original), "image")
-        print_line(f"completed  {number} of each of {images}, {drawn.sampling}")
+        number, originals = counted(drawn.sampling.samples, "sample"), counted(len(drawn.original), "image")
+        print_line(f"completed  {number} of each of {originals}, {drawn.sampling}")
         print_line(f"bits       {drawn.bits_per_pixel.mean():.2f} per pixel of the originals")
     for reason in inspection.not_applicable:
         print_line(f"omitted    {reason}")

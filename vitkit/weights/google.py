@@ -87,6 +87,7 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
 def tensors_of(model: Model) -> dict[str, Tensor]:
     if isinstance(model.config, ResNetConfig):
         return to_foreign_tensors(model, resnet_rules(model.config))
+    assert isinstance(model.config, ViTConfig)
     naming = model.metadata.provenance.get("naming", "published")
     return to_foreign_tensors(model, vit_rules(model.config, naming))
 

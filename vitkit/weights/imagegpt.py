@@ -79,7 +79,7 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
         state=mapping.to_native_state(tensors, rules(config, root), config, origin),
         metadata=Metadata(
             preprocessing=preprocessing,
-            provenance=settings.get("vitkit", {"format": "hf", "model_type": "imagegpt"}),  # type: ignore[typeddict-unknown-key]
+            provenance=settings.get("vitkit", {"format": "hf", "model_type": "imagegpt"}),
         ),
     )
 

@@ -1,6 +1,7 @@
 """Build the objective that the settings of a run name."""
 
 from collections.abc import Callable
+from typing import Any
 
 from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.schema import Fit
@@ -15,7 +16,7 @@ from vitkit.train.objectives.pixels import LabelsAndPixels, MaskedPixel, NextPix
 
 def _labels(model: Model, config: Fit, split: Split, data: Data) -> Objective:
     weights = class_weights(split.labels, len(data.classes), config.balance)
-    own = {"multilabel": data.multilabel, "smoothing": config.label_smoothing, "weights": weights}
+    own: dict[str, Any] = {"multilabel": data.multilabel, "smoothing": config.label_smoothing, "weights": weights}
     return LabelsAndPixels(model, generative=config.generative, **own) if config.generative else Labels(model, **own)
 
 
