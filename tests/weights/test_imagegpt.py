@@ -78,6 +78,16 @@ def test_other_arithmetic_is_refused(options: dict[str, object], message: str, t
         vitkit.load(tmp_path)
 
 
+def test_the_causal_masks_of_older_files_are_left_out_with_a_message(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    theirs = written(tmp_path)
+    masks = {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, 16, 16) for layer in range(2)}
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({**theirs.state_dict(), **masks}, tmp_path / "pytorch_model.bin")
+    model = vitkit.load(tmp_path)
+    assert "causal masks are left out" in caplog.text
+    assert torch.equal(model.next_colour.weight, theirs.lm_head.weight)
+
+
 def test_files_without_palette_and_classifiers_are_refused(tmp_path: Path):
     written(tmp_path / "one")
     (tmp_path / "one/preprocessor_config.json").unlink()

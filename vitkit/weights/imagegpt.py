@@ -4,6 +4,7 @@ The clusters of its preprocessor are the palette, in the space of normalised pix
 leave the start of the sequence out, which OpenAI's code and ours have, so their logits would be others.
 """
 
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -29,6 +30,8 @@ KNOWN = allow(
     igpt="depth width mlp heads image channels colours classes causal eps dropout",
     only={"causal": (True,), "channels": (3,), "classes": (0,)},
 )
+log = logging.getLogger("vitkit")
+
 BODY = "transformer."  # of a model that predicts colours; a bare one has no prefix
 # the same as of transformers' image processor, whose images are normalised to [-1, 1]
 PREPROCESSING = Preprocessing(resize="squash", interpolation="bilinear")
@@ -70,6 +73,8 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
         checkpoint.preprocessor or {}, _Preprocessor, f"preprocessor_config.json of {origin}", error=WeightsError
     )
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if not _MASKS.fullmatch(name)}
+    if len(tensors) < len(checkpoint.tensors):
+        log.warning("%s: the causal masks are left out, the model computes them", origin)
     tensors["clusters"] = _palette(stored, config, origin)
     if not root:  # a bare model predicts no colours
         tensors["lm_head.weight"] = torch.zeros(config.colours, config.width)
