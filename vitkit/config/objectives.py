@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings:
-    """What the settings of a run need to know of an objective."""
+    """An objective as the settings of a run need to know it."""
 
     title: str  # "masked patch prediction": as reports name it
     recipe: str = ""  # for data of any size, where no recipe is named; "": by the number of images

@@ -171,8 +171,8 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
     objective = OBJECTIVES[config.objective]
     for name in explicit.get("masked", {}):
         if name not in objective.masked:
-            readers = [known for known, one in OBJECTIVES.items() if name in one.masked]
-            raise _unused(f"masked.{name}" if objective.masked else "masked", f"objective = {' or '.join(readers)}")
+            reading = [known for known, one in OBJECTIVES.items() if name in one.masked]
+            raise _unused(f"masked.{name}" if objective.masked else "masked", f"objective = {' or '.join(reading)}")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
     if "drops" in explicit.get("schedule", {}) and config.schedule.kind != "step":

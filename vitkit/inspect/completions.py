@@ -23,7 +23,7 @@ UNKNOWN = 128  # grey of the pixels that are to be completed
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How completions are drawn."""
+    """The settings by which completions are drawn."""
 
     samples: int = 4  # of each image
     temperature: float = 1.0
@@ -46,7 +46,7 @@ class Sampling:
 class Completions:
     sampling: Sampling
     original: Pixels  # (B, height, width, 3), in the colours of the palette
-    given: Pixels  # (B, height, width, 3), the upper half
+    prompt: Pixels  # (B, height, width, 3), the upper half
     completed: Pixels  # (B, S, height, width, 3)
     bits_per_pixel: NDArray[np.float32]  # (B,)
     palette: Pixels  # (K, 3)
@@ -70,12 +70,12 @@ def completions(model: Model, images: Tensor, sampling: Sampling) -> Completions
         drawn = complete(model, several, temperature=sampling.temperature, top_k=sampling.top_k, seed=sampling.seed)
         original, completed = _pixels(model, tokens), _pixels(model, drawn)
         palette = _to_bytes(model, model.embedding.palette.T[None, :, None])[0, 0]
-    given = original.copy()
-    given.reshape(len(given), -1, 3)[:, upper:] = UNKNOWN
+    prompt = original.copy()
+    prompt.reshape(len(prompt), -1, 3)[:, upper:] = UNKNOWN
     return Completions(
         sampling,
         original,
-        given,
+        prompt,
         completed.reshape(len(images), sampling.samples, *completed.shape[1:]),
         bits.float().cpu().numpy(),
         palette,

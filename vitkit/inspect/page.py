@@ -209,7 +209,7 @@ def _completions(inspection: Inspection, output: OutputFolder) -> dict[str, Any]
         return {"completions": []}
     rows = []
     for index, image in enumerate(inspection.shown):
-        columns = [("original", drawn.original[index]), ("given", drawn.given[index])]
+        columns = [("original", drawn.original[index]), ("upper half", drawn.prompt[index])]
         columns += [(f"sample {number + 1}", sample) for number, sample in enumerate(drawn.completed[index])]
         enlarged = [heatmaps.enlarge_pixels(pixels, LARGEST // 4) for _, pixels in columns]
         rows.append((image.name, enlarged, [name for name, _ in columns], drawn.bits_per_pixel[index]))

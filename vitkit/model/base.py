@@ -52,8 +52,8 @@ class Metadata:
         return tuple(map(float, values)) if values and self.labels and len(values) == len(self.labels) else None
 
 
-class Prepared(NamedTuple):
-    """What a model takes from training images before the first step, a palette for instance."""
+class Preparation(NamedTuple):
+    """Tensors that a model takes from training images before the first step, a palette for instance."""
 
     tensors: dict[str, Tensor]  # by their names in the state dict
     description: str
@@ -99,7 +99,7 @@ class ImageModel(nn.Module, Generic[Config]):
         raise NotImplementedError
 
     @property
-    def beside_logits(self) -> tuple[nn.Module, ...]:
+    def unused_by_logits(self) -> tuple[nn.Module, ...]:
         """The modules that the logits do not depend on; training by labels freezes them."""
         return ()
 
@@ -111,9 +111,9 @@ class ImageModel(nn.Module, Generic[Config]):
         """Return the features (B, V) of a captured layer, as a probe reads them."""
         raise NotImplementedError
 
-    def prepare(self, images: Tensor, seed: int) -> Prepared:
+    def prepare(self, images: Tensor, seed: int) -> Preparation:
         """Return what the model takes from preprocessed training images (n, C, height, width)."""
-        return Prepared({}, "")
+        return Preparation({}, "")
 
     def resize(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitkit.model.base import ImageModel, Prepared
+from vitkit.model.base import ImageModel, Preparation
 from vitkit.model.capture import Seen, keep
 from vitkit.model.heads import Head
 from vitkit.model.igpt_blocks import PixelBlock, RootMeanSquareNorm
@@ -78,7 +78,7 @@ class ImageGPT(ImageModel[IGPTConfig]):
         return tuple(self.encoder.blocks)
 
     @property
-    def beside_logits(self) -> tuple[nn.Module, ...]:
+    def unused_by_logits(self) -> tuple[nn.Module, ...]:
         return (self.next_colour,)
 
     @property
@@ -129,11 +129,11 @@ class ImageGPT(ImageModel[IGPTConfig]):
         keep(seen, "encoded", x)
         return x
 
-    def prepare(self, images: Tensor, seed: int) -> Prepared:
+    def prepare(self, images: Tensor, seed: int) -> Preparation:
         """Fit the palette to images (n, C, height, width)."""
         palette, error = kmeans_palette(images, self.config.colours, seed)
         used = len(nearest_colours(images, palette).unique())
-        return Prepared(
+        return Preparation(
             {"embedding.palette": palette},
             f"{used:,} of {self.config.colours:,} colours by k-means over the pixels of {len(images):,} images; "
             f"the pixels are {error / math.sqrt(self.config.channels) / 2:.1%} of their range away from theirs",

@@ -26,8 +26,8 @@ def complete(
     """
     _require_causal(model, "completing an image")
     config, device = model.config, tokens.device
-    given, images = tokens.shape[1], tokens.shape[0]
-    drawn = torch.cat([tokens, tokens.new_zeros(images, config.patches - given)], dim=1)
+    images, start = tokens.shape
+    drawn = torch.cat([tokens, tokens.new_zeros(images, config.patches - start)], dim=1)
     shape = (images, config.heads, config.patches, config.width // config.heads)
     past = [
         (torch.empty(shape, device=device, dtype=model.dtype), torch.empty(shape, device=device, dtype=model.dtype))
@@ -35,7 +35,7 @@ def complete(
     ]
     generator = torch.Generator().manual_seed(seed)
     known = 0  # positions whose keys and values are kept
-    for pixel in range(given, config.patches):
+    for pixel in range(start, config.patches):
         x = model.embed(drawn)[:, known : pixel + 1] if known < pixel else _embed_one(model, drawn, pixel)
         for block, kept in zip(model.encoder.blocks, past, strict=True):
             x = block.extend(x, kept, known)

@@ -16,7 +16,7 @@ from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.errors import ConfigError
-from vitkit.model.base import Prepared
+from vitkit.model.base import Preparation
 from vitkit.model.build import Model, build_on_meta
 from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
@@ -324,12 +324,12 @@ def _train_transform(config: Fit, model: Model) -> TrainTransform:
 def _prepare(model: Model, config: Fit, split: Split, processes: Processes) -> str:
     """Let rank zero take from training images what the model takes from them, set it on all, and describe it."""
 
-    def prepare() -> Prepared:
+    def prepare() -> Preparation:
         transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
         sampled = SplitDataset(split=split, transform=transform, channels=model.config.channels, seed=config.seed)
         return model.prepare(sampled.sample(model.sampled_images), config.seed)
 
-    prepared: Prepared = processes.broadcast(processes.on_rank_zero(prepare))
+    prepared: Preparation = processes.broadcast(processes.on_rank_zero(prepare))
     model.load_state_dict({**model.state_dict(), **prepared.tensors})
     return prepared.description
 

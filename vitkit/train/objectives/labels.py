@@ -24,7 +24,7 @@ class Labels(Objective):
         super().__init__(model, class_token_only=True)
         self.multilabel, self.smoothing = multilabel, smoothing
         self.register_buffer("weights", weights, persistent=False)
-        for unused in model.beside_logits:  # DDP waits for gradients of whatever could have one
+        for unused in model.unused_by_logits:  # DDP waits for gradients of whatever could have one
             unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:  # (B, C, height, width), (B, K)
