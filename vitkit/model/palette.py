@@ -26,7 +26,7 @@ def uniform_palette(colours: int, channels: int) -> Tensor:
     """Return colours (K, C) on a regular grid over [-1, 1], which a model has before it has seen any image."""
     levels = max(ceil(colours ** (1 / channels) - 1e-9), 2)
     index = torch.arange(colours) * levels**channels // colours  # evenly spaced where the grid has more than K points
-    digits = [index // levels**place % levels for place in reversed(range(channels))]
+    digits = [index // levels**digit % levels for digit in reversed(range(channels))]
     return torch.stack(digits, dim=1) / (levels - 1) * 2 - 1
 
 
