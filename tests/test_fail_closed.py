@@ -22,6 +22,7 @@ from vitkit.kernels.fuse import FUSIBLE, FusedBlock, fuse
 from vitkit.model.allow_list import AllowList
 from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
 from vitkit.model.encoder import Block
+from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.vit import VisionTransformer
 
 
@@ -159,7 +160,7 @@ def test_blocks_that_fusing_knows_are_fused_beside_one_that_it_does_not():
 @pytest.mark.parametrize("known", [FUSIBLE, fused_vit.SUPPORTED, int8.SUPPORTED, COUNTED], ids=lambda one: one.consumer)
 def test_a_list_names_only_options_that_exist(known: AllowList):
     for kind, options in known.options.items():
-        assert kind in (ViTConfig, ResNetConfig, ConvConfig)
+        assert kind in (ViTConfig, ResNetConfig, ConvConfig, IGPTConfig)
         assert set(options) == {field.name for field in fields(kind)}
 
 
@@ -167,5 +168,5 @@ def test_a_value_that_is_not_supported_is_declined_with_the_value():
     reason = fused_vit.reason_to_decline(make("post-norm"))
     assert reason == "the fused forward pass does not support norm = 'post'"
     assert fused_vit.reason_to_decline(make("ResNet")) == (
-        "the fused forward pass is for Transformers, and this model is a ResNet"
+        "the fused forward pass is for ViTs, and this model is a ResNet"
     )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from vitkit.model.allow_list import allow
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.options import GROUPS
 
 FLOPS_PER_TRAINED_MAC = 6
@@ -74,6 +75,7 @@ COUNTED = allow(
     "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    igpt="depth width mlp heads image channels colours classes causal eps dropout",
 )
 
 
@@ -84,7 +86,10 @@ def class_token_suffices(config: ViTConfig) -> bool:
 
 def cost(config: ModelConfig) -> Cost:
     COUNTED.check(config)
-    parts = list(_vit(config) if isinstance(config, ViTConfig) else _resnet(config))
+    if isinstance(config, IGPTConfig):
+        parts = list(_igpt(config))
+    else:
+        parts = list(_resnet(config) if isinstance(config, ResNetConfig) else _vit(config))
     return Cost(**{field: sum(getattr(part, field) for part in parts) for field in CostTerm._fields})
 
 
@@ -192,6 +197,30 @@ def _head(config: ViTConfig, left: int) -> Iterator[CostTerm]:
 def _norm(width: int, tokens: int) -> CostTerm:
     """LayerNorm keeps its input, a mean and a deviation per token."""
     return CostTerm(2 * width, 0, tokens * width, 2 * tokens)
+
+
+def _igpt(config: IGPTConfig) -> Iterator[CostTerm]:
+    """Yield the parts of an iGPT; causal attention counts as full, as in every published count."""
+    D, N, K, C = config.width, config.tokens, config.colours, config.channels
+    yield CostTerm(K * C, N * K * C)  # the palette, and the distances to its colours
+    yield CostTerm((K + 1) * D + N * D, statistics=2 * N)  # 64-bit tokens
+    block = ViTConfig(depth=1, width=D, mlp=config.mlp, heads=config.heads, patch=1, image=config.image, gelu="quick")
+    for _ in range(config.depth):
+        yield _gain_norm(D, N)
+        # normed input, q k v, mixed
+        yield CostTerm(4 * D * D + 4 * D, N * 4 * D * D + 2 * N * N * D, 5 * N * D, config.heads * N)
+        yield _gain_norm(D, N)
+        yield CostTerm(activations=N * D)  # the MLP's normed input
+        yield _mlp(block, N)
+    yield _gain_norm(D, N)
+    yield CostTerm(K * D)  # the layer that predicts colours, which logits of classes do not need
+    if config.classes:
+        yield CostTerm(D * config.classes + config.classes, D * config.classes, D)
+
+
+def _gain_norm(width: int, tokens: int) -> CostTerm:
+    """Division by the root mean square keeps its input, its output before the gain, and a number per token."""
+    return CostTerm(width, 0, 2 * tokens * width, tokens)
 
 
 def _resnet(config: ResNetConfig) -> Iterator[CostTerm]:

@@ -259,6 +259,7 @@ class Run(RunRecord):
         shots: Sequence[int] | None = None,
         seeds: int | None = None,
         neighbours: int | None = None,
+        layers: Literal["all"] | Sequence[int] | None = None,
         label: str | None = None,
         features: PathOrName | None = None,
         precision: Precision = "fp32",
@@ -268,12 +269,15 @@ class Run(RunRecord):
     ) -> ProbeResult:
         """Score the frozen features on labelled data, whose classes may be new to the model: `.top1`, or `.shots`.
 
-        `features` is an .npz file to write features, labels, keys and class names to.
+        `features` is an .npz file to write features, labels, keys and class names to. With `layers`, "all" or their
+        numbers from 0, each of them is probed, and `.layers` has their scores; the result itself is of the best.
         """
+        from vitkit.evaluate.layer_probe import choose_layers, probe_layers
         from vitkit.evaluate.probe import extract_features, held_out_as_test, pick_method, probe
 
         _check_counts(batch=batch, workers=workers)
         options = pick_method(method, shots=shots and tuple(shots), seeds=seeds, neighbours=neighbours)
+        probed = choose_layers(self.model, layers, options)
         kept = keep_together(
             held_out_as_test(self.source, open_data(data, label=label)), workers=cores(), progress=self._progress
         )
@@ -286,6 +290,7 @@ class Run(RunRecord):
             model=self.model,
             device=self.device,
             precision=precision,
+            layers=probed,
             batch=batch,
             workers=pick_workers(workers, self.device, 1),
             max_failed=max_failed,
@@ -294,7 +299,7 @@ class Run(RunRecord):
         extracted = extract_features(extract, opened, options)
         if features is not None:
             write_features(Path(features), extracted.by_name(), opened.classes)
-        return probe(extracted, opened, options)
+        return probe_layers(extracted, opened, options, probed) if probed else probe(extracted, opened, options)
 
     def inspect(
         self,
@@ -304,12 +309,15 @@ class Run(RunRecord):
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         tokens: Sequence[Token] | None = None,
+        sampling: Mapping[str, Any] | None = None,
     ) -> InspectionPage:
         """Write a page with attention, rollout, relevance, distance and filters; `.path` is the page.
 
         The folder `out` is by default inspect/ in the run folder, or here for other weights. `.record()` holds the
-        figures as numbers, `.inspection` the maps as arrays.
+        figures as numbers, `.inspection` the maps as arrays. An iGPT completes the lower half of images; `sampling`
+        may have `samples` of each, `temperature`, `top_k` and `seed`.
         """
+        from vitkit.inspect.completions import Sampling
         from vitkit.inspect.inspection_page import inspect_images
 
         sources = [images] if isinstance(images, str | os.PathLike) else [*images]
@@ -321,6 +329,7 @@ class Run(RunRecord):
             layers=layers,
             heads=heads,
             tokens=tokens,
+            sampling=None if sampling is None else Sampling(**sampling),
             log=self._log,
         )
 

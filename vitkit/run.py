@@ -179,7 +179,7 @@ def _continue(
 
 def _keep_together(config: Fit, data: Data, processes: Processes) -> KeptTogether:
     """Find the copies among the images, on all ranks together, so that every split has them on one side."""
-    if config.objective != "labels":  # nothing is held out or scored
+    if not config.labelled:  # nothing is held out or scored
         return KeptTogether(data, ())
     progress = show_progress if processes.is_rank_zero else no_progress
     return keep_together(data, duplicates=config.duplicates, progress=progress, **vars(_reading(processes)))
@@ -187,7 +187,7 @@ def _keep_together(config: Fit, data: Data, processes: Processes) -> KeptTogethe
 
 def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
     """Return the contents of the images that the run uses: in full where copies were looked for, else in samples."""
-    labels = config.objective == "labels"
+    labels = config.labelled
     splits = compared_splits(data) if labels else [training_split(data)]
     hashed = labels and should_find_copies(data, config.duplicates) and FingerprintCache().table is not None
     return contents_record(data, splits, "bytes" if hashed else "sample", _reading(processes))

@@ -42,7 +42,7 @@ def finish_run(config: Fit, data: Data, splits: Partition, folder: RunFolder, pr
 def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
     began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
-    if data.multilabel and config.objective == "labels":
+    if data.multilabel and config.labelled:
         _choose_thresholds(model, config, splits, folder, print_line)
     if splits.test is not None:
         scored = replace(data, splits={splits.test_name: splits.test})
@@ -71,7 +71,7 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    commands = shell_commands(folder.path, classifies=config.objective == "labels")[:4]  # the report has all of them
+    commands = shell_commands(folder.path, classifies=config.labelled)[:4]  # the report has all of them
     if "head" in folder.record():
         purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
         run, full = shlex.quote(str(folder.path)), shlex.quote(f"{folder.path}-full")

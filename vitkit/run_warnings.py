@@ -25,7 +25,7 @@ def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
     """Log what the settings and the data together make doubtful, before any time is spent."""
     trained = _with_subset(config, data)
     images = len(trained.splits[training_split(data)])
-    if config.weights == "none" and config.objective == "labels" and images < MIN_IMAGES_FROM_SCRATCH:
+    if config.weights == "none" and config.labelled and images < MIN_IMAGES_FROM_SCRATCH:
         log(
             "warning",
             f"{images:,} images are few to train from scratch. On the 3,680 of Pets, Ti/16 reached 11.8 % from scratch "
@@ -37,11 +37,11 @@ def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
             "note",
             "all weights are trained, which is slow on a CPU; --set start=head trains the head alone, in seconds",
         )
-    for warning in label_warnings(trained, balance=config.balance) if config.objective == "labels" else ():
+    for warning in label_warnings(trained, balance=config.balance) if config.labelled else ():
         log("warning", warning)
-    if config.objective == "labels" and config.balance:
+    if config.labelled and config.balance:
         log("priors", PRIORS[config.priors])
-    if config.objective == "labels" and (warning := leak_warning(config, data)):
+    if config.labelled and (warning := leak_warning(config, data)):
         log("warning", warning)
 
 

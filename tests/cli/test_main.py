@@ -21,9 +21,10 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "resume": "RUN --device --workers --json",
     "evaluate": "RUN DATA --split --labels --label --real --map --image --batch --device --precision --workers "
     "--max-failed --engine --out --json --resize --crop --interpolation --mean --std",
-    "probe": "RUN DATA --method --shots --seeds --neighbours --image --label --features --batch --device --precision "
-    "--workers --max-failed --json --resize --crop --interpolation --mean --std",
-    "inspect": "RUN IMAGES… --out --image --layer --head --token --device --json",
+    "probe": "RUN DATA --method --shots --seeds --neighbours --layer --out --image --label --features --batch --device "
+    "--precision --workers --max-failed --json --resize --crop --interpolation --mean --std",
+    "inspect": "RUN IMAGES… --out --image --layer --head --token --samples --temperature --top-k --seed --device "
+    "--json",
     "predict": "RUN IMAGES… --top --out --shard --engine --overwrite --labels --image --fast --device --workers "
     "--max-failed --csv --csv-raw --json --resize --crop --interpolation --mean --std",
     "embed": "RUN IMAGES… --out --pool --normalise --shard --engine --overwrite --image --precision --fast "

@@ -14,7 +14,7 @@ from vitkit.cli.main import main
 from vitkit.cli.training_options import TrainingOptions
 from vitkit.config.recipes import RECIPES, has_row, pick_recipe, recipe
 from vitkit.config.resolve import resolve
-from vitkit.config.schema import SGD, AdamW, Fit, Masked
+from vitkit.config.schema import SGD, Adam, AdamW, Fit, Masked
 from vitkit.config.toml import from_tables, write
 from vitkit.errors import ConfigError
 from vitkit.model.config import ResNetConfig
@@ -145,6 +145,16 @@ def test_masked_patch_prediction_is_as_in_the_appendix():
     assert config.masked == Masked(rate=0.5, target="colour")
 
 
+def test_igpts_pre_training_is_as_in_its_paper():
+    config = recipe("igpt_pretrain")
+    assert (config.model, config.objective, config.weights) == ("iGPT-S/32", "next-pixel", "none")
+    assert (config.batch, config.steps) == (128, 1_000_000)
+    assert config.optimizer == Adam(betas=(0.9, 0.95))
+    assert config.schedule.kind == "cosine"
+    assert not config.dropout
+    assert recipe("small_masked_pixel").masked.rate == 0.15  # as in OpenAI's code
+
+
 # a number of images for which a recipe is picked
 PICKED_AT = {
     "small_transfer": 500,
@@ -157,6 +167,8 @@ PICKED_AT = {
     "medium_scratch": 50_000,
     "large_scratch": 1_000_000,
     "small_masked_patch": 500,
+    "small_next_pixel": 500,
+    "small_masked_pixel": 500,
 }
 
 
@@ -216,7 +228,8 @@ def test_a_recipe_is_picked_by_the_number_of_images(images: int, transfer: str, 
         assert picked == name
         assert f"{images:,} images" in reason
         assert (recipe(picked).weights == "none") == from_scratch
-    assert pick_recipe(images, objective="masked-patch", from_scratch=True)[0] == "small_masked_patch"
+    for objective in ("masked-patch", "next-pixel", "masked-pixel"):
+        assert pick_recipe(images, objective=objective, from_scratch=True)[0] == f"small_{objective.replace('-', '_')}"
 
 
 @pytest.mark.parametrize("name", ["small_transfer", "medium_transfer", "large_transfer"])

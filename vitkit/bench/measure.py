@@ -16,7 +16,7 @@ from vitkit.cost import BYTES, cost
 from vitkit.devices import free_memory, pick_precision
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.model.build import Model
-from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.config import ModelConfig
 
 ALL: tuple[What, ...] = get_args(What)
 STEPS, WARMUPS = 12, 5  # on a GPU
@@ -184,8 +184,7 @@ def needed(config: ModelConfig, what: What, batch: int, *, bytes_per_number: int
     activations = estimate.activation_bytes(batch, bytes_per_number=bytes_per_number)
     if what == "training":
         return estimate.state_bytes + activations
-    layers = config.depth if isinstance(config, ViTConfig) else sum(config.body.layers)
-    return estimate.parameters * bytes_per_number + activations // layers
+    return estimate.parameters * bytes_per_number + activations // config.layers
 
 
 def _precisions(model: Model, device: torch.device) -> tuple[Precision, ...]:

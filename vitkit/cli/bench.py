@@ -154,7 +154,7 @@ def _build_or_load(model: str, size: tuple[int, int] | None, settings: tuple[str
     # no variant is named like a path; the value of an option may have a dot: mu/4,dropout=0.1
     is_variant = not Path(name).suffix and not name.startswith(("/", ".", "~"))
     if path and is_variant and not path.exists():
-        return with_random_logits(configure_variant(model, settings, size or (224, 224), 1000))
+        return with_random_logits(configure_variant(model, settings, size, 1000))
     if settings:
         raise ConfigError(f"--set is for models without weights, and {model} has some", try_="the name of a model")
 

@@ -1,5 +1,6 @@
 """The verb `cost`: compute parameters, multiply-adds, memory and training compute of models."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -57,7 +58,7 @@ def cost(
         raise ConfigError(f"--epochs {epochs:g} needs --images, and must be above 0")
     epochs = 1.0 if epochs is None else epochs
     require_models("cost", models)
-    sizes = image_sizes(image) or [(224, 224)]
+    sizes: Sequence[tuple[int, int] | None] = image_sizes(image) or [None]
     settings = sum(set_, ())
     rows = [
         _row(name, size, settings, classes, batch, precision, memory, images, epochs)
@@ -65,7 +66,8 @@ def cost(
         for size in sizes
     ]
     if json:
-        setup: dict[str, Any] = {"image": list(sizes[0]) if len(sizes) == 1 else None, "set": settings}
+        common = rows[0]["image"] if all(row["image"] == rows[0]["image"] for row in rows) else None
+        setup: dict[str, Any] = {"image": common, "set": settings}
         setup |= {
             "classes": classes,
             "batch": batch,
@@ -76,14 +78,15 @@ def cost(
         }
         print_json("cost", {**setup, "models": rows})
     else:
-        shown = "" if len(sizes) > 1 else f"{sizes[0][0]} x {sizes[0][1]} px, "
+        several = any(row["image"] != rows[0]["image"] for row in rows)
+        shown = "" if several else "{} x {} px, ".format(*rows[0]["image"])
         title = ", ".join([f"{shown}{classes} classes", *settings])
-        _print_costs(rows, title, f"batch {batch}, {precision}", several=len(sizes) > 1)
+        _print_costs(rows, title, f"batch {batch}, {precision}", several=several)
 
 
 def _row(
     name: str,
-    size: tuple[int, int],
+    size: tuple[int, int] | None,
     settings: tuple[str, ...],
     classes: int,
     batch: int,
@@ -95,15 +98,15 @@ def _row(
     from vitkit.config.model_options import configure_variant
     from vitkit.cost import BYTES
     from vitkit.cost import cost as cost_of
-    from vitkit.model.config import ViTConfig
+    from vitkit.model.config import TokenConfig
 
     config = configure_variant(name, settings, size, classes)
     result = cost_of(config)
     row: dict[str, Any] = {
         "model": name,
-        "image": list(size),
+        "image": list(config.image),
         "parameters": result.parameters,
-        "tokens": config.tokens if isinstance(config, ViTConfig) else None,
+        "tokens": config.tokens if isinstance(config, TokenConfig) else None,
         "macs": result.macs,
         "padding_macs": result.padding_macs,
         "activation_bytes": result.activation_bytes(batch, bytes_per_number=BYTES[precision]),

@@ -32,21 +32,29 @@ def inspect(
             "class|mean|ROW COLUMN",
         ),
     ] = None,
+    samples: Annotated[int | None, option("iGPT: completions of each image's lower half; default: 4", "N")] = None,
+    temperature: Annotated[
+        float | None, option("iGPT: of the colours that are drawn; 0: the likeliest; default: 1", "T")
+    ] = None,
+    top_k: Annotated[int | None, option("iGPT: draw from so many likeliest colours; default: all", "K")] = None,
+    seed: Annotated[int | None, option("iGPT: of the draws; default: 0", "N")] = None,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Look inside a model: attention rollout and distance, position embeddings, its first filters.
+    """Look inside a model: attention rollout and distance, position embeddings, its first filters; iGPT's completions.
 
     vitkit inspect runs/pets photos/        vitkit inspect ViT-B_16.npz cat.jpg --token 7 7 --layer 0 11
     """
     size = None if image is None else image_size(image)
     tokens = _parse_tokens(token)
+    drawn = {"samples": samples, "temperature": temperature, "top_k": top_k, "seed": seed}
+    sampling = {name: value for name, value in drawn.items() if value is not None}
 
     from vitkit.inspect.summary import print_summary
     from vitkit.python_api import Run
 
     page = Run(run, image=size, device=device, log=progress_line).inspect(
-        images, out, layers=layer, heads=head, tokens=tokens
+        images, out, layers=layer, heads=head, tokens=tokens, sampling=sampling or None
     )
     if json:
         skipped = failures_as_json(page.inspection.image_set.skipped)

@@ -19,7 +19,9 @@ Models = Annotated[
 ImageSizes = Annotated[
     tuple[tuple[int, ...], ...],
     tyro.conf.UseAppendAction,
-    option("image side, or height and width; once more for each further size; default: 224", "PX"),
+    option(
+        "image side, or height and width; once more for each further size; default: 224, or in an iGPT's name", "PX"
+    ),
 ]
 ModelSettings = Annotated[
     tuple[tuple[str, ...], ...],

@@ -76,8 +76,8 @@ def check_pool(model: Model, pool: EmbeddingPool) -> None:
         return
     if not isinstance(model, VisionTransformer):
         raise ConfigError(
-            f"pool {pool!r} reads the class token, and a ResNet has none",
-            try_="representation, the mean over its feature map",
+            f"pool {pool!r} reads the class token, and {model.kind} has none",
+            try_="representation, the mean over the image",
         )
     if not model.config.class_token:
         raise ConfigError(

@@ -9,17 +9,20 @@ Shapes: n images, D width of the representation.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitkit.atomic import replacing
 from vitkit.compute.batch_size import inference_batch
+from vitkit.compute.cast import Cast
 from vitkit.compute.feature_cache import read_cache, write_cache
 from vitkit.compute.inference import Precision, for_inference
 from vitkit.compute.pipeline import PART, compute_batches, lent_parts
@@ -73,6 +76,7 @@ class FeatureExtractor:
     model: Model
     device: torch.device | str = "cpu"
     precision: Precision = "fp32"
+    layers: tuple[str, ...] = ()  # captures whose features are wanted, side by side; (): the representation
     batch: int | None = None  # default: as many images as suit the device
     workers: int = 0
     max_failed: float = MAX_FAILED
@@ -82,6 +86,17 @@ class FeatureExtractor:
     @property
     def transform(self) -> EvalTransform:
         return EvalTransform(image=self.model.config.image, preprocessing=self.model.metadata.preprocessing)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths of the features of each layer, which stand side by side."""
+        if not self.layers:
+            return ()
+        image = torch.zeros(1, self.model.config.channels, *self.model.config.image)
+        reference = next(self.model.parameters())
+        with torch.no_grad():
+            _, seen = self.model(image.to(reference), self.layers)
+            return tuple(self.model.pool_layer(layer, seen[layer]).shape[1] for layer in self.layers)
 
     def __call__(self, split: Split) -> Features:
         """Return the features of every image that can be decoded, in the split's order."""
@@ -126,7 +141,7 @@ class FeatureExtractor:
         )
         training = model.training
         model.eval()
-        represent = for_inference(model, self.precision).represent
+        represent = self._represent()
         try:
             loaded = self.progress(batches, len(split), "features", Batch.images_read)
             for computed in compute_batches(loaded, batch, lambda images: (represent(images),), device):
@@ -136,6 +151,13 @@ class FeatureExtractor:
                 yield _BatchFeatures(computed.indices, values, dict(computed.failures))
         finally:
             model.train(training)
+
+    def _represent(self) -> Callable[[Tensor], Tensor]:
+        """Return images → features (B, D); those of layers stand side by side, (B, layers · D)."""
+        if not self.layers:
+            return for_inference(self.model, self.precision).represent
+        model = Cast(self.model, torch.float32 if self.precision == "fp32" else torch.bfloat16, fused=False).eval()
+        return partial(model.represent_layers, self.layers)
 
     def _finite(self, values: NDArray[np.float32], split: Split) -> NDArray[np.float32]:
         """Return features (n, D) that are finite numbers, or raise an error; `split` has the names of their images."""
@@ -152,7 +174,8 @@ class FeatureExtractor:
         digest = hashlib.blake2b(digest_size=16)
         # EvalTransform under its first name: caches that were written before its renaming stay valid
         preprocessing = f"Exact(image={self.transform.image}, preprocessing={self.transform.preprocessing})"
-        digest.update(f"{VERSION} {self.precision} {weights_hash(self.model)} {preprocessing}".encode())
+        layers = f" {self.layers}" if self.layers else ""  # caches of earlier versions are of the representation
+        digest.update(f"{VERSION} {self.precision} {weights_hash(self.model)} {preprocessing}{layers}".encode())
         ahead = split.read_ahead(range(len(split)))
         for index in self.progress(range(len(split)), len(split), "reading"):
             try:

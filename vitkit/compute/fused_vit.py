@@ -65,7 +65,7 @@ ENCODER_CHILDREN = {"positions", "rotary", "dropout", "ln_pre", "blocks", "norm"
 def reason_to_decline(model: Model) -> str | None:
     """Return why `FusedViT` is not for this model, as a sentence, or None."""
     if not isinstance(model, VisionTransformer):
-        return f"{SUPPORTED.consumer} is for Transformers, and this model is a ResNet"
+        return f"{SUPPORTED.consumer} is for ViTs, and this model is {model.kind}"
     unknown = {name for name, _ in model.encoder.named_children()} - ENCODER_CHILDREN
     if unknown or dict(model.encoder.named_parameters(recurse=False)):
         return f"{SUPPORTED.consumer} does not know {', '.join(sorted(unknown)) or 'the parameters'} of Encoder"

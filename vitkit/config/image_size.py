@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from vitkit.data.image_sizes import DataSize
 from vitkit.model.config import ModelConfig, ViTConfig
-from vitkit.model.variants import configure
+from vitkit.model.variants import configure, side_of_name
 
 LARGEST = 224
 LEAST_GRID = 7  # patches along a side
@@ -37,6 +37,8 @@ class SizeChoice(NamedTuple):
 
 def choose_size(model: str, options: Mapping[str, Any], data: DataSize | None, *, named: bool) -> SizeChoice:
     """Return the model, the side of its input and the reason; a model that the user `named` keeps its patch."""
+    if own := side_of_name(model):
+        return SizeChoice(model, own, f"{own} px, as the name of {model} says")
     if data is None:
         return SizeChoice(model, LARGEST, f"{LARGEST} px: no image has a header to take a size from")
     chosen = model if named or "patch" in options else _with_fitting_patch(model, data)

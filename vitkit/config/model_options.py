@@ -42,7 +42,9 @@ def read_model(text: str, assignments: tuple[str, ...]) -> tuple[str, dict[str, 
     return name.strip(), settings
 
 
-def configure_variant(text: str, assignments: tuple[str, ...], image: tuple[int, int], classes: int) -> ModelConfig:
+def configure_variant(
+    text: str, assignments: tuple[str, ...], image: tuple[int, int] | None, classes: int
+) -> ModelConfig:
     """Return the configuration of a model of the command line; an error names the model that it is about."""
     name, settings = read_model(text, assignments)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from vitkit.config import toml
 from vitkit.config.expectations import EXPECTED, IMAGES, Expectation, Figure
 from vitkit.config.listing import as_text
+from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.recipes import BY_DATA, RECIPES, RENAMED, has_row, recipe
 from vitkit.config.schema import Fit
 from vitkit.cost import FLOPS_PER_TRAINED_MAC, cost
@@ -65,7 +66,7 @@ class ListedRecipe:
         kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[toml.optimizer_kind(config.optimizer)]
         candidates = f" (--lr auto: of {as_text(config.lr_candidates)})" if config.lr_candidates else ""
         average = f", EMA {config.average}" if config.average else ""
-        objective = ", masked patches" if config.objective == "masked-patch" else ""
+        objective = "" if config.labelled else f", {OBJECTIVES[config.objective].title}"
         follows = "image" in self.by_data and config.image is None
         size = "the data's size, at most 224 px," if follows else _side(config)
         return (

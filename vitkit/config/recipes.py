@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vitkit.config import pretraining_recipes, size_recipes, transfer_recipes
+from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.schema import Fit
 from vitkit.data.image_sizes import DataSize
 from vitkit.errors import ConfigError, did_you_mean
@@ -66,8 +67,8 @@ def pick_recipe(images: int, *, objective: str, from_scratch: bool, label_free: 
 
     `label_free` names the family of weights that were trained without class labels.
     """
-    if objective == "masked-patch":
-        return "small_masked_patch", f"{images:,} images without labels"
+    if name := OBJECTIVES[objective].recipe:
+        return name, f"{images:,} images without labels"
     if from_scratch:
         name = "small_scratch" if images < 20_000 else "medium_scratch" if images < 500_000 else "large_scratch"
         return name, f"{images:,} images, from scratch"

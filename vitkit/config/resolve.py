@@ -8,6 +8,7 @@ from typing import Any
 
 from vitkit.config import toml
 from vitkit.config.image_size import choose_size
+from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.recipes import BY_DATA, RENAMED, describe_renamed, pick_recipe, recipe
 from vitkit.config.schema import Fit
 from vitkit.data.image_sizes import DataSize, measure_size
@@ -86,6 +87,8 @@ def resolve(
     config = replace(toml.from_tables(toml.merge(tables, settings)), recipe=base.recipe)
     if pretraining:
         config = _with_pretraining_head(config)
+    if config.weights == "none":
+        config = replace(config, options={**OBJECTIVES[config.objective].options, **config.options})
     # the config.toml of a run names every setting, `start` too; other files name what is asked for
     asked = explicit if "start" in settings else settings
     if config.start == "auto" and (config.choose_lr or asked.keys() - SETTINGS_OF_A_HEAD):
@@ -126,7 +129,7 @@ def _with_pretraining_head(config: Fit) -> Fit:
 
     Options that name `representation`, as false too, stay as they are.
     """
-    if config.objective != "labels" or config.weights != "none" or "representation" in config.options:
+    if not config.labelled or config.weights != "none" or "representation" in config.options:
         return config
     built = configure(config.model or DEFAULT_MODEL)
     if not isinstance(built, ViTConfig):  # the head of the paper's ResNets is linear
@@ -140,7 +143,7 @@ def _needs_thresholds(config: Fit, data: Data) -> bool:
 
     Images that are scored cannot serve: thresholds that are chosen on them would raise the score.
     """
-    if not data.multilabel or config.objective != "labels":
+    if not data.multilabel or not config.labelled:
         return False
     # a subset does not count: the same images are held out for all of a learning curve
     splits = partition(data, **replace(config, subset=None, subset_per_class=None, subset_images=None).partition)
@@ -168,9 +171,11 @@ def resolve_weights(config: Fit) -> Fit:
 
 def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None:
     """Raise an error for a setting that this run would not use."""
-    masked = config.objective == "masked-patch"
-    if "masked" in explicit and not masked:
-        raise _unused("masked", "objective = masked-patch")
+    objective = OBJECTIVES[config.objective]
+    for name in explicit.get("masked", {}):
+        if name not in objective.masked:
+            reading = [known for known, one in OBJECTIVES.items() if name in one.masked]
+            raise _unused(f"masked.{name}" if objective.masked else "masked", f"objective = {' or '.join(reading)}")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
     if "drops" in explicit.get("schedule", {}) and config.schedule.kind != "step":
@@ -180,6 +185,8 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
     if config.start == "head":
         for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
             raise _unused(name, "start = full")
+    if explicit.get("generative") and not config.labelled:
+        raise _unused("generative", "objective = labels")
     if "load_positions" in explicit and config.weights == "none":
         raise _unused("load_positions", "a model with weights")
     if "priors" in explicit and not config.balance:
@@ -188,9 +195,9 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")
     for name in ("group", "duplicates", "train_on_val"):
-        if name in explicit and masked:
+        if name in explicit and not config.labelled:
             raise _unused(name, "objective = labels, which holds images out")
-    if "test" in explicit and not masked and partition(data, **config.partition).held_out is None:
+    if "test" in explicit and config.labelled and partition(data, **config.partition).held_out is None:
         raise _unused("test", "data without a test or val split, and these have one")
 
 

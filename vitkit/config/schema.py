@@ -8,7 +8,7 @@ from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, c
 from vitkit.errors import ConfigError
 from vitkit.model.options import PositionTransfer
 
-Objective = Literal["labels", "masked-patch"]
+Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel"]
 Start = Literal["auto", "head", "full"]
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
@@ -107,9 +107,11 @@ class Augmentation:
 
 @dataclass(frozen=True, kw_only=True)
 class Masked:
-    """The settings of masked patch prediction (B.1.2)."""
+    """The settings of masked patch prediction (B.1.2), and of masked-pixel prediction, which reads the rate only."""
 
-    rate: float = setting(0.5, "share of patches to corrupt; the paper also tried 0.15", PART)
+    rate: float = setting(
+        0.5, "share of patches to corrupt, of which the paper also tried 0.15; of pixels to hide, iGPT's is 0.15", PART
+    )
     target: Literal["colour", "4x4", "pixels"] = setting(
         "colour",
         "what is predicted of a patch: its mean colour as one of 512 classes (3 bits of each channel), the same for "
@@ -199,6 +201,11 @@ class Fit:
         SHARE,
     )
     label_smoothing: float = setting(0.0, "share of a label that is spread over all classes", SHARE)
+    generative: float = setting(
+        0.0,
+        "weight of the next-pixel loss beside that of labels, for an iGPT; its paper fine-tunes with 1",
+        ZERO_OR_MORE,
+    )
     balance: float = setting(
         0.0,
         "weight of rare classes in the loss: (mean count / count) ** balance; 0: as they come, 1: all classes the same",
@@ -289,6 +296,11 @@ class Fit:
             raise ConfigError(
                 "subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share of all images"
             )
+
+    @property
+    def labelled(self) -> bool:
+        """Return whether the run reads labels, and so holds images out and is scored."""
+        return self.objective == "labels"
 
     @property
     def partition(self) -> dict[str, Any]:

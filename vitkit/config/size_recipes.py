@@ -6,8 +6,8 @@ A docstring states the command; `expect` above it, what we measured.
 from dataclasses import replace
 
 from vitkit.config.expectations import Figure, expect, ours
-from vitkit.config.pretraining_recipes import masked_patch_pretrain
-from vitkit.config.schema import SGD, AdamW, Augmentation, Fit, Schedule
+from vitkit.config.pretraining_recipes import igpt_pretrain, masked_patch_pretrain
+from vitkit.config.schema import SGD, AdamW, Augmentation, Fit, Masked, Schedule
 
 SEEDS = "AugReg's weights, three seeds, docs/transfer.md"
 
@@ -171,6 +171,30 @@ def small_masked_patch(model: str = "Ti/16") -> Fit:
         schedule=Schedule(kind="cosine", warmup=0.1),
         augment=Augmentation(crop=(0.25, 1.0)),
     )
+
+
+def small_next_pixel(model: str = "iGPT-S/32") -> Fit:
+    """Pre-train an iGPT by next-pixel prediction on a dataset of any size: 100 epochs, batch 128.
+
+    vitkit pretrain photos/ --objective next-pixel      a small one for a CPU: --model iGPT-mu/16
+    """
+    return replace(
+        igpt_pretrain(model),
+        steps=None,
+        epochs=100,
+        lr=1e-3,
+        clip=1.0,
+        schedule=Schedule(kind="cosine", warmup=0.05),
+        augment=Augmentation(crop=(0.5, 1.0)),
+    )
+
+
+def small_masked_pixel(model: str = "iGPT-S/32") -> Fit:
+    """Pre-train iGPT's BERT-style variant by masked-pixel prediction, 15 % hidden: 100 epochs, batch 128.
+
+    vitkit pretrain photos/ --objective masked-pixel
+    """
+    return replace(small_next_pixel(model), objective="masked-pixel", masked=Masked(rate=0.15))
 
 
 # For the demo: a small model on 28 x 28 grey images, in seconds on two cores.

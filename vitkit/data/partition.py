@@ -76,7 +76,7 @@ def partition(
     if subset is None and subset_per_class is None and subset_images is None:
         return divided
     labels: SplitLabels = divided.train.labels
-    if objective == "masked-patch":
+    if objective != "labels":
         labels = np.zeros(len(divided.train), np.int64)  # they are not read
     if subset_images is not None:
         train = draw_images(divided.train, subset_images, split_seed)
@@ -95,7 +95,7 @@ def partition(
     notes = divided.notes
     if subset_per_class is not None:
         notes += _too_few_notes(data, divided.train, subset_per_class)
-    if subset_images is not None and objective != "masked-patch":
+    if subset_images is not None and objective == "labels":
         notes += _not_drawn_notes(data, divided.train, train)
     description = (*divided.description, describe_subset(record))
     return replace(divided, train=train, description=description, notes=notes, subset=record)
@@ -129,7 +129,7 @@ def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int
     """Return the partition with all training images."""
     name = training_split(data)
     train = data.splits[name]
-    if objective == "masked-patch":  # labels are not read, and nothing is held out
+    if objective != "labels":  # labels are not read, and nothing is held out
         return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
     train, record = _labelled(train), None
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.messages import print_line
 from vitkit.text import counted, few, percent
 
+BAR = 24  # characters of the longest bar
 SHOWN = 5  # weak classes, confusions and skipped images; --json has all of them
 
 
@@ -103,6 +104,8 @@ def print_probe(result: ProbeResult) -> None:
     )
     _print_list("input", result.inputs)
     _print_row("features", f"{counted(result.width, 'feature')} per image, frozen")
+    if result.layers:
+        print_layers(result)
     for score in result.shots:
         spread = "" if score.spread is None else f" ± {100 * score.spread:.1f}"
         short = f"; {counted(score.short, 'class has', 'classes have')} fewer" if score.short else ""
@@ -123,6 +126,15 @@ def print_probe(result: ProbeResult) -> None:
         copies = counted(result.leaked, "copy of a training image", "copies of training images")
         _print_row("", f"{100 * others.value:.2f} %   {_interval(others)} without {copies}")
     _print_skipped(result.left_out)
+
+
+def print_layers(result: ProbeResult) -> None:
+    """Print the score of each layer with a bar, from the bottom; the best one is marked."""
+    most = max(score.top1.value for score in result.layers)
+    for index, score in enumerate(result.layers):
+        bar = "█" * max(round(BAR * score.top1.value / most), 1)
+        mark = "   best on the dev images" if score.layer == result.layer else ""
+        _print_row("" if index else "layers", f"{score.layer:<8} {100 * score.top1.value:5.2f} %  {bar:<{BAR}}{mark}")
 
 
 def _times(number: int) -> str:

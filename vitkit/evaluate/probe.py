@@ -38,10 +38,21 @@ class ProbeFeatures:
     names: tuple[str, ...]  # of these splits, in this order
     inputs: tuple[str, ...] = ()  # description of the preprocessing
     device: torch.device | str = "cpu"  # for a method that computes much
+    widths: tuple[int, ...] = ()  # of layers that stand side by side
 
     def by_name(self) -> dict[str, Features]:
         splits = [features for features in (self.fit, self.dev, self.test) if features is not None]
         return dict(zip(self.names, splits, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerScore:
+    """The score of one layer's features."""
+
+    layer: str
+    top1: Estimate
+    dev: float  # accuracy on the images that the best layer is chosen by
+    l2: float | None = None  # linear: the best of those tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +68,8 @@ class ProbeResult:
     top1: Estimate | None = None  # of all methods but few-shot
     leaked: int = 0  # scored images that are copies of training images, or of their groups
     top1_without_leaked: Estimate | None = None
+    layer: str | None = None  # whose features these are; None: the representation
+    layers: tuple[LayerScore, ...] = ()  # all that were probed, from the bottom
     shots: tuple[FewShotScore, ...] = ()  # few-shot
     neighbours: int | None = None  # kNN: how many voted
     temperature: float | None = None
@@ -151,6 +164,7 @@ def extract_features(extract: FeatureExtractor, data: Data, method: Method) -> P
         names=names,
         inputs=tuple(extract.transform.describe()),
         device=extract.device,
+        widths=extract.widths,
     )
     chosen = validation_split(data) if isinstance(method, Linear) else None
     if chosen is None or chosen in names or not data.splits[chosen].labelled:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitkit.inspect.inference import MAX_BATCH, as_model_input, eval_mode
 from vitkit.model.build import Model
-from vitkit.model.resnet import ResNet
+from vitkit.model.config import TokenConfig
 
 CLIPPED = 1.0  # percent of patches at either end, so that one odd patch does not take all the contrast
 
@@ -22,9 +22,9 @@ def dense_features(model: Model, images: Tensor) -> NDArray[np.float32]:
     batches = []
     with eval_mode(model):
         for batch in images.split(MAX_BATCH):
-            name = "features" if isinstance(model, ResNet) else "encoded"
+            name = "encoded" if isinstance(model.config, TokenConfig) else "features"
             _, captured = model(as_model_input(batch, model), capture=(name,))
-            if isinstance(model, ResNet):
+            if not isinstance(model.config, TokenConfig):
                 features = captured[name].permute(0, 2, 3, 1)
             else:
                 features = captured[name][:, model.config.special_tokens :].unflatten(1, model.config.grid)

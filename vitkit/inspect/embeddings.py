@@ -14,6 +14,7 @@ from vitkit.errors import ConfigError
 from vitkit.inspect.inference import DoesNotApply, require_vit
 from vitkit.model.build import Model
 from vitkit.model.resnet import ConvBody, ResNet, standardise
+from vitkit.model.vit import VisionTransformer
 
 COMPONENTS = 28  # as in Fig. 7
 
@@ -70,6 +71,8 @@ def similarity_by_offset(similarity: NDArray[np.float32]) -> tuple[NDArray[np.fl
 @torch.no_grad()
 def filter_components(model: Model, count: int = COMPONENTS) -> Filters:
     """Return principal components of the patch embedding's filters, or of the 7 x 7 kernels of a ResNet's root."""
+    if not isinstance(model, VisionTransformer | ResNet):
+        raise DoesNotApply(f"filters: {model.kind} has none, its first layer is a table of colours.")
     body = model.body if isinstance(model, ResNet) else model.stem
     if isinstance(body, ConvBody):
         kernels, layer = standardise(body.root.weight, body.config), "root convolution"  # as they are used

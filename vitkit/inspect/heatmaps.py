@@ -85,6 +85,11 @@ def enlarge_pixels(pixels: Pixels, side: int) -> Pixels:
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
+def below_each_other(images: list[Pixels], gap: int = 6) -> Pixels:
+    """Join images of one size in a column, on white."""
+    return side_by_side([image.swapaxes(0, 1) for image in images], gap).swapaxes(0, 1)
+
+
 def side_by_side(images: list[Pixels], gap: int = 6) -> Pixels:
     """Join images of one size in a row, on white."""
     height, width = images[0].shape[:2]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.model.build import Model
+from vitkit.model.config import TokenConfig
 from vitkit.model.vit import VisionTransformer
 
 MAX_ATTENTION_WEIGHTS = 2**26  # held at a time, 256 MiB: one layer for 12 images in L/16 at 384 px
@@ -19,10 +20,15 @@ class DoesNotApply(VitkitError):
 
 
 def require_vit(model: Model, analysis: str) -> VisionTransformer:
-    """Return the model, or raise DoesNotApply for a ResNet."""
+    """Return the model, or raise DoesNotApply for one of another kind."""
     if isinstance(model, VisionTransformer):
         return model
-    raise DoesNotApply(f"{analysis}: a ResNet has no tokens, and so no attention between them and no positions.")
+    lacking = (
+        "patches, its tokens are pixels"
+        if isinstance(model.config, TokenConfig)
+        else "tokens, and so no attention between them and no positions"
+    )
+    raise DoesNotApply(f"{analysis}: {model.kind} has no {lacking}.")
 
 
 def batch_size(model: VisionTransformer) -> int:

@@ -14,6 +14,7 @@ from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import WeightsError
 from vitkit.inspect.attention import AttentionLayer, attention_layers, attention_maps, select_heads
+from vitkit.inspect.completions import Completions, Sampling, completions
 from vitkit.inspect.dense import dense_colours, dense_features
 from vitkit.inspect.distance import AttentionDistance, attention_distance, weight_by_distance
 from vitkit.inspect.embeddings import Filters, filter_components, position_similarity
@@ -24,6 +25,7 @@ from vitkit.inspect.query_token import Token, default_token, query_weights
 from vitkit.inspect.relevance import Relevance, relevance
 from vitkit.inspect.rollout import rollout
 from vitkit.model.build import Model
+from vitkit.model.config import TokenConfig
 from vitkit.model.vit import VisionTransformer
 from vitkit.pages.inline_images import THUMBNAIL, ImagePair, decode_sample, inline_image, sample_indices
 from vitkit.text import counted
@@ -60,7 +62,7 @@ class Inspection:
     model: Model
     image_set: ImageSet
     shown: list[InspectedImage]
-    filters: Filters
+    filters: Filters | None
     dense_colours: Floats  # (B, h, w, 3)
     attention: list[TokenAttention] = field(default_factory=list)
     rollout: Floats | None = None  # (B, h, w)
@@ -70,6 +72,7 @@ class Inspection:
     query_patch: tuple[int, int] = (0, 0)  # of the examples
     examples: list[HeadExample] = field(default_factory=list)  # the heads of least and greatest distance
     similarity: Floats | None = None  # (h, w, h, w)
+    completions: Completions | None = None
     not_applicable: list[str] = field(default_factory=list)
 
 
@@ -80,19 +83,31 @@ def inspect_model(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokens: Sequence[Token] | None = None,
+    sampling: Sampling | None = None,
     log: Callable[[str], None] = lambda text: None,
 ) -> Inspection:
-    """Run all analyses: attention distance over all images, maps for a few evenly spaced ones."""
+    """Run all analyses: attention distance over all images, maps for a few evenly spaced ones.
+
+    `sampling` is asked for: a model that completes no images is then an error.
+    """
     shown_layers = _check_options(model, layers, heads, tokens)
     shown = image_set.evenly_spaced(SHOWN_IMAGES)
     images = image_set.batch(shown)
     _check_finite(model, images)
     log("filters and features")
     colours = dense_colours(dense_features(model, images))
-    inspection = Inspection(model, image_set, shown, filter_components(model), colours)
+    inspection = Inspection(model, image_set, shown, None, colours)
+    if sampling is not None or model.generates:
+        log(f"completing {counted(len(shown), 'image')}")
+        if sampling is not None:
+            inspection.completions = completions(model, images, sampling)
+        else:
+            inspection.completions = _if_applicable(inspection, lambda: completions(model, images, Sampling()))
+    inspection.filters = _if_applicable(inspection, lambda: filter_components(model))
     inspection.similarity = _if_applicable(inspection, lambda: position_similarity(model))
     if not isinstance(model, VisionTransformer):
-        reason = "Attention maps, rollout, relevance and attention distance: a ResNet has no attention."
+        lacking = "patches to attend to" if isinstance(model.config, TokenConfig) else "attention"
+        reason = f"Attention maps, rollout, relevance and attention distance: {model.kind} has no {lacking}."
         inspection.not_applicable.append(reason)
         return inspection
     log(f"attention in {counted(len(shown), 'image')}")
@@ -137,7 +152,7 @@ def _check_options(
     """Check the options before any work and return the layers to show."""
     if not isinstance(model, VisionTransformer):
         if layers or heads or tokens:
-            raise DoesNotApply("a ResNet has no attention layers, heads or tokens to choose from.")
+            raise DoesNotApply(f"{model.kind} has no attention layers, heads or tokens to choose from.")
         return None
     for token in tokens or ():
         query_weights(model, token)

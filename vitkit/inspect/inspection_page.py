@@ -8,6 +8,7 @@ from typing import Any
 
 from vitkit.data.sources.image_paths import outside_data
 from vitkit.errors import ConfigError
+from vitkit.inspect.completions import Sampling
 from vitkit.inspect.image_set import open_images, refuse_output_among_images
 from vitkit.inspect.inspect_folder import refuse_foreign_files
 from vitkit.inspect.inspection import Inspection, inspect_model
@@ -42,6 +43,7 @@ def inspect_images(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokens: Sequence[Token] | None = None,
+    sampling: Sampling | None = None,
     log: Callable[[str, str], None] = lambda label, text: None,
 ) -> InspectionPage:
     """Write the page of a model from `source`; the folder is checked before the model is loaded."""
@@ -58,6 +60,7 @@ def inspect_images(
         layers=layers,
         heads=heads,
         tokens=tokens,
+        sampling=sampling,
         log=lambda what: log("inspecting", f"inspecting {what}"),
     )
     page, *figures = write_page(inspection, folder, source)

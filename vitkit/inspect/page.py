@@ -31,6 +31,7 @@ def write_page(inspection: Inspection, folder: Path, source: str) -> list[Path]:
         | _image_rows(inspection, output)
         | _distance(inspection, output)
         | _embeddings(inspection, output)
+        | _completions(inspection, output)
         | {"source": source, "generator": GENERATOR, "code": _code(inspection, source)}
     )
     path = write_html(folder / PAGE, "vitkit.inspect", PAGE, content)
@@ -178,14 +179,15 @@ def _verdict(distance: AttentionDistance) -> str:
 
 def _embeddings(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     filters, similarity = inspection.filters, inspection.similarity
-    content: dict[str, Any] = {
-        "filters": output.add_figure(figures.draw_filters(filters), "filters", "Principal components of the filters"),
-        "count": len(filters.components),
-        "filter_layer": filters.layer,
-        "share": f"{100 * filters.shares.sum():.0f} %",
-        "positions": None,
-        "positions_by_distance": None,
-    }
+    content: dict[str, Any] = {"filters": None, "positions": None, "positions_by_distance": None}
+    if filters is not None:
+        components = figures.draw_filters(filters)
+        content |= {
+            "filters": output.add_figure(components, "filters", "Principal components of the filters"),
+            "count": len(filters.components),
+            "filter_layer": filters.layer,
+            "share": f"{100 * filters.shares.sum():.0f} %",
+        }
     if similarity is not None and isinstance(inspection.model, VisionTransformer):
         content["positions"] = output.add_figure(
             figures.draw_similarity(similarity),
@@ -201,6 +203,31 @@ def _embeddings(inspection: Inspection, output: InspectFolder) -> dict[str, Any]
     return content
 
 
+def _completions(inspection: Inspection, output: OutputFolder) -> dict[str, Any]:
+    drawn = inspection.completions
+    if drawn is None:
+        return {"completions": []}
+    rows = []
+    for index, image in enumerate(inspection.shown):
+        columns = [("original", drawn.original[index]), ("upper half", drawn.prompt[index])]
+        columns += [(f"sample {number + 1}", sample) for number, sample in enumerate(drawn.completed[index])]
+        enlarged = [heatmaps.enlarge_pixels(pixels, LARGEST // 4) for _, pixels in columns]
+        rows.append((image.name, enlarged, [name for name, _ in columns], drawn.bits_per_pixel[index]))
+    output.add_image(heatmaps.below_each_other([heatmaps.side_by_side(row[1]) for row in rows]), "completions")
+    return {
+        "completions": [
+            {
+                "name": name,
+                "bits": f"{bits:.2f} bits per pixel",
+                "images": [(inline_image(one), caption) for one, caption in zip(enlarged, captions, strict=True)],
+            }
+            for name, enlarged, captions, bits in rows
+        ],
+        "sampling": str(drawn.sampling),
+        "colours": len(drawn.palette),
+    }
+
+
 def _prediction(inspection: Inspection, index: int) -> str:
     assert inspection.relevance is not None
     prediction, labels = int(inspection.relevance.classes[index]), inspection.model.metadata.labels
@@ -211,7 +238,7 @@ def _prediction(inspection: Inspection, index: int) -> str:
 def _code(inspection: Inspection, source: str) -> str:
     """Return Python code that computes the arrays of the page; only the folder of images has to be filled in."""
     calls = [
-        ("embeddings", "filter_components(model)", "(n, side, side, channels)"),
+        *[("embeddings", "filter_components(model)", "(n, side, side, channels)")] * (inspection.filters is not None),
         ("dense", "dense_features(model, images)", "(images, rows, columns, width)"),
     ]
     if inspection.similarity is not None:

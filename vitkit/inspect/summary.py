@@ -1,6 +1,7 @@
 """The result of an inspection as a few printed lines and as JSON."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
                 inspection.shown, inspection.relevance.classes, inspection.relevance.probabilities, strict=True
             )
         ]
+    if (drawn := inspection.completions) is not None:
+        content["completions"] = {**asdict(drawn.sampling), "bits_per_pixel": _rounded(drawn.bits_per_pixel, 4)}
     if inspection.similarity is not None:
         content["position_similarity_by_steps"] = _rounded(similarity_by_steps(inspection.similarity), 4)
     return content
@@ -69,6 +72,10 @@ def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
         )
     if similarity is not None and similarity.shape[:2] != (1, 1):
         print_line(f"positions  cosine similarity of neighbours: {similarity_by_steps(similarity)[1]:.2f}")
+    if (drawn := inspection.completions) is not None:
+        number, originals = counted(drawn.sampling.samples, "sample"), counted(len(drawn.original), "image")
+        print_line(f"completed  {number} of each of {originals}, {drawn.sampling}")
+        print_line(f"bits       {drawn.bits_per_pixel.mean():.2f} per pixel of the originals")
     for reason in inspection.not_applicable:
         print_line(f"omitted    {reason}")
     print_line(f"written    {files[0]} and {counted(len(files) - 1, 'figure')}")

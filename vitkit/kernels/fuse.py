@@ -185,7 +185,7 @@ def fuse(model: Model, *, class_token_only: bool = False, fp8: bool = False) -> 
     `class_token_only` says that nobody asks the model for the other tokens of the last block.
     """
     if not isinstance(model, VisionTransformer):
-        return None  # a ResNet has no blocks
+        return None  # other models have no such blocks
     reason = FUSIBLE.reason_to_decline(model.config)
     if reason is not None:
         return reason

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vitkit.errors import ConfigError
 from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
+from vitkit.model.igpt_config import IGPTConfig
 
 if TYPE_CHECKING:  # `vitkit cost` uses an allow-list without waiting for torch
     from torch import nn
@@ -85,6 +86,7 @@ def allow(
     plain: str = "",
     resnet: str = "",
     conv: str = "",
+    igpt: str = "",
     only: Mapping[str, Collection[Any]] | None = None,
     modules: Mapping[type[nn.Module], Children] | None = None,
 ) -> AllowList:
@@ -92,7 +94,7 @@ def allow(
 
     The fields of a ViT in `plain` are understood with their default only, that of the paper's model.
     """
-    names = {ViTConfig: vit, ResNetConfig: resnet, ConvConfig: conv}
+    names = {ViTConfig: vit, ResNetConfig: resnet, ConvConfig: conv, IGPTConfig: igpt}
     options: dict[type, dict[str, Values]] = {
         kind: {name: (only or {}).get(name) for name in text.split()} for kind, text in names.items() if text
     }

@@ -3,9 +3,9 @@
 Shapes: B batch, C channels, K classes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,13 @@ class Metadata:
         return tuple(map(float, values)) if values and self.labels and len(values) == len(self.labels) else None
 
 
+class Preparation(NamedTuple):
+    """Tensors that a model takes from training images before the first step, a palette for instance."""
+
+    tensors: dict[str, Tensor]  # by their names in the state dict
+    description: str
+
+
 Config = TypeVar("Config", bound=ModelConfig)
 
 
@@ -66,6 +73,11 @@ class ImageModel(nn.Module, Generic[Config]):
     config: Config
     head: Head
 
+    kind: ClassVar[str]  # "a ResNet": as messages name models of this class
+    recomputable: ClassVar[bool] = False  # whether `blocks` can be computed again in the backward pass
+    generates: ClassVar[bool] = False  # whether it draws images
+    sampled_images: ClassVar[int] = 0  # training images that `prepare` asks for; 0: it takes nothing from them
+
     def __init__(self, config: Config):
         super().__init__()
         self.config = config
@@ -76,9 +88,32 @@ class ImageModel(nn.Module, Generic[Config]):
         """The names that `capture=` accepts, in the order of computation."""
         raise NotImplementedError
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The captures that `pool_layer` makes features of, from the bottom: the output of each of `blocks`."""
+        raise NotImplementedError
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The repeated layers, from the bottom: a Transformer's blocks, a ResNet's stages."""
+        raise NotImplementedError
+
+    @property
+    def unused_by_logits(self) -> tuple[nn.Module, ...]:
+        """The modules that the logits do not depend on; training by labels freezes them."""
+        return ()
+
     def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
         """images → the pooled vector that the head starts from."""
         raise NotImplementedError
+
+    def pool_layer(self, layer: str, value: Tensor) -> Tensor:
+        """Return the features (B, V) of a captured layer, as a probe reads them."""
+        raise NotImplementedError
+
+    def prepare(self, images: Tensor, seed: int) -> Preparation:
+        """Return what the model takes from preprocessed training images (n, C, height, width)."""
+        return Preparation({}, "")
 
     def resize(
         self,
@@ -142,4 +177,14 @@ class ImageModel(nn.Module, Generic[Config]):
             raise SizeError(
                 f"images are {images.dtype}; the model takes preprocessed floats",
                 try_="images / 127.5 - 1 for uint8 images and weights that expect [-1, 1]",
+            )
+
+    def check_size(self, images: Tensor) -> None:
+        """Raise a SizeError for images of another size than the model's positions are for."""
+        height, width = self.config.image
+        if images.shape[2] != height or images.shape[3] != width:
+            raise SizeError(
+                f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",
+                try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
+                "which interpolate the positions",
             )

@@ -7,20 +7,23 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.config import ModelConfig, ResNetConfig
+from vitkit.model.igpt import ImageGPT
+from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.resnet import ResNet
 from vitkit.model.variants import configure
 from vitkit.model.vit import VisionTransformer
 
-Model = VisionTransformer | ResNet
+Model = VisionTransformer | ResNet | ImageGPT
 
 
-def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224, **options: Any) -> Model:
+def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | None = None, **options: Any) -> Model:
     """Return an untrained model of the paper by its name: `create("B/16", classes=37, image=(224, 320))`.
 
     Names: Ti S B L H g G, So400m g-opt (SigLIP), giant2 (DINOv2), S+ H+ 7B (DINOv3) and a toy, mu, with any patch side,
-    "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1". Options, with the paper's
-    choice first:
+    "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1"; "iGPT-S/32", S, M or L and
+    the side of its images, whose options come last. `image` is 224 by default, an iGPT's the side in its name. Options,
+    with the paper's choice first:
 
         channels          3
         positions         "1d", "2d", "relative", "none" (Table 8), or fixed: "sincos" of x and y (big_vision's
@@ -53,13 +56,20 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
         depth width mlp heads patch stem eps    override the named sizes; a hybrid's stem, and the body of a ResNet, as
                                                 a table of what differs: body={"layers": (2, 2, 2, 2), "width": 32}
 
+    of an iGPT:
+        colours           512: the palette, which training from scratch fits to its images
+        causal            True, or False for the BERT-style model, in which a pixel sees all others
+        channels dropout depth width mlp heads eps    as above
+
     `classes=0` leaves the logits out; the model then returns its representation.
     """
     return build(configure(name, classes=classes, image=image, **options))
 
 
 def build(config: ModelConfig) -> Model:
-    return VisionTransformer(config) if isinstance(config, ViTConfig) else ResNet(config)
+    if isinstance(config, IGPTConfig):
+        return ImageGPT(config)
+    return ResNet(config) if isinstance(config, ResNetConfig) else VisionTransformer(config)
 
 
 def build_on_meta(config: ModelConfig) -> Model:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, SupportsIndex
 
 from vitkit.errors import ConfigError, SizeError, did_you_mean
+from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.options import (
     GROUPS,
     MOST,
@@ -129,6 +130,11 @@ class ViTConfig:
             )
 
     @property
+    def layers(self) -> int:
+        """The number of repeated layers, without those of a stem."""
+        return self.depth
+
+    @property
     def stride(self) -> int:
         """The image pixels per token, along a side."""
         return self.patch * (self.stem.stride if self.stem else 1)
@@ -182,8 +188,14 @@ class ResNetConfig:
         if not isinstance(self.body, ConvConfig):
             raise ConfigError(f"body={self.body!r} should be a ConvConfig", try_="a ResNet's name, such as R50x1")
 
+    @property
+    def layers(self) -> int:
+        return sum(self.body.layers)
 
-ModelConfig = ViTConfig | ResNetConfig
+
+ModelConfig = ViTConfig | ResNetConfig | IGPTConfig
+TokenConfig = ViTConfig | IGPTConfig  # of models that read an image as a grid of tokens, with a position each
+KINDS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig, "igpt": IGPTConfig}  # in a record
 
 
 def check_image(image: tuple[int, int]) -> None:
@@ -218,7 +230,7 @@ def without_head(config: ModelConfig) -> ModelConfig:
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:
-    kind = "vit" if isinstance(config, ViTConfig) else "resnet"
+    kind = next(name for name, known in KINDS.items() if isinstance(config, known))
     return {"kind": kind, **asdict(config)}
 
 
@@ -226,9 +238,9 @@ def from_dict(record: Mapping[str, Any]) -> ModelConfig:
     """Return the config that `to_dict` described, after a trip through JSON."""
     options: dict[str, Any] = conform(record, dict[str, Any], "this model record", error=ConfigError)
     kind = options.pop("kind", None)
-    if kind not in ("vit", "resnet"):
-        raise ConfigError(f"a model record of kind {kind!r}", expected="vit or resnet")
-    known: type[ModelConfig] = ViTConfig if kind == "vit" else ResNetConfig
+    if kind not in KINDS:
+        raise ConfigError(f"a model record of kind {kind!r}", expected=" or ".join(KINDS))
+    known = KINDS[kind]
     # an option that this version does not know would change the model: refused, where other records may have more keys
     check_options("this model record", known, options)
     for name in ("stem", "body"):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitkit.data.resize import resize
 from vitkit.errors import ConfigError, SizeError
-from vitkit.model.config import ViTConfig
+from vitkit.model.config import TokenConfig
 from vitkit.model.options import PositionTransfer
 
 Grid = tuple[int, int]  # rows, columns
@@ -102,7 +102,7 @@ def _displacements(grid: Grid) -> tuple[Tensor, Tensor]:
     return down.flatten(), right.flatten()
 
 
-def check_transfer(config: ViTConfig, target: Grid, positions: PositionTransfer) -> None:
+def check_transfer(config: TokenConfig, target: Grid, positions: PositionTransfer) -> None:
     """Raise an error where the positions of a model cannot be taken over to the grid `target` in the way asked for."""
     if positions == "interpolate":
         return
@@ -126,7 +126,7 @@ def check_transfer(config: ViTConfig, target: Grid, positions: PositionTransfer)
         )
 
 
-def describe_transfer(config: ViTConfig, before: Grid, positions: PositionTransfer) -> str:
+def describe_transfer(config: TokenConfig, before: Grid, positions: PositionTransfer) -> str:
     """Return what happened to the positions of a model that now has `config`, in a few words."""
     grids = _text(config.grid) if before == config.grid else f"{_text(before)} → {_text(config.grid)}"
     if before == config.grid and positions != "fresh":

@@ -3,6 +3,8 @@
 Shapes: B batch, C channels, h x w feature map.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -129,6 +131,8 @@ class ConvBody(nn.Module):
 class ResNet(ImageModel[ResNetConfig]):
     """BiT: a pre-activation ResNet v2 as a classifier for images of any size."""
 
+    kind = "a ResNet"
+
     def __init__(self, config: ResNetConfig):
         super().__init__(config)
         self.body = ConvBody(config.body, config.channels)
@@ -139,6 +143,14 @@ class ResNet(ImageModel[ResNetConfig]):
         return (*self.body.captures, "features", "representation")
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        return self.body.captures[1:]
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        return tuple(self.body.stages)
+
+    @property
     def representation_width(self) -> int:
         return self.config.body.channels_out
 
@@ -146,6 +158,10 @@ class ResNet(ImageModel[ResNetConfig]):
         features = self.body(images, seen)  # (B, C, h, w)
         keep(seen, "features", features)
         return features.mean(dim=(2, 3))  # (B, C)
+
+    def pool_layer(self, layer: str, value: Tensor) -> Tensor:
+        """Return the mean over the map of a stage (B, C, h, w)."""
+        return value.mean(dim=(2, 3))
 
     def resize(
         self,

@@ -1,7 +1,7 @@
 """Model names such as "B/16", "R50+L/32" and "R152x2", and the only size table of the project.
 
 "S/16" is a size and a patch side. "R50+B/16" is a ResNet stem, a size and the total stride. "R50x2" is a BiT ResNet,
-twice as wide.
+twice as wide. "iGPT-S/32" is a size of iGPT and the side of its images, a token a pixel.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from vitkit.errors import ConfigError, did_you_mean
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
+from vitkit.model.igpt_config import IGPTConfig
 from vitkit.stored_json import conform
 
 
@@ -39,6 +40,14 @@ SIZES = {  #            depth width  mlp  heads swiglu
     "H+":     Size(32, 1280, 5120,  20, True),
     "7B":     Size(40, 4096, 8192,  32, True),
 }
+
+# of pixels, not of patches; apart, for the width of foreign weights tells a ViT's heads
+IGPT_SIZES = {
+    "iGPT-mu": Size( 2,   32,  128,   2),    # a toy
+    "iGPT-S":  Size(24,  512, 2048,   8),    # Chen et al., Generative Pretraining from Pixels
+    "iGPT-M":  Size(36, 1024, 4096,   8),
+    "iGPT-L":  Size(48, 1536, 6144,  16),
+}
 # fmt: on
 
 
@@ -63,6 +72,7 @@ NAMED = tuple(
     """
     Ti/16 S/32 S/16 S+/16 B/32 B/16 B/8 L/32 L/16 L/14 H/14 H+/16 So400m/14 g/14 giant2/14 g-opt/16 G/14 7B/16 mu/4
     R+Ti/16 R26+S/32 R26+B/32 R50+B/16 R50+B/32 R50+L/16 R50+L/32 R50x1 R50x2 R101x1 R152x1 R152x2 R200x3
+    iGPT-S/32 iGPT-M/32 iGPT-L/32 iGPT-L/48
     """.split()
 )
 
@@ -71,8 +81,13 @@ _RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>[1-9]\d?)")
 
 
 def configure(name: str, **options: Any) -> ModelConfig:
-    """Return the configuration of a named model, with any field of ViTConfig or ResNetConfig overridden."""
-    if "image" in options:
+    """Return the configuration of a named model, with any field of its kind of config overridden.
+
+    Without an `image`, the size is the one that the name has, or the default of its kind.
+    """
+    if options.get("image") is None:
+        options.pop("image", None)
+    else:
         options["image"] = parse_size(options["image"])
     for option in ("representation", "projection", "layer_scale"):
         if options.get(option) is False:  # as settings write none
@@ -83,6 +98,11 @@ def configure(name: str, **options: Any) -> ModelConfig:
         named = ConvConfig.bit(RESNETS[int(resnet["depth"])], 64 * int(resnet["width"]))
         return ResNetConfig(**{**options, "body": _conv(f"body of {name}", named, options.get("body", named))})
     vit = _VIT.fullmatch(name)
+    if vit and vit["size"] in IGPT_SIZES and vit["stem"] is None:
+        check_options(f"{name}, an iGPT,", IGPTConfig, options)
+        sizes = {key: value for key, value in IGPT_SIZES[vit["size"]]._asdict().items() if key != "swiglu"}
+        side = int(vit["number"])
+        return IGPTConfig(**{**sizes, "image": (side, side), **options})
     if vit and vit["size"] in SIZES:
         check_options(name, ViTConfig, options)
         if vit["stem"] is None:
@@ -95,6 +115,12 @@ def configure(name: str, **options: Any) -> ModelConfig:
     raise _unknown(name)
 
 
+def side_of_name(name: str) -> int | None:
+    """Return the side of the images that a name is for, such as iGPT-S/32; None where a model takes others as well."""
+    named = _VIT.fullmatch(name)
+    return int(named["number"]) if named and named["size"] in IGPT_SIZES else None
+
+
 def name_of(config: ModelConfig) -> str | None:
     """Return the name under which `configure` gives these sizes, or None for custom sizes."""
     if isinstance(config, ResNetConfig):
@@ -103,6 +129,9 @@ def name_of(config: ModelConfig) -> str | None:
                 return f"R{depth}x{config.body.width // 64}"
         return None
     own = (config.depth, config.width, config.mlp, config.heads)
+    if isinstance(config, IGPTConfig):
+        names = (name for name, size in IGPT_SIZES.items() if own == size[:4] and config.image[0] == config.image[1])
+        return next((f"{name}/{config.image[0]}" for name in names), None)
     # first the size with this MLP, S+ and not S; a size with another MLP than the table's keeps its name
     by_mlp = sorted(SIZES.items(), key=lambda item: item[1].swiglu != config.swiglu)
     for size_name, size in by_mlp:
@@ -141,4 +170,5 @@ def _unknown(name: str) -> ConfigError:
         pure=f"{' '.join(sizes)} and any patch side: B/16, B/8, S/32 (mu/4 is a toy)",
         hybrid=" ".join(f"{stem}+SIZE/{number}" for stem, number in STEMS),
         ResNet=" ".join(f"R{depth}xWIDTH" for depth in RESNETS),
+        iGPT=f"{' '.join(size for size in IGPT_SIZES if size != 'iGPT-mu')} and the side of its images: iGPT-S/32",
     )

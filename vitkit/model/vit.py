@@ -3,17 +3,17 @@
 Shapes: B batch, C channels, N patches, T tokens, D width, V pooled width (D or 2·D), K classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.errors import SizeError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import ViTConfig
 from vitkit.model.encoder import Encoder
-from vitkit.model.heads import Head, build_pool
+from vitkit.model.heads import Head, MeanPool, build_pool
 from vitkit.model.initialise import linear
 from vitkit.model.options import PositionTransfer, check_count
 from vitkit.model.patches import PatchEmbedding
@@ -22,6 +22,9 @@ from vitkit.model.resnet import ConvBody
 
 
 class VisionTransformer(ImageModel[ViTConfig]):
+    kind = "a ViT"
+    recomputable = True
+
     def __init__(self, config: ViTConfig):
         super().__init__(config)
         self.stem = ConvBody(config.stem, config.channels) if config.stem else None
@@ -55,6 +58,14 @@ class VisionTransformer(ImageModel[ViTConfig]):
         return (*stem, "patches", "tokens", *blocks, "encoded", *pooled, "representation")
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        return tuple(f"block{layer}" for layer in range(self.config.depth))
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        return tuple(self.encoder.blocks)
+
+    @property
     def representation_width(self) -> int:
         return self.config.projection or self.config.pooled_width
 
@@ -62,6 +73,14 @@ class VisionTransformer(ImageModel[ViTConfig]):
         pooled = self.pool(self.encode(self.embed(images, seen), seen))  # (B, V)
         keep(seen, "pooled", pooled)
         return pooled if self.projection is None else self.projection(pooled)
+
+    def pool_layer(self, layer: str, value: Tensor) -> Tensor:
+        """Return the class token of a layer where the head reads it, else the mean of its patches; both normed."""
+        tokens = self.encoder.norm(value)
+        if self.config.pool == "token":
+            return tokens[:, 0]
+        mean = tokens[:, self.config.special_tokens :].mean(dim=1)
+        return self.pool.norm(mean) if isinstance(self.pool, MeanPool) else mean
 
     def embed(self, images: Tensor, seen: Seen | None = None) -> Tensor:
         """Return the patch embeddings of images (B, N, D), before special tokens and positions."""
@@ -109,13 +128,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
 
     def check_images(self, images: Tensor) -> None:
         super().check_images(images)
-        height, width = self.config.image
-        if images.shape[2] != height or images.shape[3] != width:
-            raise SizeError(
-                f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",
-                try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
-                "which interpolate the positions",
-            )
+        self.check_size(images)
 
 
 def _random_tokens(count: int, width: int) -> nn.Parameter:

@@ -53,7 +53,7 @@ def _front_matter(run: RunData) -> str:
         license=_licence_name(run),
         library_name="vitkit",
         pipeline_tag="image-feature-extraction" if run.pretrained else "image-classification",
-        tags=["vision", "vitkit", "masked-patch-prediction" if run.pretrained else "image-classification"],
+        tags=["vision", "vitkit", run.objective_title.replace(" ", "-") if run.pretrained else "image-classification"],
         base_model=_base_model(run),
         datasets=[hub] if hub else None,
         metrics=[kind for kind, _, _ in _metrics(evaluation)] if evaluation else None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitkit.config import toml
+from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.schema import Fit
 from vitkit.cost import cost
 from vitkit.data.preprocessing import Preprocessing
@@ -81,7 +82,13 @@ class RunData:
     @property
     def pretrained(self) -> bool:
         """Return whether the run had no labels, so that there is nothing to evaluate."""
-        return (self.lookup("objective") or (self.config.objective if self.config else "labels")) == "masked-patch"
+        return (self.lookup("objective") or (self.config.objective if self.config else "labels")) != "labels"
+
+    @property
+    def objective_title(self) -> str:
+        """Return "masked patch prediction": what the model learned to predict."""
+        name = self.lookup("objective") or (self.config.objective if self.config else "labels")
+        return OBJECTIVES[name].title if name in OBJECTIVES else str(name)
 
     @property
     def trained_weights(self) -> str:

@@ -44,7 +44,7 @@ def headline(run: RunData) -> str:
         return f"{run.trained_weights}; not evaluated"
     length = f"{counted(run.steps_done, 'step')}" if run.steps_done else "an unknown number of steps"
     if run.pretrained:
-        return f"pre-trained by masked patch prediction for {length}"
+        return f"pre-trained by {run.objective_title} for {length}"
     return f"trained for {length}, not evaluated"
 
 

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitkit.model.build import Model
-from vitkit.model.vit import VisionTransformer
 from vitkit.torch_private import Slot, read_slots, swapped, tensor_slots
 
 
 def set_recompute(model: Model, on: bool) -> None:
-    """Switch activation checkpointing of a Transformer's blocks on or off; other models have no blocks."""
-    for block in model.encoder.blocks if isinstance(model, VisionTransformer) else ():
+    """Switch activation checkpointing of a Transformer's blocks on or off; other models are left as they are."""
+    for block in model.blocks if model.recomputable else ():
         if on:
             block.forward = MethodType(_forward, block)  # a bound method, which copies of the model copy along
         else:
@@ -28,20 +27,21 @@ def set_recompute(model: Model, on: bool) -> None:
 
 def recomputes(model: Model) -> bool:
     """Return whether the model's blocks are recomputed in the backward pass."""
-    return isinstance(model, VisionTransformer) and any("forward" in vars(block) for block in model.encoder.blocks)
+    return model.recomputable and any("forward" in vars(block) for block in model.blocks)
 
 
-def _forward(block: nn.Module, x: Tensor, positions: Any, seen: dict[str, Any], name: str) -> Tensor:
-    run = partial(type(block).forward, block)
+def _forward(block: nn.Module, x: Tensor, *rest: Any) -> Tensor:
+    """Compute a block; before its name, the last of its inputs is the dict of what is captured."""
+    run, seen = partial(type(block).forward, block), rest[-2]
     if not torch.is_grad_enabled() or seen:
-        return run(x, positions, seen, name)
+        return run(x, *rest)
     if not torch.compiler.is_compiling():
         slots = tensor_slots(block)
         tensors = read_slots(slots)
         if not all(isinstance(tensor, nn.Parameter) for tensor in tensors.values()):
             # bf16 copies are in the place of the weights in the forward pass only: the second run needs them, too
             run = partial(_with_tensors, block, slots, tensors)
-    output: Tensor = checkpoint(run, x, positions, seen, name, use_reentrant=False)
+    output: Tensor = checkpoint(run, x, *rest, use_reentrant=False)
     return output
 
 

@@ -100,7 +100,7 @@ def warm_up_compiled(wrapped: nn.Module, objective: Objective, micro: int, devic
 
 
 def compile_seconds(model: Model) -> float:
-    blocks = len(model.encoder.blocks) if isinstance(model, VisionTransformer) else sum(model.config.body.layers)
+    blocks = model.config.layers
     return BASE_SECONDS + SECONDS_PER_BLOCK * blocks
 
 

@@ -15,7 +15,6 @@ from vitkit.compute.sharding import is_sharded
 from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.launcher import check_complete, launch
-from vitkit.model.resnet import ResNet
 from vitkit.torch_private import INDUCTOR_OPTIONS
 from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.rendezvous import meet
@@ -181,7 +180,7 @@ def parallelize(
             else MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         )
         model = objective.model
-        for block in model.body.stages if isinstance(model, ResNet) else model.encoder.blocks:
+        for block in model.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         return fully_shard(objective, mesh=mesh, mp_policy=policy)
     if parallelism == "ddp":

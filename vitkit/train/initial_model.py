@@ -16,7 +16,7 @@ from vitkit.config.schema import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
-from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.config import ModelConfig, TokenConfig
 from vitkit.model.resize_positions import describe_transfer
 from vitkit.model.variants import name_of
 from vitkit.stored_json import read_json
@@ -131,7 +131,7 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     if config.load_positions == "fresh":
         torch.manual_seed(config.seed)
     model.resize(config.image or before.image, positions=config.load_positions)
-    if isinstance(before, ViTConfig) and isinstance(model.config, ViTConfig):
+    if isinstance(before, TokenConfig) and isinstance(model.config, TokenConfig):
         changes.append(describe_transfer(model.config, before.grid, config.load_positions))
     # part of the pre-training head, which is replaced completely (paper, 3.2)
     hidden = getattr(model.config, "representation", None)
@@ -170,8 +170,8 @@ def _with_regularisation(model: Model, config: Fit) -> Model:
     }
     if not requested:
         return model
-    if not isinstance(model.config, ViTConfig):
-        raise ConfigError(f"a ResNet has no {' or '.join(requested)}.")
+    if missing := [name for name in requested if not hasattr(model.config, name)]:
+        raise ConfigError(f"{model.kind} has no {' or '.join(missing)}.")
     built = build(replace(model.config, **requested))
     built.load_state_dict(model.state_dict())
     built.metadata = model.metadata

@@ -21,7 +21,7 @@ from vitkit.train.trainer import check_patience, check_settings_unchanged, train
 def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Fit:
     """Return the settings with the best candidate; trials that are finished are not repeated."""
     candidates = config.lr_candidates or (config.lr / 3, config.lr, config.lr * 3)
-    if config.objective != "labels":
+    if not config.labelled:
         raise ConfigError("--lr auto needs labels; this run has none.", try_="--lr with a number")
     if config.start == "head":
         raise ConfigError("start = head has no learning rate to choose", try_="--set start=full")

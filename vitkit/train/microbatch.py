@@ -5,7 +5,7 @@ import torch
 from vitkit.cost import BYTES, cost
 from vitkit.devices import TrainPrecision, free_memory
 from vitkit.model.build import Model
-from vitkit.model.vit import VisionTransformer
+from vitkit.model.config import TokenConfig
 from vitkit.train.activation_checkpointing import recomputes, set_recompute
 from vitkit.train.distributed import Processes
 from vitkit.train.dry_run import clear_gradients, dry_run
@@ -61,10 +61,8 @@ def largest_micro_batch(objective: Objective, share: int, processes: Processes, 
 def _estimate(model: Model, room: float, precision: TrainPrecision) -> int:
     estimate, width = cost(model.config), BYTES[precision]
     per_image = estimate.activation_bytes(1, bytes_per_number=width)
-    if isinstance(model, VisionTransformer) and recomputes(
-        model
-    ):  # each block's input, and all activations of one block
-        config = model.config
+    config = model.config
+    if isinstance(config, TokenConfig) and recomputes(model):  # each block's input, and all activations of one block
         per_image = per_image // config.depth + config.depth * config.tokens * config.width * width
     return int((room - estimate.state_bytes) / per_image)
 

@@ -22,7 +22,7 @@ def freeze(model: Model, blocks: int) -> list[str]:
     """Freeze the first `blocks` blocks and all below them, or with -1 all but the head; return the names."""
     depth = _depth(model)
     if blocks > depth:
-        kind = "blocks" if isinstance(model, VisionTransformer) else "stages"
+        kind = "stages" if model.layers[0].startswith("stage") else "blocks"
         raise ConfigError(
             f"freeze = {blocks}, but the model has {depth} {kind}", try_=f"1 to {depth}, or -1 for all but the head"
         )
@@ -85,7 +85,7 @@ def layer_index(name: str, model: Model) -> int:
             return int(index) + 1
         case ["encoder", "positions", index, *_] if own_tables:
             return int(index) + 1
-        case ["stem" | "patches" | "class_token" | "distillation_token" | "register_tokens", *_]:
+        case ["embedding" | "stem" | "patches" | "class_token" | "distillation_token" | "register_tokens", *_]:
             return 0
         case ["encoder", "positions" | "ln_pre", *_]:
             return 0
@@ -122,7 +122,7 @@ def _parameter_groups(objective: Objective, config: Fit) -> list[dict[str, Any]]
 
 
 def _depth(model: Model) -> int:
-    return len(model.encoder.blocks if isinstance(model, VisionTransformer) else model.body.stages)
+    return len(model.blocks)
 
 
 def _count(tensors: list[nn.Parameter]) -> str:

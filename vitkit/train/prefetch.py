@@ -51,7 +51,7 @@ class InputPipeline:
 
     def __init__(self, config: Fit, processes: Processes, classes: int):
         self.seed, self.rank = config.seed, processes.rank
-        self.one_hot_classes = classes if config.objective == "labels" else None
+        self.one_hot_classes = classes if config.labelled else None
         self.prefetch = Prefetcher(processes.device)
         settings = config.augment
         self.augment = Augment(

@@ -16,6 +16,7 @@ from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.errors import ConfigError
+from vitkit.model.base import Preparation
 from vitkit.model.build import Model, build_on_meta
 from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
@@ -32,8 +33,7 @@ from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
 from vitkit.train.mixed_precision import use_fp8
 from vitkit.train.objectives.base import Objective
-from vitkit.train.objectives.labels import Labels, class_weights, restore_priors
-from vitkit.train.objectives.masked_patch import MaskedPatch
+from vitkit.train.objectives.build import build_objective
 from vitkit.train.optimizer import build_optimizer, describe, freeze
 from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divisor
 from vitkit.train.signals import StopRequest
@@ -55,7 +55,7 @@ EARLIER_EMA = (
 def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Partition:
     """Run or resume the training; at the end the folder holds the model."""
     splits = partition(data, **config.partition)
-    labelled = config.objective == "labels"
+    labelled = config.labelled
     check_patience(config, splits)
     print_line(
         "data",
@@ -84,10 +84,12 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         if resumed is None
         else restored_model(resumed, config.weights)
     )
+    if resumed is None and config.weights == "none" and model.sampled_images:
+        print_line("prepared", _prepare(model, config, splits.train, processes))
     frozen = freeze(model, config.freeze)
     print_line("model", description + (f"; {counted(len(frozen), 'tensor')} frozen" if frozen else ""))
     torch.manual_seed(config.seed)  # for weights of the objective, independent of how the model was made
-    objective = _objective(model, config, splits.train, data).to(processes.device)
+    objective = build_objective(model, config, splits.train, data).to(processes.device)
     precision = devices.pick_precision(config.precision, processes.device)
     if config.fp8:
         use_fp8(model, processes.device, precision)
@@ -188,8 +190,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
     if loop.lost_best:
         print_line("warning", loop.lost_best)
     trained = _trained_model(loop, model)
-    if config.priors == "data" and isinstance(objective, Labels) and objective.weights is not None:
-        restore_priors(trained.head, objective.weights.cpu())
+    objective.finish(trained, config)
     if processes.is_rank_zero:
         lost = {"lost_best": loop.lost_best} if loop.lost_best else {}
         folder.add_to_record(
@@ -205,7 +206,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
 def check_patience(config: Fit, splits: Partition) -> None:
     """Raise if early stopping is on and there is no validation split."""
     if config.patience and splits.validation is None:
-        advice = "--set dev=0.1, or a val/ folder next to test/" if config.objective == "labels" else "patience = 0"
+        advice = "--set dev=0.1, or a val/ folder next to test/" if config.labelled else "patience = 0"
         raise ConfigError(
             f"patience = {config.patience}: early stopping needs validation images, and there are none", try_=advice
         )
@@ -272,7 +273,8 @@ def _build_loop(
     print_line("images", "; ".join(transform.describe() + _describe_augmentation(config)))
     evaluation = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     print_line("input", f"{evaluation.description} (when it is scored and used)")
-    if isinstance(objective, MaskedPatch) and processes.is_rank_zero:
+    described = type(objective).describe is not Objective.describe  # else no image is decoded for it
+    if described and processes.is_rank_zero:
         print_line("target", objective.describe(loader.dataset.sample(TARGET_IMAGES) / 255))
     computing = precision + " (fp32 master weights)" * (precision == "bf16") + ", fp8 forward products" * config.fp8
     computing += f", {parallelism.upper()}" * (parallelism != "none") + ", CUDA graph" * captured
@@ -319,16 +321,17 @@ def _train_transform(config: Fit, model: Model) -> TrainTransform:
     )
 
 
-def _objective(model: Model, config: Fit, split: Split, data: Data) -> Objective:
-    if config.objective == "masked-patch":
-        if config.augment.mixup or config.augment.cutmix:
-            raise ConfigError(
-                "masked patch prediction does not go with mixup and cutmix",
-                try_="--set augment.mixup=0 augment.cutmix=0",
-            )
-        return MaskedPatch(model, config.masked)
-    weights = class_weights(split.labels, len(data.classes), config.balance)
-    return Labels(model, multilabel=data.multilabel, smoothing=config.label_smoothing, weights=weights)
+def _prepare(model: Model, config: Fit, split: Split, processes: Processes) -> str:
+    """Let rank zero take from training images what the model takes from them, set it on all, and describe it."""
+
+    def prepare() -> Preparation:
+        transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
+        sampled = SplitDataset(split=split, transform=transform, channels=model.config.channels, seed=config.seed)
+        return model.prepare(sampled.sample(model.sampled_images), config.seed)
+
+    prepared: Preparation = processes.broadcast(processes.on_rank_zero(prepare))
+    model.load_state_dict({**model.state_dict(), **prepared.tensors})
+    return prepared.description
 
 
 def _trained_model(loop: TrainingLoop, model: Model) -> Model:

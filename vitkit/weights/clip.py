@@ -14,7 +14,7 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ViTConfig, parse_size
+from vitkit.model.config import ModelConfig, ViTConfig, parse_size
 from vitkit.model.options import Gelu
 from vitkit.stored_json import conform
 from vitkit.weights import mapping
@@ -102,9 +102,9 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
     )
 
 
-def holds(config: ViTConfig) -> bool:
+def holds(config: ModelConfig) -> bool:
     """Return whether transformers' CLIP is the model that a config resembles; `conversion_losses` judges the rest."""
-    return config.ln_pre
+    return isinstance(config, ViTConfig) and config.ln_pre
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:

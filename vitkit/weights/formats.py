@@ -9,7 +9,7 @@ from torch import Tensor
 from vitkit.errors import WeightsError
 from vitkit.model.allow_list import AllowList
 from vitkit.model.base import Metadata
-from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.config import ModelConfig
 from vitkit.model.options import Gelu
 
 
@@ -81,9 +81,11 @@ def epsilon_difference(ours: float, theirs: float) -> list[str]:
 
 def training_settings(config: ModelConfig) -> list[str]:
     """Return the settings that only training uses and no foreign format keeps."""
-    if isinstance(config, ViTConfig) and (config.dropout or config.stochastic_depth):
-        return [f"dropout {config.dropout:g} and stochastic depth {config.stochastic_depth:g}: training settings"]
-    return []
+    values = {name: getattr(config, name, 0) for name in ("dropout", "stochastic_depth")}
+    if not any(values.values()):
+        return []
+    dropout, depth = values.values()
+    return [f"dropout {dropout:g} and stochastic depth {depth:g}: training settings"]
 
 
 def unknown_options(known: AllowList, config: ModelConfig) -> list[str]:

@@ -87,6 +87,7 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
 def tensors_of(model: Model) -> dict[str, Tensor]:
     if isinstance(model.config, ResNetConfig):
         return to_foreign_tensors(model, resnet_rules(model.config))
+    assert isinstance(model.config, ViTConfig)
     naming = model.metadata.provenance.get("naming", "published")
     return to_foreign_tensors(model, vit_rules(model.config, naming))
 
@@ -125,7 +126,7 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
             unsupported.append("a pre-activation stem")
         elif config.stem and config.stem != ConvConfig(layers=config.stem.layers, width=config.stem.width):
             dropped.append("the stem's epsilons: Google's differ")
-    elif config.body != ConvConfig.bit(config.body.layers, config.body.width):
+    elif isinstance(config, ResNetConfig) and config.body != ConvConfig.bit(config.body.layers, config.body.width):
         dropped.append("the ResNet's epsilons: Google's differ")
     if model.metadata.labels:
         dropped.append("class names: an npz cannot hold them")

@@ -18,7 +18,7 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ResNetConfig, ViTConfig, parse_size
+from vitkit.model.config import ViTConfig, parse_size
 from vitkit.model.options import Gelu
 from vitkit.stored_json import conform
 from vitkit.text import counted
@@ -188,8 +188,8 @@ def preprocessor_of(model: Model) -> dict[str, Any]:
 
 def conversion_losses(model: Model) -> ConversionLosses:
     config, dropped = model.config, training_settings(model.config)
-    if isinstance(config, ResNetConfig):
-        return ConversionLosses(unsupported=["a ResNet: the hf format holds pure ViTs"])
+    if not isinstance(config, ViTConfig):
+        return ConversionLosses(unsupported=[f"{model.kind}: the hf format holds pure ViTs"])
     family = _family(model)
     unsupported = _unsupported_by_vit(config) if family.model_type == "vit" else _unsupported_by(family, model)
     if family.mask_token:

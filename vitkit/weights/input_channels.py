@@ -11,8 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vitkit.errors import ConfigError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, ViTConfig
+from vitkit.model.igpt_config import IGPTConfig
 
 
 def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
@@ -21,6 +23,11 @@ def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
     One channel: a grey image has the same logits as when its grey is given as every colour. The standardised stem of a
     hybrid or a ResNet has no such weights; there, the sum is an approximation.
     """
+    if isinstance(model.config, IGPTConfig):
+        raise ConfigError(
+            f"{model.kind} has a palette of {model.config.channels} channels, which other channels have no place in",
+            try_=f"channels = {model.config.channels}, or weights = none",
+        )
     before, state = model.config.channels, dict(model.state_dict())
     layer = _first_layer(model)
     weight = state[f"{layer}.weight"]

@@ -20,6 +20,7 @@ FAMILIES = {
     "i?jepa": "I-JEPA",
     "siglip": "SigLIP",
     "(meta)?clip": "CLIP",
+    "i(mage)?-?gpt": "iGPT",
 }
 
 

@@ -9,13 +9,13 @@ from typing import get_args
 
 from vitkit.errors import ConfigError, WeightsError, did_you_mean
 from vitkit.model.build import Model, build_on_meta
-from vitkit.model.config import ViTConfig, parse_size
+from vitkit.model.config import TokenConfig, parse_size
 from vitkit.model.options import Gelu, PositionTransfer, check_count
 from vitkit.model.resize_positions import LEARNED, Interpolation, describe_transfer
 from vitkit.model.variants import configure
 from vitkit.storage.urls import is_url, redacted
 from vitkit.text import few
-from vitkit.weights import clip, facebook, google, huggingface, native, openclip, siglip, timm
+from vitkit.weights import clip, facebook, google, huggingface, imagegpt, native, openclip, siglip, timm
 from vitkit.weights.bundled import BUNDLED, bundled_folder
 from vitkit.weights.files import open_checkpoint
 from vitkit.weights.formats import Checkpoint, LoadedWeights
@@ -37,6 +37,7 @@ FORMATS: tuple[tuple[Callable[[Collection[str]], bool], Callable[[Checkpoint], L
     (clip.recognises, clip.load),
     (siglip.recognises, siglip.load),
     (openclip.recognises, openclip.load),
+    (imagegpt.recognises, imagegpt.load),
 )
 
 
@@ -106,7 +107,7 @@ def _resize(
     before, interpolation = model.config, interpolation or model.metadata.interpolation
     model.resize(before.image if image is None else image, interpolation, positions)
     after = model.config
-    if not (isinstance(before, ViTConfig) and isinstance(after, ViTConfig)):
+    if not (isinstance(before, TokenConfig) and isinstance(after, TokenConfig)):
         return
     if after.image != before.image:
         done = describe_transfer(after, before.grid, positions)
@@ -140,7 +141,7 @@ def read_weights(
             raise WeightsError(
                 f"{checkpoint.origin} has {name} {actual}, not {requested}."
                 if actual
-                else f"{checkpoint.origin} is a ResNet, which has no {name}."
+                else f"{checkpoint.origin} is a model that has no {name}."
             )
     return _with_licence(weights, source, checkpoint.licence)
 
@@ -163,7 +164,7 @@ def _load_format(checkpoint: Checkpoint) -> LoadedWeights:
     raise WeightsError(
         f"{checkpoint.origin} holds {len(names)} tensors in a format that vitkit does not know.",
         known="vitkit's own, Google's vision_transformer and big_transfer, timm's and transformers' ViTs, CLIP and "
-        "SigLIP, OpenCLIP's, the files of DINO's, DeiT's and MAE's authors",
+        "SigLIP, ImageGPT, OpenCLIP's, the files of DINO's, DeiT's and MAE's authors",
         found=", ".join(shown) + (" …" if len(names) > len(shown) else "") or "no tensors",
     )
 

@@ -16,7 +16,7 @@ from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError, SizeError, WeightsError
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ModelConfig, ResNetConfig, from_dict, to_dict
+from vitkit.model.config import ModelConfig, ViTConfig, from_dict, to_dict
 from vitkit.model.resize_positions import Interpolation
 from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
@@ -40,7 +40,7 @@ class ModelRecord(TypedDict):
 
 
 def recognises(names: Collection[str]) -> bool:
-    return "patches.project.weight" in names or "body.root.weight" in names
+    return any(name in names for name in ("patches.project.weight", "body.root.weight", "embedding.palette"))
 
 
 def load(checkpoint: Checkpoint) -> LoadedWeights:
@@ -97,8 +97,8 @@ def _check_labels(labels: tuple[str, ...] | None, provenance: Mapping[str, Any],
 
 def check_layers(config: ModelConfig, tensors: int, origin: str) -> None:
     """Raise if a record claims more layers than there are tensors; building them would take memory without bound."""
-    conv = config.body if isinstance(config, ResNetConfig) else config.stem
-    layers = sum(conv.layers if conv else ()) + (0 if isinstance(config, ResNetConfig) else config.depth)
+    stem = config.stem if isinstance(config, ViTConfig) else None
+    layers = config.layers + sum(stem.layers if stem else ())
     if layers > tensors:
         raise WeightsError(
             f"the record of {origin} describes a model of {layers:,} layers, but there are {tensors:,} tensors."

@@ -15,8 +15,7 @@ from torch import Tensor
 from vitkit.atomic import replacing, temporary_folder
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
-from vitkit.model.config import ViTConfig
-from vitkit.weights import clip, google, huggingface, native, siglip, timm
+from vitkit.weights import clip, google, huggingface, imagegpt, native, siglip, timm
 from vitkit.weights.formats import ConversionLosses
 
 Format = Literal["vitkit", "google", "timm", "hf"]
@@ -78,11 +77,7 @@ def _save_huggingface(model: Model, path: Path) -> None:
 
 def _huggingface_family(model: Model) -> ModuleType:
     """Return the module of the model of transformers that is most like this one; its losses say what still differs."""
-    if isinstance(model.config, ViTConfig):
-        for family in (clip, siglip):
-            if family.holds(model.config):
-                return family
-    return huggingface
+    return next((family for family in (clip, siglip, imagegpt) if family.holds(model.config)), huggingface)
 
 
 def _huggingface_losses(model: Model) -> ConversionLosses:

@@ -9,7 +9,7 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ViTConfig
+from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.stored_json import conform
 from vitkit.weights import clip, mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, unknown_options
@@ -72,9 +72,9 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
     )
 
 
-def holds(config: ViTConfig) -> bool:
+def holds(config: ModelConfig) -> bool:
     """Return whether transformers' SigLIP is the model that a config resembles; `conversion_losses` judges the rest."""
-    return config.pool == "attention"
+    return isinstance(config, ViTConfig) and config.pool == "attention"
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:

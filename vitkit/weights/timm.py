@@ -145,8 +145,10 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
-    rules = vit_rules(model.config) if isinstance(model.config, ViTConfig) else resnet_rules(model.config)
-    return mapping.to_foreign_tensors(model, rules)
+    if isinstance(model.config, ResNetConfig):
+        return mapping.to_foreign_tensors(model, resnet_rules(model.config))
+    assert isinstance(model.config, ViTConfig)
+    return mapping.to_foreign_tensors(model, vit_rules(model.config))
 
 
 def config_of(model: Model) -> dict[str, Any]:
@@ -157,6 +159,7 @@ def config_of(model: Model) -> dict[str, Any]:
     if isinstance(config, ResNetConfig):
         architecture, pool = _RESNETS[name], "avg"
     else:
+        assert isinstance(config, ViTConfig)
         pool = _POOL[config.pool]
         arguments = {
             "img_size": list(config.image),
@@ -221,6 +224,8 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
     if isinstance(config, ViTConfig) and timm_dinov3.is_dinov3(config):
         return formats.ConversionLosses(unsupported=timm_dinov3.unsupported(config), dropped=dropped)
     unsupported = formats.unknown_options(KNOWN, config)
+    if not isinstance(config, ViTConfig | ResNetConfig):
+        return formats.ConversionLosses(unsupported=unsupported, dropped=dropped)
     conv = config.body if isinstance(config, ResNetConfig) else config.stem
     if conv and conv != replace(conv, **_EPSILONS):
         dropped.append("the convolutions' epsilons: timm's differ")

@@ -7,6 +7,7 @@ Shapes: B images, C channels. Pixels are 0 … 1, augmented and mixed already.
 
 from torch import Tensor, nn
 
+from vitkit.config.schema import Fit
 from vitkit.data.transforms import per_channel
 from vitkit.kernels.fuse import fuse
 from vitkit.model.build import Model
@@ -34,3 +35,10 @@ class Objective(nn.Module):
 
     def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:
         raise NotImplementedError
+
+    def describe(self, pixels: Tensor) -> str:
+        """Describe what is predicted, with what pixels (n, C, height, width) say about it; "": nothing to say."""
+        return ""
+
+    def finish(self, trained: Model, config: Fit) -> None:
+        """Change the trained model, which is to be saved, as the objective needs it."""

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.config.schema import Fit
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.model.build import Model
 from vitkit.model.heads import Head
@@ -23,11 +24,20 @@ class Labels(Objective):
         super().__init__(model, class_token_only=True)
         self.multilabel, self.smoothing = multilabel, smoothing
         self.register_buffer("weights", weights, persistent=False)
+        for unused in model.unused_by_logits:  # DDP waits for gradients of whatever could have one
+            unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:  # (B, C, height, width), (B, K)
-        logits = self.model(self.normalise(pixels)).float()  # the loss in fp32 whatever the model computes in
+        return self.score(self.model(self.normalise(pixels)), targets)
+
+    def score(self, logits: Tensor, targets: Tensor) -> LossAndMetrics:  # (B, K), (B, K)
+        logits = logits.float()  # the loss in fp32 whatever the model computes in
         loss = sigmoid_loss if self.multilabel else softmax_loss
         return loss(logits, targets, self.smoothing, self.weights), self._metrics(logits.detach(), targets)
+
+    def finish(self, trained: Model, config: Fit) -> None:
+        if config.priors == "data" and self.weights is not None:
+            restore_priors(trained.head, self.weights.cpu())
 
     def _metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         best = logits.argmax(dim=1)

@@ -1,0 +1,27 @@
+"""The objectives of training as plain data: what each reads of the settings, and what it asks of a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSettings:
+    """An objective as the settings of a run need to know it."""
+
+    title: str  # "masked patch prediction": as reports name it
+    recipe: str = ""  # for data of any size, where no recipe is named; "": by the number of images
+    masked: tuple[str, ...] = ()  # the settings of the table `masked` that it reads
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model, unless the user sets them
+
+
+OBJECTIVES = {
+    "labels": ObjectiveSettings(title="supervised training"),
+    "masked-patch": ObjectiveSettings(
+        title="masked patch prediction", recipe="small_masked_patch", masked=("rate", "target")
+    ),
+    "next-pixel": ObjectiveSettings(title="next-pixel prediction", recipe="small_next_pixel"),
+    "masked-pixel": ObjectiveSettings(
+        title="masked-pixel prediction", recipe="small_masked_pixel", masked=("rate",), options={"causal": False}
+    ),
+}
