@@ -20,7 +20,8 @@ from vitkit.errors import VitkitError
 from vitkit.inspect.relevance import relevance
 from vitkit.kernels.fuse import FUSIBLE, FusedBlock, fuse
 from vitkit.model.allow_list import AllowList
-from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.encoder import Block
 from vitkit.model.vit import VisionTransformer
 

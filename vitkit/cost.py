@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vitkit.model.allow_list import allow
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.options import GROUPS
 
 FLOPS_PER_TRAINED_MAC = 6

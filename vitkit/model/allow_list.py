@@ -16,7 +16,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from vitkit.errors import ConfigError
-from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 
 if TYPE_CHECKING:  # `vitkit cost` uses an allow-list without waiting for torch
     from torch import nn

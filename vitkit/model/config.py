@@ -11,12 +11,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, SupportsIndex
 
 from vitkit.errors import ConfigError, SizeError, did_you_mean
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.options import (
-    GROUPS,
-    MOST,
-    MOST_WIDTH,
     Distillation,
-    EpsilonOn,
     Gelu,
     Injection,
     Norm,
@@ -29,49 +26,6 @@ from vitkit.model.options import (
     check_values,
 )
 from vitkit.stored_json import conform
-
-MOST_STAGES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConvConfig:
-    """A group-normalised, weight-standardised ResNet without its head: a hybrid's stem or a BiT classifier's body."""
-
-    layers: tuple[int, ...]  # bottleneck units per stage; () is the root alone
-    width: int = 64  # channels of the root; stage s puts out 4 · width · 2^s
-    preactivation: bool = False  # BiT is pre-activation (v2), the hybrid's stem is post-activation
-    # Google's hybrid divides kernels by (std + 1e-5), BiT and timm by sqrt(variance + a smaller epsilon).
-    standardise_eps: float = 1e-5
-    standardise_on: EpsilonOn = "std"
-    norm_eps: float = 1e-6
-
-    @classmethod
-    def bit(cls, layers: tuple[int, ...], width: int) -> ConvConfig:
-        """Return the body of a BiT ResNet, as in big_transfer."""
-        return cls(
-            layers=layers,
-            width=width,
-            preactivation=True,
-            standardise_eps=1e-10,
-            standardise_on="variance",
-            norm_eps=1e-5,
-        )
-
-    def __post_init__(self) -> None:
-        units_fit = all(0 < units <= MOST["depth"] for units in self.layers) and len(self.layers) <= MOST_STAGES
-        if not 0 < self.width <= MOST_WIDTH >> MOST_STAGES or self.width % GROUPS or not units_fit:
-            raise ConfigError(
-                f"a ResNet of width {self.width} and {self.layers} units per stage cannot be built",
-                needed=f"a width that {GROUPS} normalisation groups can share, a unit in each stage",
-            )
-
-    @property
-    def stride(self) -> int:
-        return 4 * 2 ** max(len(self.layers) - 1, 0)
-
-    @property
-    def channels_out(self) -> int:
-        return 4 * self.width * 2 ** (len(self.layers) - 1) if self.layers else self.width
 
 
 @dataclass(frozen=True, kw_only=True)

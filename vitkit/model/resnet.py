@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from vitkit.errors import ConfigError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
-from vitkit.model.config import ConvConfig, ResNetConfig
+from vitkit.model.config import ResNetConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.heads import Head
 from vitkit.model.initialise import lecun_normal_
 from vitkit.model.options import GROUPS, PositionTransfer

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from vitkit.errors import ConfigError, did_you_mean
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
+from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
+from vitkit.model.conv_config import ConvConfig
 from vitkit.stored_json import conform
 
 

@@ -16,7 +16,8 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.weights import formats
 from vitkit.weights.infer_sizes import infer_image
 from vitkit.weights.mapping import Rule, batched, to_foreign_tensors, to_native_state, unchanged

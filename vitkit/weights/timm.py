@@ -17,7 +17,8 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, parse_size
+from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig, parse_size
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.options import Gelu, Pool
 from vitkit.model.resize_positions import Interpolation as PositionInterpolation
 from vitkit.model.variants import name_of
