@@ -60,7 +60,8 @@ COUNTED = allow(
     "patch_bias class_position distillation registers projection normalise "
     "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     resnet="body image channels classes",
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
+    attention="kind heads stages key_share value_share least_key pool window",
 )
 
 

@@ -84,6 +84,17 @@ KINDS = {
     "root hybrid": ("R+mu/16", {"image": (64, 96)}),
     "hybrid": ("R26+mu/32", {"image": 64}),
     "ResNet": ("R50x1", {"image": 64}),
+    "bottleneck attention": ("BoT50", {"image": 32, "body": {"width": 32, "layers": (1, 2)}}),
+    "augmented convolution": ("AA-R50", {"image": (48, 64), "body": {"width": 32, "layers": (1, 2)}}),
+    "local attention": (
+        "SASA-R50",
+        {"image": (48, 64), "body": {"width": 32, "layers": (1, 1), "attention": {"window": 3}}},
+    ),
+    "axial ResNet": ("Axial-R50", {"image": (48, 64), "body": {"width": 32, "layers": (1, 1)}}),
+    "local attention, pre-activation": (
+        "R50x1",
+        {"image": 32, "body": {"width": 32, "layers": (1, 2), "attention": {"kind": "local", "heads": 4, "stages": 1}}},
+    ),
 }
 
 POSITIONS = [

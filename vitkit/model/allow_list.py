@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vitkit.errors import ConfigError
 from vitkit.model.config import ResNetConfig, ViTConfig
 from vitkit.model.conv_config import ConvConfig
+from vitkit.model.spatial_attention import SpatialAttention
 
 if TYPE_CHECKING:  # `vitkit cost` uses an allow-list without waiting for torch
     from torch import nn
@@ -86,6 +87,7 @@ def allow(
     plain: str = "",
     resnet: str = "",
     conv: str = "",
+    attention: str = "",
     only: Mapping[str, Collection[Any]] | None = None,
     modules: Mapping[type[nn.Module], Children] | None = None,
 ) -> AllowList:
@@ -93,7 +95,7 @@ def allow(
 
     The fields of a ViT in `plain` are understood with their default only, that of the paper's model.
     """
-    names = {ViTConfig: vit, ResNetConfig: resnet, ConvConfig: conv}
+    names = {ViTConfig: vit, ResNetConfig: resnet, ConvConfig: conv, SpatialAttention: attention}
     options: dict[type, dict[str, Values]] = {
         kind: {name: (only or {}).get(name) for name in text.split()} for kind, text in names.items() if text
     }

@@ -143,3 +143,13 @@ class ImageModel(nn.Module, Generic[Config]):
                 f"images are {images.dtype}; the model takes preprocessed floats",
                 try_="images / 127.5 - 1 for uint8 images and weights that expect [-1, 1]",
             )
+
+    def check_image_size(self, images: Tensor) -> None:
+        """Raise an error for images of another size than that of the model's positions."""
+        height, width = self.config.image
+        if images.shape[2] != height or images.shape[3] != width:
+            raise SizeError(
+                f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",
+                try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
+                "which interpolate the positions",
+            )

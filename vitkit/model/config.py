@@ -25,6 +25,7 @@ from vitkit.model.options import (
     check_count,
     check_values,
 )
+from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.stored_json import conform
 
 
@@ -73,6 +74,8 @@ class ViTConfig:
         check_combinations(self)
         if not (self.stem is None or isinstance(self.stem, ConvConfig)):
             raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
+        if self.stem and self.stem.attention:
+            raise ConfigError("attention in the stem of a hybrid is not built", try_="a ResNet's name, such as BoT50")
         check_image(self.image)
         height, width = self.image
         if height % self.stride or width % self.stride or min(height, width) < self.stride:
@@ -158,7 +161,9 @@ def parse_size(image: object) -> tuple[int, int]:
     return size
 
 
-def check_options(what: str, known: type[ModelConfig | ConvConfig], options: Mapping[str, Any]) -> None:
+def check_options(
+    what: str, known: type[ModelConfig | ConvConfig | SpatialAttention], options: Mapping[str, Any]
+) -> None:
     """Raise an error for an option that the model does not have, with the nearest name that it has."""
     names = [field.name for field in fields(known)]
     for option in options:
@@ -188,6 +193,8 @@ def from_dict(record: Mapping[str, Any]) -> ModelConfig:
     for name in ("stem", "body"):
         if isinstance(options.get(name), Mapping):
             check_options(f"{name} of this model record", ConvConfig, options[name])
+            if isinstance(attention := options[name].get("attention"), Mapping):
+                check_options(f"the attention in {name} of this model record", SpatialAttention, attention)
     if "image" in options:
         options["image"] = parse_size(options["image"])
     config: ModelConfig = conform(options, known, "this model record", error=ConfigError)

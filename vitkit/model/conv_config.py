@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from vitkit.errors import ConfigError
 from vitkit.model.options import GROUPS, MOST, MOST_WIDTH, EpsilonOn
+from vitkit.model.spatial_attention import SpatialAttention
 
 MOST_STAGES = 8
 
@@ -24,6 +25,7 @@ class ConvConfig:
     standardise_eps: float = 1e-5
     standardise_on: EpsilonOn = "std"
     norm_eps: float = 1e-6
+    attention: SpatialAttention | None = None  # in place of the 3x3 convolutions of the last stages
 
     @classmethod
     def bit(cls, layers: tuple[int, ...], width: int) -> ConvConfig:
@@ -44,6 +46,22 @@ class ConvConfig:
                 f"a ResNet of width {self.width} and {self.layers} units per stage cannot be built",
                 needed=f"a width that {GROUPS} normalisation groups can share, a unit in each stage",
             )
+        if not (self.attention is None or isinstance(self.attention, SpatialAttention)):
+            raise ConfigError(
+                f"attention={self.attention!r} should be a SpatialAttention", try_="a name, such as BoT50, or its kind"
+            )
+        for stage in range(len(self.layers)):
+            if attention := self.attention_in(stage):
+                attention.check_width(self.width * 2**stage)
+
+    def attention_in(self, stage: int) -> SpatialAttention | None:
+        """Return the attention that replaces the 3x3 convolutions of a stage, if there is one."""
+        return self.attention if self.attention and self.attention.replaces(stage, len(self.layers)) else None
+
+    def grid(self, image: tuple[int, int], stage: int) -> tuple[int, int]:
+        """Return the rows and columns of a stage's feature map."""
+        stride = 4 * 2**stage
+        return -(-image[0] // stride), -(-image[1] // stride)
 
     @property
     def stride(self) -> int:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from vitkit.errors import SizeError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import ViTConfig
@@ -24,7 +23,7 @@ from vitkit.model.resnet import ConvBody
 class VisionTransformer(ImageModel[ViTConfig]):
     def __init__(self, config: ViTConfig):
         super().__init__(config)
-        self.stem = ConvBody(config.stem, config.channels) if config.stem else None
+        self.stem = ConvBody(config.stem, config.channels, config.image) if config.stem else None
         self.patches = PatchEmbedding(
             channels=config.embedded_channels, patch=config.patch, width=config.width, bias=config.patch_bias
         )
@@ -109,13 +108,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
 
     def check_images(self, images: Tensor) -> None:
         super().check_images(images)
-        height, width = self.config.image
-        if images.shape[2] != height or images.shape[3] != width:
-            raise SizeError(
-                f"images are {images.shape[2]} x {images.shape[3]}, the model is for {height} x {width}",
-                try_="model.resize((height, width)) or vitkit.load(…, image=(height, width)), "
-                "which interpolate the positions",
-            )
+        self.check_image_size(images)
 
 
 def _random_tokens(count: int, width: int) -> nn.Parameter:

@@ -47,9 +47,9 @@ KNOWN = allow(
     "norm axial gelu eps dropout stochastic_depth",
     plain="patch_bias class_position distillation registers projection normalise ln_pre query_bias key_bias "
     "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
-    only={"gelu": ("tanh", "exact")},
+    only={"attention": (None,), "gelu": ("tanh", "exact")},
     resnet="body image channels classes",
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
 )
 
 

@@ -66,12 +66,13 @@ KNOWN = allow(
     "norm axial gelu eps dropout stochastic_depth class_position distillation registers swiglu layer_scale",
     plain="patch_bias projection normalise ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout",
     only={
+        "attention": (None,),
         "gelu": ("tanh", "exact"),
         "pool": ("token", "gap", "gap-norm", "attention"),
         "distillation": ("none", "heads"),
     },
     resnet="body image channels classes",
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
 )
 
 
