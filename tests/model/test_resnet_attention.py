@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import vitkit
-from tests.model.kinds import KINDS, images_for, make, randomise
+from tests.model.kinds import RESNETS_WITH_ATTENTION, images_for, make, randomise
 from vitkit.cost import cost
 from vitkit.errors import ConfigError, SizeError
 from vitkit.model.augmented_conv import AugmentedConv
 from vitkit.model.axial_attention import AxialAttention
 from vitkit.model.bottleneck_attention import BottleneckAttention
-from vitkit.model.config import ModelConfig, ResNetConfig
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.feature_map_attention import FeatureMapAttention
 from vitkit.model.local_attention import LocalAttention
@@ -23,13 +22,7 @@ from vitkit.model.resnet import StandardisedConv
 from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.model.variants import configure, name_of
 
-
-def has_attention(config: ModelConfig) -> bool:
-    return isinstance(config, ResNetConfig) and config.body.attention is not None
-
-
 Array = NDArray[np.float64]
-WITH_ATTENTION = [kind for kind, (name, options) in KINDS.items() if has_attention(configure(name, **options))]
 H, W, C, HEADS = 5, 7, 16, 2  # an odd map: pooling has a lone last row and column
 
 
@@ -296,7 +289,7 @@ def test_a_bad_option_is_an_error_that_names_it(name: str, body: dict[str, objec
         configure("R50+B/16", stem={"attention": "bottleneck"})
 
 
-@pytest.mark.parametrize("kind", WITH_ATTENTION)
+@pytest.mark.parametrize("kind", RESNETS_WITH_ATTENTION)
 def test_at_another_image_size_offsets_are_interpolated(kind: str):
     model = make(kind).double()
     images = images_for(model).double()
@@ -332,7 +325,7 @@ def test_fresh_positions_are_drawn_anew_and_a_plain_resnet_has_none():
         make("ResNet").resize(64, positions="fresh")
 
 
-@pytest.mark.parametrize("kind", WITH_ATTENTION)
+@pytest.mark.parametrize("kind", RESNETS_WITH_ATTENTION)
 def test_every_parameter_gets_a_gradient(kind: str):
     model = make(kind)
     model(images_for(model)).square().sum().backward()

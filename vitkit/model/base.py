@@ -144,8 +144,8 @@ class ImageModel(nn.Module, Generic[Config]):
                 try_="images / 127.5 - 1 for uint8 images and weights that expect [-1, 1]",
             )
 
-    def check_image_size(self, images: Tensor) -> None:
-        """Raise an error for images of another size than that of the model's positions."""
+    def check_size(self, images: Tensor) -> None:
+        """Raise a SizeError for images of another size than the model's positions are for."""
         height, width = self.config.image
         if images.shape[2] != height or images.shape[3] != width:
             raise SizeError(

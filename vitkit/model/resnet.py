@@ -187,7 +187,7 @@ class ResNet(ImageModel[ResNetConfig]):
     def check_images(self, images: Tensor) -> None:
         super().check_images(images)
         if self.config.body.attention:
-            self.check_image_size(images)
+            self.check_size(images)
 
     def resize(
         self,

@@ -108,7 +108,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
 
     def check_images(self, images: Tensor) -> None:
         super().check_images(images)
-        self.check_image_size(images)
+        self.check_size(images)
 
 
 def _random_tokens(count: int, width: int) -> nn.Parameter:
