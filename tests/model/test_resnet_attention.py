@@ -234,7 +234,7 @@ def test_parameters_are_those_of_the_papers_tables():
     assert bot // 100_000 == (bot - offsets) // 100_000 == 208
     # Ramachandran et al., Table 1: ResNet-50 with a convolutional stem and attention, 18.0M
     assert f"{parameters('SASA-R50') / 1e6:.1f}" == "18.0"
-    # Bello et al., Table 2: AA-ResNet-50, 25.8M
+    # Bello et al.: AA-ResNet-50, 25.8M
     assert f"{parameters('AA-R50') / 1e6:.1f}" == "25.8"
 
 

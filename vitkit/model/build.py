@@ -19,8 +19,9 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
     """Return an untrained model of the paper by its name: `create("B/16", classes=37, image=(224, 320))`.
 
     Names: Ti S B L H g G, So400m g-opt (SigLIP), giant2 (DINOv2), S+ H+ 7B (DINOv3) and a toy, mu, with any patch side,
-    "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1". Options, with the paper's
-    choice first:
+    "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1"; ResNets with
+    attention, "BoT50" (BoTNet), "AA-R50" (attention-augmented convolution), "SASA-R50" (local attention), "Axial-R50".
+    Options, with the paper's choice first:
 
         channels          3
         positions         "1d", "2d", "relative", "none" (Table 8), or fixed: "sincos" of x and y (big_vision's
@@ -52,6 +53,10 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] = 224
         stochastic_depth  0.0: rate of the last layer
         depth width mlp heads patch stem eps    override the named sizes; a hybrid's stem, and the body of a ResNet, as
                                                 a table of what differs: body={"layers": (2, 2, 2, 2), "width": 32}
+
+    Options of a ResNet's body: layers, width, preactivation, and attention in place of its 3x3 convolutions, as a kind
+    ("bottleneck", "augmented", "local", "axial") or as a table: kind, heads, stages (so many of the last ones), window
+    (of local attention), key_share value_share least_key pool (of augmented convolutions).
 
     `classes=0` leaves the logits out; the model then returns its representation.
     """

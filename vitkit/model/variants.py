@@ -68,15 +68,12 @@ class AttentionResNet(NamedTuple):
     attention: SpatialAttention
 
 
-# The first of a kind is that of `attention="bottleneck"` and the like.
-ATTENTION_RESNETS = tuple(
-    AttentionResNet(prefix, SpatialAttention(kind=kind, heads=heads, stages=stages))
-    for prefix, kind, heads, stages in (
-        ("BoT", "bottleneck", 4, 1),
-        ("AA-R", "augmented", 8, 3),
-        ("SASA-R", "local", 8, None),
-        ("Axial-R", "axial", 8, None),
-    )
+# They are also the defaults of `attention="bottleneck"` and the like.
+ATTENTION_RESNETS = (
+    AttentionResNet("BoT", SpatialAttention(kind="bottleneck", heads=4, stages=1)),
+    AttentionResNet("AA-R", SpatialAttention(kind="augmented", heads=8, stages=3)),
+    AttentionResNet("SASA-R", SpatialAttention(kind="local", heads=8)),
+    AttentionResNet("Axial-R", SpatialAttention(kind="axial", heads=8)),
 )
 
 # What the paper, AugReg, Google's code and the public weights name; other patches and combinations work too.
@@ -137,7 +134,8 @@ def name_of(config: ModelConfig) -> str | None:
 def _resnet_body(name: str) -> ConvConfig | None:
     """Return the body of a named ResNet, or None if the name is not that of one."""
     plain, attended = _RESNET.fullmatch(name), _ATTENTION_RESNET.fullmatch(name)
-    layers = RESNETS.get(int((plain or attended)["depth"])) if plain or attended else None
+    named = plain or attended
+    layers = RESNETS.get(int(named["depth"])) if named else None
     if layers and plain:
         return ConvConfig.bit(layers, 64 * int(plain["width"]))
     for prefix, attention in ATTENTION_RESNETS:
