@@ -31,12 +31,12 @@ class AttentionLayer:
         return f"block{self.block}/{self.axis}/attention" if self.axis else f"block{self.block}/attention"
 
     @property
-    def place(self) -> str:
+    def number(self) -> str:
         return str(self.block)
 
     @property
     def label(self) -> str:
-        return f"{self.place} {self.axis}".strip()
+        return f"{self.number} {self.axis}".strip()
 
 
 def attention_layers(model: VisionTransformer, layers: Iterable[int] | None = None) -> list[AttentionLayer]:

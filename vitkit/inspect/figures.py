@@ -69,7 +69,7 @@ def draw_distance(distance: AttentionDistance) -> Figure:
             ylim=(0, 1.08 * max(float(distance.per_head.max()), distance.uniform, 1)),
         )
         every = per_block * math.ceil(len(x) / per_block / 12)
-        axes.set_xticks(x[::every], [layer.place for layer in layers[::every]])
+        axes.set_xticks(x[::every], [layer.number for layer in layers[::every]])
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.02), ncols=3, columnspacing=1.4)
         return figure
 

@@ -36,7 +36,7 @@ class UnitAttention(AttentionLayer):
         return f"stage{self.stage}/unit{super().capture_name.removeprefix('block')}"
 
     @property
-    def place(self) -> str:
+    def number(self) -> str:
         return f"{self.stage}.{self.block}"
 
     def module(self, model: ResNet) -> FeatureMapAttention:

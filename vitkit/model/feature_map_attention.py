@@ -1,4 +1,4 @@
-"""What the attention layers of a ResNet have in common: a feature map in, a feature map out, weights on request.
+"""The base of a ResNet's attention layers: a feature map in, a feature map out, weights on request.
 
 Shapes: B batch, C channels, h x w feature map, N = h·w, H heads.
 """

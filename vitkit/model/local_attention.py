@@ -54,8 +54,11 @@ class LocalAttention(FeatureMapAttention):
 
     def neighbours(self, x: Tensor) -> Tensor:
         """(B, H·d, h, w) → (B, H, N, K, d), zeros outside of the map."""
-        unfolded = F.unfold(x, self.window, padding=self.window // 2)  # (B, H·d·K, N)
-        return unfolded.unflatten(1, (self.heads, -1, self.window**2)).permute(0, 1, 4, 3, 2)
+        r = self.window // 2
+        windows = F.pad(x, (r, r, r, r)).unfold(2, self.window, 1).unfold(3, self.window, 1)  # (B, H·d, h, w, k, k)
+        # one copy, of which keys and values are views in the layout that a product of matrices reads
+        windows = windows.unflatten(1, (self.heads, -1)).permute(0, 1, 3, 4, 2, 5, 6).flatten(5)  # (B, H, h, w, d, K)
+        return windows.flatten(2, 3).transpose(-2, -1)
 
     def outside(self, grid: Grid) -> Tensor:
         """Return the scores that leave out neighbours outside of the map: 0 or -inf, (N, K)."""
