@@ -3,6 +3,8 @@
 Shapes: B batch, C channels, h x w feature map.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -112,6 +114,8 @@ class Stage(nn.Sequential):
 
 class ConvBody(nn.Module):
     """Root (stride 4) and stages: (B, C, height, width) → (B, channels_out, height / stride, width / stride)."""
+
+    stages: Any  # a ModuleList forgets the type of what it holds
 
     def __init__(self, config: ConvConfig, channels: int, image: tuple[int, int]):
         super().__init__()
