@@ -48,7 +48,8 @@ class UnitAttention(AttentionLayer):
 def unit_layers(model: ResNet) -> list[UnitAttention]:
     """Return the attention layers, stage by stage; none for a ResNet of convolutions alone."""
     found = filter(None, map(_CAPTURE.fullmatch, model.captures))
-    return [UnitAttention(int(unit), axis or "", int(stage)) for stage, unit, axis in (one.groups() for one in found)]
+    groups = (one.groups() for one in found)
+    return [UnitAttention(block=int(unit), axis=axis or "", stage=int(stage)) for stage, unit, axis in groups]
 
 
 def unit_attention(model: ResNet, images: Tensor) -> tuple[NDArray[np.float32], AttentionDistance]:
