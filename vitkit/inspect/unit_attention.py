@@ -33,7 +33,8 @@ class UnitAttention(AttentionLayer):
 
     @property
     def capture_name(self) -> str:
-        return f"stage{self.stage}/unit{super().capture_name.removeprefix('block')}"
+        axis = f"{self.axis}/" if self.axis else ""
+        return f"stage{self.stage}/unit{self.block}/{axis}attention"
 
     @property
     def number(self) -> str:
