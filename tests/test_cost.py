@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.model.kinds import KINDS, images_for, make
+from tests.model.kinds import ALL_KINDS, images_for, make
 from vitkit.cost import cost
 from vitkit.kernels.fuse import fuse
 from vitkit.model.build import Model, build
@@ -139,7 +139,7 @@ def test_multiply_adds_are_the_published_ones(name: str, image: int, gmacs: floa
     assert cost(configure(name, image=image)).macs / 1e9 == pytest.approx(gmacs, rel=0.005)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_multiply_adds_equal_those_of_a_real_forward_pass(kind: str):
     model = make(kind)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -147,7 +147,7 @@ def test_multiply_adds_equal_those_of_a_real_forward_pass(kind: str):
     assert 2 * cost(model.config).macs == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_parameters_equal_the_models(kind: str):
     model = make(kind)
     assert cost(model.config).parameters == sum(parameter.numel() for parameter in model.parameters())
@@ -161,7 +161,7 @@ def test_parameters_equal_those_of_every_named_model(name: str):
     assert cost(config).parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("batch", [1, 4])
 def test_activation_memory_is_what_autograd_keeps(kind: str, batch: int):
     model = make(kind)

@@ -20,9 +20,11 @@ from vitkit.errors import VitkitError
 from vitkit.inspect.relevance import relevance
 from vitkit.kernels.fuse import FUSIBLE, FusedBlock, fuse
 from vitkit.model.allow_list import AllowList
-from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.encoder import Block
 from vitkit.model.igpt_config import IGPTConfig
+from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.model.vit import VisionTransformer
 
 
@@ -157,10 +159,18 @@ def test_blocks_that_fusing_knows_are_fused_beside_one_that_it_does_not():
     torch.testing.assert_close(model(images), exact)
 
 
+@pytest.mark.parametrize("format", ["google", "timm", "hf"])
+def test_a_format_declines_attention_in_a_resnet_by_name(format: str, tmp_path: Path):
+    reason = writer(format, "out.npz")(make("bottleneck attention"), tmp_path)
+    assert reason is not None
+    assert "attention" in reason or "ResNet" in reason
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("known", [FUSIBLE, fused_vit.SUPPORTED, int8.SUPPORTED, COUNTED], ids=lambda one: one.consumer)
 def test_a_list_names_only_options_that_exist(known: AllowList):
     for kind, options in known.options.items():
-        assert kind in (ViTConfig, ResNetConfig, ConvConfig, IGPTConfig)
+        assert kind in (ViTConfig, ResNetConfig, ConvConfig, SpatialAttention, IGPTConfig)
         assert set(options) == {field.name for field in fields(kind)}
 
 

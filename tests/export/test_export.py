@@ -22,7 +22,7 @@ from PIL import Image
 import vitkit
 from tests.data.sample_images import oriented, scene
 from tests.export.exported_files import DEEP, IMAGES, assert_same, model, written
-from tests.model.kinds import KINDS, make
+from tests.model.kinds import ALL_KINDS, make
 from vitkit.cli.export import export as verb
 from vitkit.cli.main import main
 from vitkit.config.schema import Fit
@@ -312,7 +312,7 @@ def test_several_labels_have_a_probability_each(tmp_path: Path):
         ),  # the fastest to export
         *(
             pytest.param(kind, format, "uint8", marks=SLOW)
-            for kind in KINDS
+            for kind in ALL_KINDS
             if kind != "no head"
             for format in ("onnx", "pt2")
         ),

@@ -86,13 +86,29 @@ KINDS = {
     "ResNet": ("R50x1", {"image": 64}),
 }
 
+# beside KINDS, whose tests are about Transformers and BiT
+RESNETS_WITH_ATTENTION = {
+    "bottleneck attention": ("BoT50", {"image": 32, "body": {"width": 32, "layers": (1, 2)}}),
+    "augmented convolution": ("AA-R50", {"image": (48, 64), "body": {"width": 32, "layers": (1, 2)}}),
+    "local attention": (
+        "SASA-R50",
+        {"image": (48, 64), "body": {"width": 32, "layers": (1, 1), "attention": {"window": 3}}},
+    ),
+    "axial ResNet": ("Axial-R50", {"image": (48, 64), "body": {"width": 32, "layers": (1, 1)}}),
+    "local attention, pre-activation": (
+        "R50x1",
+        {"image": 32, "body": {"width": 32, "layers": (1, 2), "attention": {"kind": "local", "heads": 4, "stages": 1}}},
+    ),
+}
+ALL_KINDS = {**KINDS, **RESNETS_WITH_ATTENTION}
+
 POSITIONS = [
     kind for kind in KINDS if any(word in kind for word in ("token", "positions", "1d", "2d", "relative", "sincos"))
 ]
 
 
 def make(kind: str) -> Model:
-    name, options = KINDS[kind]
+    name, options = ALL_KINDS[kind]
     return randomise(vitkit.create(name, **{"classes": 10, **options}).eval())
 
 

@@ -8,7 +8,8 @@ from transformers import BitConfig, BitForImageClassification
 
 import vitkit
 from tests.model.kinds import randomise
-from vitkit.model.config import ConvConfig, ResNetConfig
+from vitkit.model.config import ResNetConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.resnet import ResNet, standardise
 
 

@@ -124,7 +124,8 @@ def write_models(folder: Path) -> dict[str, Path]:
     import vitkit
     from tests.model.kinds import randomise
     from vitkit.model.build import build
-    from vitkit.model.config import ConvConfig, ResNetConfig
+    from vitkit.model.config import ResNetConfig
+    from vitkit.model.conv_config import ConvConfig
 
     torch.manual_seed(0)
     names = ("cat", "<b>dog</b> & co", "고양이", "w" * 120, "a name of many words that goes on and on", "bird", "7")

@@ -25,7 +25,8 @@ from vitkit.config.schema import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError, SizeError, WeightsError
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, ResNetConfig
+from vitkit.model.config import ResNetConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.resnet import ResNet
 from vitkit.train.initial_model import initial_model
 from vitkit.weights.public import DEFAULTS

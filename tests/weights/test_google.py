@@ -12,7 +12,8 @@ import vitkit
 from tests.conftest import expected
 from tests.model.kinds import make, randomise
 from tests.weights.rounding import ROUNDING
-from vitkit.model.config import ConvConfig, ResNetConfig
+from vitkit.model.config import ResNetConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.resnet import ResNet
 
 NAMES = ["google_token", "google_token_prelinen", "google_gap", "google_representation", "google_hybrid"]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vitkit
-from tests.model.kinds import KINDS, images_for, make, randomise
+from tests.model.kinds import ALL_KINDS, images_for, make, randomise
 from vitkit.cli.main import main
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import WeightsError
@@ -57,7 +57,7 @@ def test_google_native_timm_hf_google_gives_the_same_bytes(tmp_path_factory, mod
         assert torch.equal(vitkit.load(folder / name)(images), model(images))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_our_own_format_holds_every_model(kind: str, tmp_path: Path):
     model = make(kind)
     labels = tuple("abcdefghij") if model.config.classes else None

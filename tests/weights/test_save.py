@@ -18,7 +18,8 @@ import vitkit
 from tests.model.kinds import make, randomise
 from vitkit.errors import WeightsError
 from vitkit.model.base import Metadata
-from vitkit.model.config import ConvConfig, ViTConfig
+from vitkit.model.config import ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.weights import native
 
 # It writes one model in every format; the names of classes need escapes in JSON.

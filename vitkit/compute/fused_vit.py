@@ -44,13 +44,14 @@ SUPPORTED = allow(
     "patch_bias class_position distillation registers projection normalise ln_pre "
     "query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
     only={
+        "attention": (None,),
         "norm": ("pre",),
         "gelu": ("tanh", "exact", "quick"),
         "axial": (False,),
         "positions": ("none", "1d", "2d", "sincos", "sincos1d"),
         "inject": ("stem",),
     },
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
     modules={
         **KNOWN_BLOCK,
         FusedBlock: {**KNOWN_BLOCK[Block], "attention": (FusedAttention,), "mlp": (FusedMlp, FusedSwiGlu)},

@@ -34,8 +34,8 @@ SUPPORTED = allow(
     "norm axial gelu eps dropout stochastic_depth "
     "patch_bias class_position distillation registers projection normalise ln_pre "
     "query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
-    only={"gelu": ("tanh", "exact", "quick")},
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
+    only={"attention": (None,), "gelu": ("tanh", "exact", "quick")},
     modules=KNOWN_BLOCK,
 )
 

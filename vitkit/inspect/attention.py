@@ -31,8 +31,12 @@ class AttentionLayer:
         return f"block{self.block}/{self.axis}/attention" if self.axis else f"block{self.block}/attention"
 
     @property
+    def number(self) -> str:
+        return str(self.block)
+
+    @property
     def label(self) -> str:
-        return f"{self.block} {self.axis}".strip()
+        return f"{self.number} {self.axis}".strip()
 
 
 def attention_layers(model: VisionTransformer, layers: Iterable[int] | None = None) -> list[AttentionLayer]:

@@ -32,6 +32,11 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
 
     `layer` chooses among the tables of a model that adds position embeddings before every layer.
     """
+    if isinstance(model, ResNet) and model.config.body.attention:
+        raise DoesNotApply(
+            "position similarity: the positions of this ResNet belong to offsets between pixels, not to pixels; there "
+            "is no table whose rows could be compared."
+        )
     vit = require_vit(model, "position similarity")
     config, tables = vit.config, vit.encoder.positions
     if config.positions == "none":

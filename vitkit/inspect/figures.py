@@ -61,14 +61,15 @@ def draw_distance(distance: AttentionDistance) -> Figure:
             )
         axes.plot(x, distance.per_layer, color=SECOND, linewidth=2, label="mean of heads", zorder=2)
         axes.axhline(distance.uniform, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="uniform attention")
-        per_block = 2 if distance.attention_layers[0].axis else 1
+        layers = distance.attention_layers
+        per_block = 2 if layers[0].axis else 1
         axes.set(
-            xlabel="layer: rows, then columns" if per_block == 2 else "layer",
+            xlabel=f"layer: {layers[0].axis}, then {layers[1].axis}" if per_block == 2 else "layer",
             ylabel="attention distance, pixels",
             ylim=(0, 1.08 * max(float(distance.per_head.max()), distance.uniform, 1)),
         )
         every = per_block * math.ceil(len(x) / per_block / 12)
-        axes.set_xticks(x[::every], [str(layer.block) for layer in distance.attention_layers[::every]])
+        axes.set_xticks(x[::every], [layer.number for layer in layers[::every]])
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.02), ncols=3, columnspacing=1.4)
         return figure
 

@@ -4,7 +4,7 @@ Shapes: B shown images, L attention layers, H heads, h x w patch grid.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -24,8 +24,10 @@ from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, ev
 from vitkit.inspect.query_token import Token, default_token, query_weights
 from vitkit.inspect.relevance import Relevance, relevance
 from vitkit.inspect.rollout import rollout
+from vitkit.inspect.unit_attention import unit_attention, unit_layers
 from vitkit.model.build import Model
 from vitkit.model.config import TokenConfig
+from vitkit.model.resnet import ResNet
 from vitkit.model.vit import VisionTransformer
 from vitkit.pages.inline_images import THUMBNAIL, ImagePair, decode_sample, inline_image, sample_indices
 from vitkit.text import counted
@@ -106,8 +108,16 @@ def inspect_model(
     inspection.filters = _if_applicable(inspection, lambda: filter_components(model))
     inspection.similarity = _if_applicable(inspection, lambda: position_similarity(model))
     if not isinstance(model, VisionTransformer):
-        lacking = "patches to attend to" if isinstance(model.config, TokenConfig) else "attention"
-        reason = f"Attention maps, rollout, relevance and attention distance: {model.kind} has no {lacking}."
+        if isinstance(model, ResNet) and unit_layers(model):
+            log(f"attention in {counted(len(shown), 'image')}")
+            inspection.attention = [_unit_attention(model, images)]
+            log(f"attention distance over {counted(len(image_set.images), 'image')}")
+            parts = [unit_attention(model, batch)[1] for batch in image_set.batches(MAX_BATCH)]
+            inspection.distance = replace(parts[0], per_image=np.concatenate([part.per_image for part in parts]))
+            reason = "Rollout and relevance: convolutions mix pixels between the attention layers of a ResNet."
+        else:
+            lacking = "patches to attend to" if isinstance(model.config, TokenConfig) else "attention"
+            reason = f"Attention maps, rollout, relevance and attention distance: {model.kind} has no {lacking}."
         inspection.not_applicable.append(reason)
         return inspection
     log(f"attention in {counted(len(shown), 'image')}")
@@ -152,7 +162,9 @@ def _check_options(
     """Check the options before any work and return the layers to show."""
     if not isinstance(model, VisionTransformer):
         if layers or heads or tokens:
-            raise DoesNotApply(f"{model.kind} has no attention layers, heads or tokens to choose from.")
+            shows_all = isinstance(model, ResNet) and unit_layers(model)
+            choice = "all of its attention layers and heads are shown" if shows_all else "it has none to show"
+            raise DoesNotApply(f"layers, heads and tokens cannot be chosen for {model.kind}: {choice}.")
         return None
     for token in tokens or ():
         query_weights(model, token)
@@ -196,6 +208,14 @@ def _token_attention(
 ) -> TokenAttention:
     maps = attention_maps(model, images, token=token, layers=layers, heads=heads)
     return TokenAttention(token, tuple(attention_layers(model, layers)), tuple(select_heads(model, heads)), maps)
+
+
+def _unit_attention(model: ResNet, images: Tensor) -> TokenAttention:
+    """Return maps of a ResNet's attention layers, evenly spaced ones of many."""
+    maps, distance = unit_attention(model, images)
+    layers = distance.attention_layers
+    chosen = np.unique(np.linspace(0, len(layers) - 1, SHOWN_LAYERS).round().astype(int))
+    return TokenAttention("mean", tuple(layers[index] for index in chosen), (*range(maps.shape[2]),), maps[:, chosen])
 
 
 def _brightest_patch(weights: Floats) -> tuple[int, int]:

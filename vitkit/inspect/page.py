@@ -14,6 +14,7 @@ from vitkit.inspect.image_set import InspectedImage
 from vitkit.inspect.inspect_folder import GENERATOR, PAGE, InspectFolder
 from vitkit.inspect.inspection import SHOWN_IMAGES, Inspection, TokenAttention
 from vitkit.inspect.query_token import default_token, describe_token
+from vitkit.model.config import ViTConfig
 from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
 from vitkit.pages.html import KeyFigure, write_html
@@ -121,8 +122,9 @@ def _distance(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     distance = inspection.distance
     if distance is None:
         return {"distance": None, "examples": []}
-    assert isinstance(inspection.model, VisionTransformer)
     config = inspection.model.config
+    vit = config if isinstance(config, ViTConfig) else None
+    grid = vit.grid if vit else tuple(-(-side // distance.stride) for side in config.image)
     svg = output.add_figure(
         figures.draw_distance(distance), "distance", "Mean attention distance by layer, a dot per head"
     )
@@ -131,7 +133,7 @@ def _distance(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     examples = []
     for suffix, example in zip(("near", "far"), inspection.examples, strict=False):
         pixels = heatmaps.overlay(_pixels(inspection.shown[0]), example.weights, brightest=100)
-        pixels = heatmaps.outline_patch(pixels, config.grid, inspection.query_patch)
+        pixels = heatmaps.outline_patch(pixels, (grid[0], grid[1]), inspection.query_patch)
         figure = figures.draw_profile(example.shares, example.mean, distance.stride, most, furthest)
         name = f"layer {example.attention_layer.label}, head {example.head}"
         examples.append(
@@ -141,16 +143,16 @@ def _distance(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
                 "svg": output.add_figure(figure, f"distance-{suffix}", f"Weight by distance in {name}"),
             }
         )
-    corner = math.hypot(config.grid[0] - 1, config.grid[1] - 1) * distance.stride
+    corner = math.hypot(grid[0] - 1, grid[1] - 1) * distance.stride
     return {
         "distance": svg,
         "examples": examples,
         "verdict": _verdict(distance),
         "uniform": f"{distance.uniform:.0f} px",
         "corner": f"{corner:.0f} px",
-        "class_token": config.class_token,
-        "more_special_tokens": config.special_tokens > config.class_token,
-        "axial": config.axial,
+        "class_token": vit is not None and vit.class_token,
+        "more_special_tokens": vit is not None and vit.special_tokens > vit.class_token,
+        "axial": bool(distance.attention_layers[0].axis),
     }
 
 
@@ -203,7 +205,7 @@ def _embeddings(inspection: Inspection, output: InspectFolder) -> dict[str, Any]
     return content
 
 
-def _completions(inspection: Inspection, output: OutputFolder) -> dict[str, Any]:
+def _completions(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     drawn = inspection.completions
     if drawn is None:
         return {"completions": []}
@@ -249,6 +251,8 @@ def _code(inspection: Inspection, source: str) -> str:
             ("rollout", "rollout(model, images)", "(images, rows, columns)"),
             ("distance", "attention_distance(model, images)", ".per_head, .per_layer: pixels"),
         ]
+    elif inspection.distance is not None:
+        calls.append(("unit_attention", "unit_attention(model, images)", "maps, and the distance: .per_head: pixels"))
     if inspection.relevance is not None:
         calls.append(("relevance", "relevance(model, images)", ".maps, .classes"))
     column = max(len(call) + len(module) for module, call, _ in calls) + 1

@@ -34,7 +34,8 @@ UNDERSTOOD = allow(
     "norm axial gelu eps dropout stochastic_depth "
     "patch_bias class_position distillation registers projection normalise "
     "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
+    only={"attention": (None,)},
     modules={
         **PLAIN_BLOCK,
         AxialBlock: {"row": (Block,), "column": (Block,)},

@@ -16,8 +16,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from vitkit.errors import ConfigError
-from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.igpt_config import IGPTConfig
+from vitkit.model.spatial_attention import SpatialAttention
 
 if TYPE_CHECKING:  # `vitkit cost` uses an allow-list without waiting for torch
     from torch import nn
@@ -86,6 +88,7 @@ def allow(
     plain: str = "",
     resnet: str = "",
     conv: str = "",
+    attention: str = "",
     igpt: str = "",
     only: Mapping[str, Collection[Any]] | None = None,
     modules: Mapping[type[nn.Module], Children] | None = None,
@@ -94,7 +97,13 @@ def allow(
 
     The fields of a ViT in `plain` are understood with their default only, that of the paper's model.
     """
-    names = {ViTConfig: vit, ResNetConfig: resnet, ConvConfig: conv, IGPTConfig: igpt}
+    names = {
+        ViTConfig: vit,
+        ResNetConfig: resnet,
+        ConvConfig: conv,
+        SpatialAttention: attention,
+        IGPTConfig: igpt,
+    }
     options: dict[type, dict[str, Values]] = {
         kind: {name: (only or {}).get(name) for name in text.split()} for kind, text in names.items() if text
     }

@@ -21,9 +21,10 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | Non
     """Return an untrained model of the paper by its name: `create("B/16", classes=37, image=(224, 320))`.
 
     Names: Ti S B L H g G, So400m g-opt (SigLIP), giant2 (DINOv2), S+ H+ 7B (DINOv3) and a toy, mu, with any patch side,
-    "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1"; "iGPT-S/32", S, M or L and
-    the side of its images, whose options come last. `image` is 224 by default, an iGPT's the side in its name. Options,
-    with the paper's choice first:
+    "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1"; ResNets with
+    attention, "BoT50" (BoTNet), "AA-R50" (attention-augmented convolution), "SASA-R50" (local attention), "Axial-R50";
+    "iGPT-S/32", S, M or L and the side of its images, whose options come last. `image` is 224 by default, an iGPT's the
+    side in its name. Options, with the paper's choice first:
 
         channels          3
         positions         "1d", "2d", "relative", "none" (Table 8), or fixed: "sincos" of x and y (big_vision's
@@ -56,7 +57,11 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | Non
         depth width mlp heads patch stem eps    override the named sizes; a hybrid's stem, and the body of a ResNet, as
                                                 a table of what differs: body={"layers": (2, 2, 2, 2), "width": 32}
 
-    of an iGPT:
+    Options of a ResNet's body: layers, width, preactivation, and attention in place of its 3x3 convolutions, as a kind
+    ("bottleneck", "augmented", "local", "axial") or as a table: kind, heads, stages (so many of the last ones), window
+    (of local attention), key_share value_share least_key pool (of augmented convolutions).
+
+    Options of an iGPT:
         colours           512: the palette, which training from scratch fits to its images
         causal            True, or False for the BERT-style model, in which a pixel sees all others
         channels dropout depth width mlp heads eps    as above

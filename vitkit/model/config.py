@@ -11,13 +11,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, SupportsIndex
 
 from vitkit.errors import ConfigError, SizeError, did_you_mean
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.options import (
-    GROUPS,
-    MOST,
-    MOST_WIDTH,
     Distillation,
-    EpsilonOn,
     Gelu,
     Injection,
     Norm,
@@ -29,50 +26,8 @@ from vitkit.model.options import (
     check_count,
     check_values,
 )
+from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.stored_json import conform
-
-MOST_STAGES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConvConfig:
-    """A group-normalised, weight-standardised ResNet without its head: a hybrid's stem or a BiT classifier's body."""
-
-    layers: tuple[int, ...]  # bottleneck units per stage; () is the root alone
-    width: int = 64  # channels of the root; stage s puts out 4 · width · 2^s
-    preactivation: bool = False  # BiT is pre-activation (v2), the hybrid's stem is post-activation
-    # Google's hybrid divides kernels by (std + 1e-5), BiT and timm by sqrt(variance + a smaller epsilon).
-    standardise_eps: float = 1e-5
-    standardise_on: EpsilonOn = "std"
-    norm_eps: float = 1e-6
-
-    @classmethod
-    def bit(cls, layers: tuple[int, ...], width: int) -> ConvConfig:
-        """Return the body of a BiT ResNet, as in big_transfer."""
-        return cls(
-            layers=layers,
-            width=width,
-            preactivation=True,
-            standardise_eps=1e-10,
-            standardise_on="variance",
-            norm_eps=1e-5,
-        )
-
-    def __post_init__(self) -> None:
-        units_fit = all(0 < units <= MOST["depth"] for units in self.layers) and len(self.layers) <= MOST_STAGES
-        if not 0 < self.width <= MOST_WIDTH >> MOST_STAGES or self.width % GROUPS or not units_fit:
-            raise ConfigError(
-                f"a ResNet of width {self.width} and {self.layers} units per stage cannot be built",
-                needed=f"a width that {GROUPS} normalisation groups can share, a unit in each stage",
-            )
-
-    @property
-    def stride(self) -> int:
-        return 4 * 2 ** max(len(self.layers) - 1, 0)
-
-    @property
-    def channels_out(self) -> int:
-        return 4 * self.width * 2 ** (len(self.layers) - 1) if self.layers else self.width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +75,8 @@ class ViTConfig:
         check_combinations(self)
         if not (self.stem is None or isinstance(self.stem, ConvConfig)):
             raise ConfigError(f"stem={self.stem!r} should be a ConvConfig", try_="a hybrid's name, such as R50+B/16")
+        if self.stem and self.stem.attention:
+            raise ConfigError("attention in the stem of a hybrid is not built", try_="a ResNet's name, such as BoT50")
         check_image(self.image)
         height, width = self.image
         if height % self.stride or width % self.stride or min(height, width) < self.stride:
@@ -216,7 +173,9 @@ def parse_size(image: object) -> tuple[int, int]:
     return size
 
 
-def check_options(what: str, known: type[ModelConfig | ConvConfig], options: Mapping[str, Any]) -> None:
+def check_options(
+    what: str, known: type[ModelConfig | ConvConfig | SpatialAttention], options: Mapping[str, Any]
+) -> None:
     """Raise an error for an option that the model does not have, with the nearest name that it has."""
     names = [field.name for field in fields(known)]
     for option in options:
@@ -246,6 +205,8 @@ def from_dict(record: Mapping[str, Any]) -> ModelConfig:
     for name in ("stem", "body"):
         if isinstance(options.get(name), Mapping):
             check_options(f"{name} of this model record", ConvConfig, options[name])
+            if isinstance(attention := options[name].get("attention"), Mapping):
+                check_options(f"the attention in {name} of this model record", SpatialAttention, attention)
     if "image" in options:
         options["image"] = parse_size(options["image"])
     config: ModelConfig = conform(options, known, "this model record", error=ConfigError)

@@ -1,7 +1,8 @@
 """Model names such as "B/16", "R50+L/32" and "R152x2", and the only size table of the project.
 
 "S/16" is a size and a patch side. "R50+B/16" is a ResNet stem, a size and the total stride. "R50x2" is a BiT ResNet,
-twice as wide. "iGPT-S/32" is a size of iGPT and the side of its images, a token a pixel.
+twice as wide. "BoT50" and the like are post-activation ResNets with attention in place of 3x3 convolutions.
+"iGPT-S/32" is a size of iGPT and the side of its images, a token a pixel.
 """
 
 import re
@@ -10,8 +11,10 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from vitkit.errors import ConfigError, did_you_mean
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
+from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.igpt_config import IGPTConfig
+from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.stored_json import conform
 
 
@@ -67,17 +70,35 @@ STEMS = {
 
 RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 
+
+class AttentionResNet(NamedTuple):
+    """A ResNet with attention, as its paper has it: the start of its name, and the options of the attention."""
+
+    prefix: str
+    attention: SpatialAttention
+
+
+# They are also the defaults of `attention="bottleneck"` and the like.
+ATTENTION_RESNETS = (
+    AttentionResNet("BoT", SpatialAttention(kind="bottleneck", heads=4, stages=1)),
+    AttentionResNet("AA-R", SpatialAttention(kind="augmented", heads=8, stages=3)),
+    AttentionResNet("SASA-R", SpatialAttention(kind="local", heads=8)),
+    AttentionResNet("Axial-R", SpatialAttention(kind="axial", heads=8)),
+)
+
 # What the paper, AugReg, Google's code and the public weights name; other patches and combinations work too.
 NAMED = tuple(
     """
     Ti/16 S/32 S/16 S+/16 B/32 B/16 B/8 L/32 L/16 L/14 H/14 H+/16 So400m/14 g/14 giant2/14 g-opt/16 G/14 7B/16 mu/4
     R+Ti/16 R26+S/32 R26+B/32 R50+B/16 R50+B/32 R50+L/16 R50+L/32 R50x1 R50x2 R101x1 R152x1 R152x2 R200x3
     iGPT-S/32 iGPT-M/32 iGPT-L/32 iGPT-L/48
+    BoT50 AA-R50 SASA-R50 Axial-R50
     """.split()
 )
 
 _VIT = re.compile(r"(?:(?P<stem>R\d*)\+)?(?P<size>[A-Za-z0-9-]+\+?)/(?P<number>[1-9]\d*)")
 _RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>[1-9]\d?)")
+_ATTENTION_RESNET = re.compile(r"(?P<prefix>BoT|[A-Za-z]+-R)(?P<depth>\d+)")
 
 
 def configure(name: str, **options: Any) -> ModelConfig:
@@ -92,10 +113,9 @@ def configure(name: str, **options: Any) -> ModelConfig:
     for option in ("representation", "projection", "layer_scale"):
         if options.get(option) is False:  # as settings write none
             del options[option]
-    resnet = _RESNET.fullmatch(name)
-    if resnet and int(resnet["depth"]) in RESNETS:
+    if body := _resnet_body(name):
         check_options(f"{name}, a ResNet,", ResNetConfig, options)
-        named = ConvConfig.bit(RESNETS[int(resnet["depth"])], 64 * int(resnet["width"]))
+        named = body
         return ResNetConfig(**{**options, "body": _conv(f"body of {name}", named, options.get("body", named))})
     vit = _VIT.fullmatch(name)
     if vit and vit["size"] in IGPT_SIZES and vit["stem"] is None:
@@ -124,10 +144,7 @@ def side_of_name(name: str) -> int | None:
 def name_of(config: ModelConfig) -> str | None:
     """Return the name under which `configure` gives these sizes, or None for custom sizes."""
     if isinstance(config, ResNetConfig):
-        for depth, layers in RESNETS.items():
-            if config.body.layers == layers and config.body.preactivation and config.body.width % 64 == 0:
-                return f"R{depth}x{config.body.width // 64}"
-        return None
+        return _resnet_name(config.body)
     own = (config.depth, config.width, config.mlp, config.heads)
     if isinstance(config, IGPTConfig):
         names = (name for name, size in IGPT_SIZES.items() if own == size[:4] and config.image[0] == config.image[1])
@@ -141,6 +158,31 @@ def name_of(config: ModelConfig) -> str | None:
             for (stem_name, number), stem in STEMS.items():
                 if (config.stem.layers, config.patch) == stem and config.stem.width == 64:
                     return f"{stem_name}+{size_name}/{number}"
+    return None
+
+
+def _resnet_body(name: str) -> ConvConfig | None:
+    """Return the body of a named ResNet, or None if the name is not that of one."""
+    plain, attended = _RESNET.fullmatch(name), _ATTENTION_RESNET.fullmatch(name)
+    named = plain or attended
+    layers = RESNETS.get(int(named["depth"])) if named else None
+    if layers and plain:
+        return ConvConfig.bit(layers, 64 * int(plain["width"]))
+    for prefix, attention in ATTENTION_RESNETS:
+        if layers and attended and attended["prefix"] == prefix:
+            return ConvConfig(layers=layers, attention=attention)
+    return None
+
+
+def _resnet_name(body: ConvConfig) -> str | None:
+    for depth, layers in RESNETS.items():
+        if body.layers != layers:
+            continue
+        if body.attention is None and body.preactivation and body.width % 64 == 0:
+            return f"R{depth}x{body.width // 64}"
+        for prefix, attention in ATTENTION_RESNETS:
+            if (body.attention, body.preactivation, body.width) == (attention, False, 64):
+                return f"{prefix}{depth}"
     return None
 
 
@@ -160,7 +202,26 @@ def _conv(what: str, named: ConvConfig, option: Any) -> Any:
     if not isinstance(option, Mapping):
         return option
     check_options(what, ConvConfig, option)
-    return conform({**asdict(named), **option}, ConvConfig, what, error=ConfigError)
+    merged = {**asdict(named), **option}
+    if "attention" in option:
+        merged["attention"] = _attention(f"attention in the {what}", named.attention, option["attention"])
+    return conform(merged, ConvConfig, what, error=ConfigError)
+
+
+def _attention(what: str, named: SpatialAttention | None, option: Any) -> dict[str, Any] | None:
+    """Return all options of the attention in a ResNet, from its kind or from a table of what differs."""
+    if option is None or option is False:  # as settings write none
+        return None
+    table = {"kind": option} if isinstance(option, str) else option
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{what} is {option!r}", expected="a kind, or a table of options")
+    check_options(what, SpatialAttention, table)
+    by_kind = {attention.kind: attention for _, attention in ATTENTION_RESNETS}
+    kind = table.get("kind", named.kind if named else None)
+    if kind not in by_kind:
+        raise ConfigError(f"{what} is of the kind {kind!r}", choose_from=", ".join(by_kind))
+    start = named if named and named.kind == kind else by_kind[kind]
+    return {**asdict(start), **table}
 
 
 def _unknown(name: str) -> ConfigError:
@@ -170,5 +231,6 @@ def _unknown(name: str) -> ConfigError:
         pure=f"{' '.join(sizes)} and any patch side: B/16, B/8, S/32 (mu/4 is a toy)",
         hybrid=" ".join(f"{stem}+SIZE/{number}" for stem, number in STEMS),
         ResNet=" ".join(f"R{depth}xWIDTH" for depth in RESNETS),
+        ResNet_with_attention=" ".join(f"{row.prefix}50" for row in ATTENTION_RESNETS),
         iGPT=f"{' '.join(size for size in IGPT_SIZES if size != 'iGPT-mu')} and the side of its images: iGPT-S/32",
     )

@@ -27,7 +27,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
 
     def __init__(self, config: ViTConfig):
         super().__init__(config)
-        self.stem = ConvBody(config.stem, config.channels) if config.stem else None
+        self.stem = ConvBody(config.stem, config.channels, config.image) if config.stem else None
         self.patches = PatchEmbedding(
             channels=config.embedded_channels, patch=config.patch, width=config.width, bias=config.patch_bias
         )

@@ -16,7 +16,8 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.weights import formats
 from vitkit.weights.infer_sizes import infer_image
 from vitkit.weights.mapping import Rule, batched, to_foreign_tensors, to_native_state, unchanged
@@ -46,9 +47,9 @@ KNOWN = allow(
     "norm axial gelu eps dropout stochastic_depth",
     plain="patch_bias class_position distillation registers projection normalise ln_pre query_bias key_bias "
     "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
-    only={"gelu": ("tanh", "exact")},
+    only={"attention": (None,), "gelu": ("tanh", "exact")},
     resnet="body image channels classes",
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
 )
 
 

@@ -48,8 +48,8 @@ KNOWN = allow(
     "norm axial gelu eps dropout stochastic_depth",
     plain="patch_bias class_position distillation registers projection normalise ln_pre query_bias key_bias "
     "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
-    only={"gelu": ("tanh", "exact"), "pool": ("token", "gap", "gap-norm", "attention")},
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    only={"attention": (None,), "gelu": ("tanh", "exact"), "pool": ("token", "gap", "gap-norm", "attention")},
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
 )
 
 log = logging.getLogger("vitkit")

@@ -17,7 +17,8 @@ from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
 from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
-from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig, parse_size
+from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig, parse_size
+from vitkit.model.conv_config import ConvConfig
 from vitkit.model.options import Gelu, Pool
 from vitkit.model.resize_positions import Interpolation as PositionInterpolation
 from vitkit.model.variants import name_of
@@ -65,12 +66,13 @@ KNOWN = allow(
     "norm axial gelu eps dropout stochastic_depth class_position distillation registers swiglu layer_scale",
     plain="patch_bias projection normalise ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout",
     only={
+        "attention": (None,),
         "gelu": ("tanh", "exact"),
         "pool": ("token", "gap", "gap-norm", "attention"),
         "distillation": ("none", "heads"),
     },
     resnet="body image channels classes",
-    conv="layers width preactivation standardise_eps standardise_on norm_eps",
+    conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
 )
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from vitkit.model.config import ConvConfig, ResNetConfig, ViTConfig
+from vitkit.model.config import ResNetConfig, ViTConfig
+from vitkit.model.conv_config import ConvConfig
 from vitkit.weights import mapping, timm_dinov3
 
 

@@ -1,0 +1,47 @@
+"""The comparison of examples/related.toml: its arms cost the same."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from vitkit.config.model_options import configure_model
+from vitkit.cost import cost
+from vitkit.grid.arm import Arm
+from vitkit.grid.grid_file import read_grid
+
+ROOT = Path(__file__).parents[2]
+RELATED = read_grid(ROOT / "examples" / "related.toml")
+
+
+def macs(arm: Arm) -> int:
+    settings = dict(arm.settings)
+    return cost(configure_model(settings.pop("model"), settings, classes=10)).macs
+
+
+@pytest.mark.parametrize("arm", RELATED.arms, ids=lambda arm: arm.name)
+def test_an_arm_costs_as_much_as_the_vit_within_5_percent(arm: Arm):
+    assert macs(arm) == pytest.approx(macs(RELATED.baseline), rel=0.05)
+
+
+def test_the_arms_differ_in_the_model_alone():
+    of_the_model = {"model", "options", "image"}
+    rest = [{name: value for name, value in arm.settings.items() if name not in of_the_model} for arm in RELATED.arms]
+    assert all(settings == rest[0] for settings in rest)
+    assert len(RELATED.seeds) == 3
+    assert RELATED.baseline.settings["model"].startswith("Ti/")
+
+
+def test_the_page_has_the_table_of_the_file_and_of_the_results(tmp_path: Path):
+    script = runpy.run_path(str(ROOT / "docs/related/table.py"))
+    written = (ROOT / "docs/related.md").read_text(encoding="utf-8")
+    table = written.split(script["BEGIN"])[1].split(script["END"])[0]
+    assert table == script["table"](), "python docs/related/table.py --write updates docs/related.md"
+    results = tmp_path / "results.json"
+    difference = {"mean": 1.5, "low": 1.0, "high": 2.0}
+    arm = {"name": "BoTNet", "scores": {"0": 80.0, "1": 81.0}, "difference": difference, "verdict": "higher"}
+    results.write_text(json.dumps({"arms": [arm]}))
+    assert "| 80.50 (80.00, 81.00) | +1.50 (+1.00 to +2.00), higher |" in script["table"](results)
