@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitkit.model.attention import AttentionPositions, SelfAttention
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import ViTConfig
+from vitkit.model.drop_path import drop_path
 from vitkit.model.layer_scale import build_layer_scale
 from vitkit.model.mlp import build_mlp
 from vitkit.model.options import PositionTransfer
@@ -137,14 +138,3 @@ class Encoder(nn.Module):
 
     def _positions(self, layer: int) -> Any:
         return self.positions[layer if len(self.positions) > 1 else 0]
-
-
-def drop_path(branch: Tensor, rate: float, training: bool, lines: int = 1) -> Tensor:
-    """Stochastic depth: drop the whole residual branch for some images and scale it up for the others.
-
-    (B·lines, T, D), where the lines of an image stand together and are dropped together.
-    """
-    if not training or rate == 0:
-        return branch
-    kept = torch.rand(branch.shape[0] // lines, 1, 1, device=branch.device) >= rate
-    return branch * kept.repeat_interleave(lines, dim=0) / (1 - rate)
