@@ -12,8 +12,8 @@ import vitkit
 
 ROOT = Path(vitkit.__file__).parent
 ORDER = """
-    text errors regular_file temporary_names
-    atomic stored_json messages progress torch_private data model cost table6 kernels weights config devices
+    text errors regular_file temporary_names atomic
+    stored_json messages progress torch_private data model cost_encoder cost table6 kernels weights config devices
     run_schema run_folder pages compute train evaluate inspect report predict bench export serve
     run_record run_warnings run_score shared_data run python_api grid paper demo cli
 """.split()
