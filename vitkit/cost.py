@@ -10,10 +10,10 @@ Symbols as in the model: D width, M MLP width, T tokens, N patches, P projection
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vitkit.cost_encoder import CostTerm, blocks, mlp, norm, positions
+from vitkit.cost_encoder import CostTerm, blocks, cross_block, mlp, norm, positions
 from vitkit.model.allow_list import allow
 from vitkit.model.config import ConvConfig, ModelConfig, ResNetConfig, ViTConfig
-from vitkit.model.options import GROUPS
+from vitkit.model.options import GROUPS, INSIDE_ATTENTION
 
 FLOPS_PER_TRAINED_MAC = 6
 ADAM_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in fp32
@@ -60,7 +60,7 @@ COUNTED = allow(
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
     "patch_bias class_position distillation registers projection normalise "
-    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout content induced seeds",
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps",
 )
@@ -68,7 +68,8 @@ COUNTED = allow(
 
 def class_token_suffices(config: ViTConfig) -> bool:
     """Return whether the last block is computed for the class token alone (`vitkit.kernels.fuse`)."""
-    return config.pool == "token" and config.distillation == "none" and config.positions != "relative"
+    absolute = config.positions not in INSIDE_ATTENTION and not config.induced
+    return config.pool == "token" and config.distillation == "none" and absolute
 
 
 def cost(config: ModelConfig) -> Cost:
@@ -103,6 +104,11 @@ def _head(config: ViTConfig, left: int) -> Iterator[CostTerm]:
         yield CostTerm(D + 4 * D * D + 4 * D, 2 * D * D + T * 2 * D * D + 2 * T * D, 3 * T * D)
         yield norm(D, tokens=1)
         yield mlp(config, 1)
+    if config.pool == "seeds":
+        yield CostTerm(parameters=config.seeds * D)
+        yield from cross_block(config, config.seeds, T, context_normed=True)
+        if config.seeds > 1:
+            yield from cross_block(config, config.seeds, config.seeds)
     width = config.pooled_width
     # the class token is a view of all normed tokens, which stay with it; other ways to pool make a vector
     kept = left * D if config.pool == "token" else width

@@ -12,7 +12,7 @@ from vitkit.errors import SizeError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import ViTConfig
-from vitkit.model.encoder import Encoder
+from vitkit.model.encoder import Encoder, attention_views
 from vitkit.model.heads import Head, build_pool
 from vitkit.model.initialise import linear
 from vitkit.model.options import PositionTransfer, check_count
@@ -45,7 +45,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
     @property
     def captures(self) -> tuple[str, ...]:
         stem = self.stem.captures if self.stem is not None else ()
-        views = ("rows/attention", "columns/attention") if self.config.axial else ("attention",)
+        views = attention_views(self.config)
         blocks = [
             name
             for layer in range(self.config.depth)
