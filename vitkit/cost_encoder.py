@@ -37,7 +37,7 @@ def positions(config: ViTConfig) -> CostTerm:
         "quadratic-general": 6 * config.heads,
     }[config.positions]
     if not config.content:
-        return _scores_alone(config, count, table)
+        return _positional_scores(config, count, table)
     if config.positions in BETWEEN_PATCHES:
         learned = config.positions == "relative-2d"
         macs = T * (h + w) * D // 2 if learned else 0
@@ -59,7 +59,7 @@ def positions(config: ViTConfig) -> CostTerm:
     return CostTerm(parameters=count * table)
 
 
-def _scores_alone(config: ViTConfig, count: int, table: int) -> CostTerm:
+def _positional_scores(config: ViTConfig, count: int, table: int) -> CostTerm:
     """Return the cost of scores that no query enters; a training step computes them once, whatever the batch."""
     (h, w), macs = config.grid, 0
     weights = config.depth * config.heads * config.patches**2

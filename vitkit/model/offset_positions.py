@@ -112,8 +112,8 @@ def of_pairs(offsets: Tensor, side: int) -> Tensor:
 
 def apart(side: int, like: Tensor) -> Tensor:
     """Return key - query for all pairs of places along a side: (side, side)."""
-    places = torch.arange(side, device=like.device)
-    return places[None, :] - places[:, None]
+    index = torch.arange(side, device=like.device)
+    return index[None, :] - index[:, None]
 
 
 def add_sides(rows: Tensor, columns: Tensor) -> Tensor:

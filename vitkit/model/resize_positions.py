@@ -127,7 +127,7 @@ def check_transfer(config: ViTConfig, target: Grid, positions: PositionTransfer)
         )
     if positions == "stretch" and config.positions in ("2d", "relative-2d"):
         raise ConfigError(
-            f"{config.positions} positions cannot be stretched in 1-D: they are a table of rows and one of columns",
+            f"{'2-D' if config.positions == '2d' else config.positions} positions cannot be stretched in 1-D: they are a table of rows and one of columns",
             try_="interpolate, the default, which stretches each of them along its own side",
         )
 
