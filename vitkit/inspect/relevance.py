@@ -114,7 +114,7 @@ def with_explicit_attention(model: VisionTransformer) -> tuple[VisionTransformer
     explicit = copy.deepcopy(model, shared).eval()
     attention: list[Tensor] = []
     for block in [module for module in explicit.modules() if isinstance(module, Block)]:
-        block.attention = _ExplicitAttention(block.attention, attention)  # type: ignore[assignment]
+        block.attention = _ExplicitAttention(block.attention, attention)
     return explicit, attention
 
 

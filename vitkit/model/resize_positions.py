@@ -126,8 +126,9 @@ def check_transfer(config: ViTConfig, target: Grid, positions: PositionTransfer)
             try_=f"the weights' own image size, {_text(config.image)}, or interpolate, the default",
         )
     if positions == "stretch" and config.positions in ("2d", "relative-2d"):
+        kind = "2-D" if config.positions == "2d" else "2-D relative"
         raise ConfigError(
-            f"{'2-D' if config.positions == '2d' else config.positions} positions cannot be stretched in 1-D: they are a table of rows and one of columns",
+            f"{kind} positions cannot be stretched in 1-D: they are a table of rows and one of columns",
             try_="interpolate, the default, which stretches each of them along its own side",
         )
 
