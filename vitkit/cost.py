@@ -10,10 +10,13 @@ Symbols as in the model: D width, M MLP width, T tokens, N patches, P projection
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vitkit.cost_term import CostTerm
+from vitkit.encoder_cost import blocks, cross_block, mlp, norm, positions
 from vitkit.model.allow_list import allow
 from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig
 from vitkit.model.igpt_config import IGPTConfig
-from vitkit.resnet_cost import CostTerm, conv_body
+from vitkit.model.options import INSIDE_ATTENTION
+from vitkit.resnet_cost import conv_body
 
 FLOPS_PER_TRAINED_MAC = 6
 ADAM_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in fp32
@@ -59,7 +62,7 @@ COUNTED = allow(
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
     "patch_bias class_position distillation registers projection normalise "
-    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout content induced seeds",
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
     attention="kind heads stages key_share value_share least_key pool window",
@@ -69,7 +72,8 @@ COUNTED = allow(
 
 def class_token_suffices(config: ViTConfig) -> bool:
     """Return whether the last block is computed for the class token alone (`vitkit.kernels.fuse`)."""
-    return config.pool == "token" and config.distillation == "none" and config.positions != "relative"
+    absolute = config.positions not in INSIDE_ATTENTION and not config.induced
+    return config.pool == "token" and config.distillation == "none" and absolute
 
 
 def cost(config: ModelConfig) -> Cost:
@@ -88,80 +92,30 @@ def _vit(config: ViTConfig) -> Iterator[CostTerm]:
     flat = config.embedded_channels * config.patch**2
     yield CostTerm(flat * D + D * config.patch_bias, N * flat * D, N * flat)
     yield CostTerm(parameters=D * config.special_tokens)
-    yield _positions(config)
+    yield positions(config)
     if config.ln_pre:
-        yield _norm(D, T)
+        yield norm(D, T)
     left = 1 if class_token_suffices(config) else T  # tokens that leave the last block
     for layer in range(config.depth):
-        yield from _blocks(config, left if layer == config.depth - 1 else T)
+        yield from blocks(config, left if layer == config.depth - 1 else T)
     if config.pool == "gap-norm":
-        yield _norm(D, tokens=1)
+        yield norm(D, tokens=1)
     elif config.norm == "pre":
-        yield _norm(D, tokens=left)
+        yield norm(D, tokens=left)
     yield from _head(config, left)
-
-
-def _positions(config: ViTConfig) -> CostTerm:
-    D, T, (h, w) = config.width, config.tokens, config.grid
-    special = config.special_positions
-    count = config.depth if config.inject == "every" else 1
-    table = {
-        "none": 0,
-        "sincos": 0,
-        "sincos1d": 0,
-        "1d": (special + config.patches) * D,
-        "2d": (h + w) * D // 2 + D * special,
-        "relative": (2 * T - 1) * D,
-    }[config.positions]
-    if config.positions == "relative":
-        # A learned bias rules flash attention out: scaled copies of q, k and v are kept, and the weights.
-        kept = 3 * T * D + config.heads * T * T
-        return CostTerm(
-            count * table,
-            config.depth * T * (2 * T - 1) * D,
-            config.depth * kept,
-            kernels=config.depth * (2 * T - 1) * D,
-        )
-    return CostTerm(parameters=count * table)
-
-
-def _blocks(config: ViTConfig, left: int) -> Iterator[CostTerm]:
-    """Yield a layer: one block over all tokens, or one along rows and one along columns (line lengths differ).
-
-    Where only `left` tokens leave it, the activations of the others are not counted; their multiply-adds are, as in
-    every published count.
-    """
-    D, T, H = config.width, config.tokens, config.heads
-    biases = 1 + config.query_bias + config.key_bias + config.value_bias
-    for line in config.grid[::-1] if config.axial else (T,):
-        yield _norm(D, T)
-        # normed input, q k v, mixed
-        yield CostTerm(4 * D * D + biases * D, T * 4 * D * D, 4 * T * D + left * D, H * left)
-        yield CostTerm(macs=2 * T * line * D)  # QKᵀ and AV
-        if config.rotary != "none":
-            yield CostTerm(activations=2 * T * D)  # turned q and k, beside those that were projected with v
-        yield _norm(D, left)
-        yield CostTerm(activations=left * D)  # the MLP's normed input
-        yield _mlp(config, left)._replace(macs=_mlp(config, T).macs)
-        if config.layer_scale is not None:
-            yield CostTerm(2 * D, 0, 2 * left * D)  # both branches before they are scaled
-
-
-def _mlp(config: ViTConfig, tokens: int) -> CostTerm:
-    """Return the cost of an MLP without its input."""
-    D, M = config.width, config.mlp
-    if config.swiglu:  # gate and up, SiLU of the gate, the product
-        return CostTerm(3 * D * M + 2 * M + D, tokens * 3 * D * M, tokens * 4 * M)
-    kept = 3 if config.gelu == "quick" else 2  # GELU in and out, and the sigmoid of the quick one
-    return CostTerm(2 * D * M + M + D, tokens * 2 * D * M, tokens * kept * M)
 
 
 def _head(config: ViTConfig, left: int) -> Iterator[CostTerm]:
     D, T, K = config.width, config.tokens, config.classes
     if config.pool == "attention":
         yield CostTerm(D + 4 * D * D + 4 * D, 2 * D * D + T * 2 * D * D + 2 * T * D, 3 * T * D)
-        yield _norm(D, tokens=1)
-        yield _mlp(config, 1)
+        yield norm(D, tokens=1)
+        yield mlp(config, 1)
+    if config.pool == "seeds":
+        yield CostTerm(parameters=config.seeds * D)
+        yield from cross_block(config, config.seeds, T, context_normed=True)
+        if config.seeds > 1:
+            yield from cross_block(config, config.seeds, config.seeds)
     width = config.pooled_width
     # the class token is a view of all normed tokens, which stay with it; other ways to pool make a vector
     kept = left * D if config.pool == "token" else width
@@ -182,11 +136,6 @@ def _head(config: ViTConfig, left: int) -> Iterator[CostTerm]:
         yield CostTerm(activations=kept)  # the output, which tanh or a view keeps
 
 
-def _norm(width: int, tokens: int) -> CostTerm:
-    """LayerNorm keeps its input, a mean and a deviation per token."""
-    return CostTerm(2 * width, 0, tokens * width, 2 * tokens)
-
-
 def _igpt(config: IGPTConfig) -> Iterator[CostTerm]:
     """Yield the parts of an iGPT; causal attention counts as full, as in every published count."""
     D, N, K, C = config.width, config.tokens, config.colours, config.channels
@@ -199,7 +148,7 @@ def _igpt(config: IGPTConfig) -> Iterator[CostTerm]:
         yield CostTerm(4 * D * D + 4 * D, N * 4 * D * D + 2 * N * N * D, 5 * N * D, config.heads * N)
         yield _gain_norm(D, N)
         yield CostTerm(activations=N * D)  # the MLP's normed input
-        yield _mlp(block, N)
+        yield mlp(block, N)
     yield _gain_norm(D, N)
     yield CostTerm(K * D)  # the layer that predicts colours, which logits of classes do not need
     if config.classes:

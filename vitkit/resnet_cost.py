@@ -1,27 +1,16 @@
-"""The cost of a ResNet's root and stages in closed form, and the piece of cost that all models are summed from.
+"""The cost of a ResNet's root and stages in closed form.
 
 Symbols as in the model: h x w feature map, N = h·w, C channels, H heads, K neighbours.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from vitkit.cost_term import CostTerm
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.options import GROUPS
 from vitkit.model.spatial_attention import SpatialAttention
 
 Sides = tuple[int, int]  # height, width
-
-
-class CostTerm(NamedTuple):
-    """The cost of a piece of a model; pieces add up."""
-
-    parameters: int = 0
-    macs: int = 0
-    activations: int = 0
-    statistics: int = 0
-    kernels: int = 0
-    padding_macs: int = 0
 
 
 def conv_body(conv: ConvConfig, channels: int, image: Sides) -> Iterator[CostTerm]:

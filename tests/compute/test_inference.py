@@ -17,7 +17,7 @@ from vitkit.model.vit import VisionTransformer
 PLAIN = [
     kind
     for kind in KINDS
-    if not any(word in kind for word in ("every", "shared", "relative", "post-norm", "axial", "ResNet"))
+    if not any(word in kind for word in ("every", "shared", "relative", "inducing", "post-norm", "axial", "ResNet"))
 ]
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.model.kinds import KINDS, images_for, make
+from tests.model.kinds import KINDS, OTHER_ATTENTION, images_for, make
 from vitkit.compute import int8
 from vitkit.model.config import ViTConfig
 from vitkit.torch_private import has_int8_linear
 
-VITS = [kind for kind in KINDS if kind not in ("ResNet", "no head", "hybrid")]
+VITS = [kind for kind in KINDS if kind not in ("ResNet", "no head", "hybrid", *OTHER_ATTENTION)]
 PROBE = int8.weight_levels.__wrapped__  # without the cache
 LAYERS = [int8.PerTokenInt8Linear, int8.AfterGeluInt8Linear]
 

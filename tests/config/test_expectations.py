@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.config import pretraining_recipes, size_recipes, transfer_recipes
+from vitkit.config import other_paper_recipes, pretraining_recipes, size_recipes, transfer_recipes
 from vitkit.config.expectations import EXPECTED, IMAGES, Figure
 from vitkit.config.recipes import RECIPES, recipe
 from vitkit.model.variants import configure
 
 ROOT = Path(__file__).parents[2]
-MODULES = (pretraining_recipes, transfer_recipes, size_recipes)
+MODULES = (pretraining_recipes, transfer_recipes, size_recipes, other_paper_recipes)
 
 # (table, data, pre-trained on): {model: figure}
 PAPER = {
@@ -52,7 +52,7 @@ PAPER = {
     ("Table 7", "the average of Table 7", "JFT-300M"): {"R50x1": "89.33", "R152x2": "94.01"},
     ("B.1.2", "ImageNet", "JFT-300M"): {"B/16": "79.9"},
 }
-OTHERS = {"76.5"}  # big_vision's S/16
+OTHERS = {"76.5", "93.8"}  # big_vision's S/16; Cordonnier et al., Table 1
 QUOTED = {figure for row in PAPER.values() for figure in row.values()}
 SETS = ("ImageNet-21k", "JFT", "ImageNet")
 PAGES = [
@@ -85,7 +85,7 @@ def test_figures_belong_to_recipes_and_say_whose_they_are():
     assert len(papers()) >= 25
     for _, figure in figures():
         assert figure.source == "ours" or figure.source.startswith(
-            ("the paper, ", "big_vision, ", "Chen et al. 2020, ")
+            ("the paper, ", "big_vision, ", "Chen et al. 2020, ", "Cordonnier et al. 2020, ")
         )
         assert all((figure.value, figure.on, figure.model, figure.pretrained_on))
 

@@ -29,6 +29,12 @@ def all_attention(model, images: torch.Tensor) -> list[np.ndarray]:
     _, captured = model(images, capture=("block*attention",))
     h, w = model.config.grid
     layers = []
+    if model.config.induced:
+        for block in range(model.config.depth):
+            gathered = captured[f"block{block}/inducing/attention"].detach().double().numpy()
+            read = captured[f"block{block}/tokens/attention"].detach().double().numpy()
+            layers.append(np.einsum("bhtm,bgms->bhts", read, gathered) / model.config.heads)
+        return layers
     for name, weights in captured.items():
         weights = weights.detach().double().numpy()
         if model.config.axial:

@@ -11,14 +11,14 @@ import torch
 
 from tests.inspect.reference import EPS
 from tests.model import reference as plain
-from tests.model.kinds import KINDS, images_for, make
+from tests.model.kinds import KINDS, OTHER_ATTENTION, images_for, make
 from vitkit.errors import ConfigError
 from vitkit.inspect.inference import DoesNotApply
 from vitkit.inspect.relevance import relevance, with_explicit_attention
 from vitkit.model.attention import SelfAttention
 from vitkit.model.config import ViTConfig
 
-CLASSIFIERS = [kind for kind in KINDS if kind not in ("ResNet", "hybrid", "no head")]
+CLASSIFIERS = [kind for kind in KINDS if kind not in ("ResNet", "hybrid", "no head", *OTHER_ATTENTION)]
 PLAIN = [kind for kind in CLASSIFIERS if "hybrid" not in kind and kind != "axial" and "relative" not in kind]
 
 

@@ -26,10 +26,32 @@ KINDS = {
     "2d shared": ("mu/8", {"image": (16, 40), "positions": "2d", "inject": "shared"}),
     "relative": ("mu/8", {"image": (16, 40), "positions": "relative"}),
     "relative shared, gap": ("mu/8", {"image": 32, "positions": "relative", "inject": "shared", "pool": "gap"}),
+    "relative-2d, gap": ("mu/8", {"image": (16, 40), "positions": "relative-2d", "pool": "gap"}),
+    "relative-2d alone, gap": (
+        "mu/8",
+        {"image": (16, 40), "positions": "relative-2d", "content": False, "pool": "gap"},
+    ),
+    "relative by quadratic-general shared, attention pool": (
+        "mu/8",
+        {"image": (16, 40), "positions": "quadratic-general", "inject": "shared", "pool": "attention"},
+    ),
+    "relative by quadratic alone, gap": (
+        "mu/8",
+        {"image": 32, "positions": "quadratic", "content": False, "pool": "gap", "heads": 3, "norm": "post"},
+    ),
     "sincos": ("mu/8", {"image": (16, 40), "positions": "sincos"}),
     "sincos shared": ("mu/8", {"image": (16, 40), "positions": "sincos", "inject": "shared"}),
     "sincos1d": ("mu/8", {"image": (16, 40), "positions": "sincos1d"}),
     "sincos1d shared, gap": ("mu/8", {"image": 32, "positions": "sincos1d", "inject": "shared", "pool": "gap"}),
+    "inducing points, two seeds": (
+        "mu/8",
+        {"image": (16, 40), "positions": "none", "induced": 3, "pool": "seeds", "seeds": 2, "layer_scale": 0.1},
+    ),
+    "inducing points, one seed, post-norm": (
+        "mu/8",
+        {"image": 32, "induced": 4, "pool": "seeds", "norm": "post", "class_token": True},
+    ),
+    "three seeds": ("mu/8", {"image": 32, "pool": "seeds", "seeds": 3}),
     "post-norm": ("mu/8", {"image": 32, "norm": "post"}),
     "axial": ("mu/8", {"image": (16, 40), "axial": True, "pool": "gap"}),
     "exact GELU": ("mu/8", {"image": 32, "gelu": "exact"}),
@@ -101,6 +123,8 @@ RESNETS_WITH_ATTENTION = {
     ),
 }
 ALL_KINDS = {**KINDS, **RESNETS_WITH_ATTENTION}
+# attention that is no SelfAttention: fast paths and relevance decline it
+OTHER_ATTENTION = [kind for kind in KINDS if "alone" in kind or "inducing" in kind]
 
 POSITIONS = [
     kind for kind in KINDS if any(word in kind for word in ("token", "positions", "1d", "2d", "relative", "sincos"))

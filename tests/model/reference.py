@@ -6,6 +6,7 @@ Reads a model's state dict; shares no code with it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -63,18 +64,74 @@ def block(state: dict[str, Tensor], config, layer: int, x: Tensor) -> Tensor:
             line = torch.arange(column, h * w, w)
             x[line] = transformer_block(state, config, f"{name}.column", x[line], None)
         return x
-    offsets = None
-    if config.positions == "relative":
-        offsets = state[f"encoder.positions.{layer if config.inject == 'every' else 0}.offsets"]
-    return transformer_block(state, config, name, x, offsets)
+    if config.induced:
+        points = cross_block(state, config, f"{name}.gather", state[f"{name}.points"], x)
+        return cross_block(state, config, f"{name}.read", x, points)
+    return transformer_block(state, config, name, x, score_bias(state, config, layer))
 
 
-def transformer_block(state: dict[str, Tensor], config, name: str, x: Tensor, offsets: Tensor | None) -> Tensor:
+def cross_block(state: dict[str, Tensor], config, name: str, x: Tensor, context: Tensor) -> Tensor:
+    """Lee et al., eq. 6-7: MAB with LayerNorm after each residual connection, or before attention and MLP."""
+
+    def norm(which: str, x: Tensor) -> Tensor:
+        return layer_norm(state, f"{name}.{which}", x, config.eps) if f"{name}.{which}.weight" in state else x
+
+    def scaled(which: str, branch: Tensor) -> Tensor:
+        return branch * state.get(f"{name}.{which}.gamma", 1)
+
+    pre = config.norm == "pre"
+    queries, context = norm("attention_norm", x) if pre else x, norm("context_norm", context)
+    q = linear(state, f"{name}.attention.query", queries)
+    k, v = linear(state, f"{name}.attention.key_value", context).chunk(2, dim=1)
+    x = x + scaled("attention_scale", linear(state, f"{name}.attention.out", mixed_heads(config, q, k, v)))
+    x = x if pre else norm("attention_norm", x)
+    x = x + scaled("mlp_scale", mlp(state, f"{name}.mlp", norm("mlp_norm", x) if pre else x, config))
+    return x if pre else norm("mlp_norm", x)
+
+
+def mixed_heads(config, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    d = config.width // config.heads
+    mixed = []
+    for head in range(config.heads):
+        part = slice(head * d, (head + 1) * d)
+        mixed.append(torch.softmax(q[:, part] @ k[:, part].T / math.sqrt(d), dim=1) @ v[:, part])
+    return torch.cat(mixed, dim=1)
+
+
+def score_bias(state: dict[str, Tensor], config, layer: int) -> Callable[..., Tensor] | None:
+    """What relative positions add to the scores: (query, head, i, j) → a number, of patches or tokens i and j."""
+    positions = f"encoder.positions.{layer if config.inject == 'every' else 0}"
+    (h, w), d = config.grid, config.width // config.heads
+
+    def offset(query: Tensor, head: int, i: int, j: int) -> Tensor:
+        return query @ state[f"{positions}.offsets"][j - i + config.tokens - 1, head * d : (head + 1) * d]
+
+    def rows_and_columns(query: Tensor | None, head: int, i: int, j: int) -> Tensor:
+        row = state[f"{positions}.rows"][j // w - i // w + h - 1]
+        column = state[f"{positions}.columns"][j % w - i % w + w - 1]
+        if query is None:
+            vectors = (state[f"{positions}.{side}_vectors"][head] for side in ("row", "column"))
+            return row @ next(vectors) + column @ next(vectors)
+        part = slice(head * d // 2, (head + 1) * d // 2)
+        return query[: d // 2] @ row[part] + query[d // 2 :] @ column[part]
+
+    def gaussian(query: Tensor | None, head: int, i: int, j: int) -> Tensor:
+        away = torch.tensor([j // w - i // w, j % w - i % w]) - state[f"{positions}.centres"][head]
+        sharpness = state[f"{positions}.sharpness"][head]
+        scaled = sharpness * away if sharpness.ndim == 0 else away @ sharpness
+        return -(scaled**2).sum() / 2 * (1 if query is None else math.sqrt(d))  # divided by the root with the content
+
+    kinds = {"relative": offset, "relative-2d": rows_and_columns, "quadratic": gaussian, "quadratic-general": gaussian}
+    return kinds.get(config.positions)
+
+
+def transformer_block(state: dict[str, Tensor], config, name: str, x: Tensor, bias: Callable | None) -> Tensor:
     def norm(which: str, x: Tensor) -> Tensor:
         return layer_norm(state, f"{name}.{which}", x, config.eps)
 
     def mixed(x: Tensor) -> Tensor:
-        branch = attention(state, config, f"{name}.attention", x, offsets)
+        form = attention if config.content else positional_attention
+        branch = form(state, config, f"{name}.attention", x, bias)
         return branch if config.layer_scale is None else state[f"{name}.attention_scale.gamma"] * branch
 
     def transformed(x: Tensor) -> Tensor:
@@ -119,7 +176,18 @@ def turn(config, x: Tensor) -> Tensor:
     return turned
 
 
-def attention(state: dict[str, Tensor], config, name: str, x: Tensor, offsets: Tensor | None) -> Tensor:
+def positional_attention(state: dict[str, Tensor], config, name: str, x: Tensor, bias: Callable) -> Tensor:
+    """Cordonnier et al., eq. 8: every head mixes whole tokens by scores that no token enters."""
+    t, width = x.shape
+    y = torch.zeros(t, width, dtype=x.dtype)
+    for head in range(config.heads):
+        scores = torch.stack([torch.stack([bias(None, head, i, j) for j in range(t)]) for i in range(t)])
+        part = slice(head * width, (head + 1) * width)
+        y = y + torch.softmax(scores, dim=1) @ x @ state[f"{name}.value.weight"][:, part].T
+    return linear(state, f"{name}.out", y + state[f"{name}.value.bias"])
+
+
+def attention(state: dict[str, Tensor], config, name: str, x: Tensor, bias: Callable | None) -> Tensor:
     t, width = x.shape
     heads = config.heads
     d = width // heads
@@ -128,10 +196,10 @@ def attention(state: dict[str, Tensor], config, name: str, x: Tensor, offsets: T
     for head in range(heads):
         part = slice(head * d, (head + 1) * d)
         scores = q[:, part] @ k[:, part].T
-        if offsets is not None:
+        if bias is not None:
             for i in range(t):
                 for j in range(t):
-                    scores[i, j] += q[i, part] @ offsets[j - i + t - 1, part]
+                    scores[i, j] += bias(q[i, part], head, i, j)
         mixed.append(torch.softmax(scores / math.sqrt(d), dim=1) @ v[:, part])
     return linear(state, f"{name}.out", torch.cat(mixed, dim=1))
 
@@ -155,6 +223,9 @@ def pool(state: dict[str, Tensor], config, x: Tensor) -> Tensor:
         return x[0] if config.distillation == "none" else torch.cat([x[0], x[1]])
     if config.pool == "attention":
         return attention_pool(state, config, x)
+    if config.pool == "seeds":
+        seeds = cross_block(state, config, "pool.attend", state["pool.seeds"], x)
+        return (seeds if len(seeds) == 1 else cross_block(state, config, "pool.among", seeds, seeds)).flatten()
     if config.pool == "token-gap":
         return torch.cat([x[0], x[-config.patches :].mean(0)])
     mean = x[-config.patches :].mean(0)
@@ -163,14 +234,9 @@ def pool(state: dict[str, Tensor], config, x: Tensor) -> Tensor:
 
 def attention_pool(state: dict[str, Tensor], config, x: Tensor) -> Tensor:
     """big_vision's MAP head: a learned probe attends to the tokens, then a residual MLP."""
-    d = config.width // config.heads
     q = linear(state, "pool.query", state["pool.probe"])
     k, v = linear(state, "pool.key_value", x).chunk(2, dim=1)
-    mixed = []
-    for head in range(config.heads):
-        part = slice(head * d, (head + 1) * d)
-        mixed.append(torch.softmax(q[:, part] @ k[:, part].T / math.sqrt(d), dim=1) @ v[:, part])
-    y = linear(state, "pool.out", torch.cat(mixed, dim=1))[0]
+    y = linear(state, "pool.out", mixed_heads(config, q, k, v))[0]
     return y + mlp(state, "pool.mlp", layer_norm(state, "pool.mlp_norm", y, config.eps), config)
 
 

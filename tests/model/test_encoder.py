@@ -8,7 +8,7 @@ from torch import nn
 
 import vitkit
 from tests.model.kinds import images_for
-from vitkit.model.encoder import drop_path
+from vitkit.model.drop_path import drop_path
 
 
 def test_dropout_follows_every_dense_layer_but_qkv_and_the_positions():

@@ -47,11 +47,13 @@ def test_captured_names_mean_what_they_say():
     assert seen["representation"].shape == (2, 24)
 
 
-@pytest.mark.parametrize("kind", ["token", "relative", "axial", "hybrid"])
+@pytest.mark.parametrize(
+    "kind", ["token", "relative", "axial", "hybrid", "relative-2d alone, gap", "inducing points, two seeds"]
+)
 def test_captured_attention_sums_to_one(kind: str):
     model = make(kind)
     _, seen = model(images_for(model), capture=("block*/attention",))
-    assert len(seen) == (4 if kind == "axial" else 2)
+    assert len(seen) == (4 if kind == "axial" or "inducing" in kind else 2)
     for weights in seen.values():
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 

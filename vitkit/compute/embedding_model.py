@@ -50,7 +50,7 @@ def embedding_model(model: Model, pool: EmbeddingPool = "representation") -> Mod
         embedding.projection = None
         # Fast paths compute the class token alone in the last block where the config says that it is all they need.
         if (pool == "token" or config.pool == "token") and config.distillation == "none":
-            config = replace(config, pool="token" if pool == "token" else "gap")
+            config = replace(config, pool="token" if pool == "token" else "gap", seeds=1)
         embedding.config = replace(config, representation=None, projection=None)
     embedding.head = Head(width=embedding.representation_width, classes=0)
     embedding.head.representation = tanh_layer

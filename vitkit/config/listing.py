@@ -12,10 +12,14 @@ from vitkit.errors import ConfigError, did_you_mean
 from vitkit.model.config import ViTConfig
 
 ARCHITECTURE = {  # the options of a ViT that are not settings of their own
-    "positions": "position embeddings: learned 1-D, 2-D or relative, none (Table 8); sincos and sincos1d are fixed",
+    "positions": "position embeddings: learned 1-D, 2-D or relative, none (Table 8); sincos and sincos1d are fixed; "
+    "relative-2d, quadratic and quadratic-general are of two patches, by rows and columns apart",
     "inject": "where positions are added: at the stem, at every layer its own, or shared by all layers (Table 8)",
     "pool": "what the head sees: the class token, global average pooling (gap; gap-norm normalises after it), both "
-    "side by side (token-gap), or attention pooling",
+    "side by side (token-gap), attention pooling, or learned seeds (PMA)",
+    "seeds": "number of learned seeds of pool = seeds; their vectors stand side by side",
+    "content": "false: attention by positions alone, without queries and keys (Cordonnier et al.)",
+    "induced": "inducing points of each layer, in the place of attention between all tokens (Set Transformer); 0: none",
     "class_token": "whether there is a class token",
     "representation": "width of the tanh layer before the logits, the paper's head of pre-training; false: none",
     "norm": "layer normalisation before each part of a block (pre, the paper's) or after it (post)",

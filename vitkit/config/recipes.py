@@ -1,14 +1,14 @@
 """The recipes by name: functions that return the settings of a run, and the choice among them by the size of the data.
 
-pretraining_recipes.py and transfer_recipes.py have the paper's rows, size_recipes.py those for ordinary data, and
-related_recipes.py that of the comparison with other systems.
+pretraining_recipes.py and transfer_recipes.py have the paper's rows, size_recipes.py those for ordinary data,
+other_paper_recipes.py those of papers beside it, and related_recipes.py that of the comparison with other systems.
 """
 
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 
-from vitkit.config import pretraining_recipes, related_recipes, size_recipes, transfer_recipes
+from vitkit.config import other_paper_recipes, pretraining_recipes, related_recipes, size_recipes, transfer_recipes
 from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.schema import Fit
 from vitkit.data.image_sizes import DataSize
@@ -17,7 +17,7 @@ from vitkit.errors import ConfigError, did_you_mean
 # every public function of these modules that returns settings
 RECIPES: dict[str, Callable[..., Fit]] = {
     name: value
-    for module in (pretraining_recipes, transfer_recipes, size_recipes, related_recipes)
+    for module in (pretraining_recipes, transfer_recipes, size_recipes, other_paper_recipes, related_recipes)
     for name, value in vars(module).items()
     if not name.startswith("_")
     and getattr(value, "__module__", "") == module.__name__

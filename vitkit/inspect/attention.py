@@ -1,7 +1,11 @@
 """Attention maps of every layer and head, taken from the model's own captures, one layer in memory at a time.
 
+Induced attention has two steps, from tokens to inducing points and back. Its map is their product: a head's weights for
+the inducing points times the mean over heads of what these points gather, since no head of one step goes with one of
+the other. Rows still sum to 1.
+
 Shapes: B images, L attention layers (one per block; two, rows and columns, in an axial model), H heads, T tokens,
-h x w patch grid.
+m inducing points, h x w patch grid.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,10 +29,13 @@ class AttentionLayer:
 
     block: int
     axis: str = ""  # "rows" or "columns" in an axial model
+    induced: bool = False
 
     @property
-    def capture_name(self) -> str:
-        return f"block{self.block}/{self.axis}/attention" if self.axis else f"block{self.block}/attention"
+    def capture_names(self) -> tuple[str, ...]:
+        steps = ("inducing", "tokens") if self.induced else (self.axis,) if self.axis else ()
+        names = tuple(f"block{self.block}/{step}/attention" for step in steps)
+        return names or (f"block{self.block}/attention",)
 
     @property
     def number(self) -> str:
@@ -47,7 +54,8 @@ def attention_layers(model: VisionTransformer, layers: Iterable[int] | None = No
     for layer in chosen:
         if not 0 <= layer < depth:
             raise ConfigError(f"there is no layer {layer}", layers=f"0 to {depth - 1}, {depth} in all")
-    return [AttentionLayer(layer, axis) for layer in chosen for axis in axes]
+    induced = model.config.induced > 0
+    return [AttentionLayer(layer, axis, induced) for layer in chosen for axis in axes]
 
 
 def select_heads(model: VisionTransformer, heads: Sequence[int] | None) -> list[int]:
@@ -94,13 +102,19 @@ def visit_attention(
     chosen = attention_layers(model, layers)
     indices = {layer: index for index, layer in enumerate(chosen)}
 
-    def visit_layer(layer: AttentionLayer, weights: Tensor) -> None:
-        weights = at_least_float32(weights)
+    def visit_layer(layer: AttentionLayer, steps: list[Tensor]) -> None:
+        weights = through_points(steps)
         visit(indices[layer], expand_axial(weights, layer.axis, model.config.grid) if layer.axis else weights)
 
     with eval_mode(model):
         for batch in images.split(batch_size(model)):
             model.pool_image(as_model_input(batch, model), _StreamingCapture(chosen, visit_layer))
+
+
+def through_points(steps: list[Tensor]) -> Tensor:
+    """Return the weights of tokens for tokens (b, H, T, T): the only step's, or from (b, H, m, T) and (b, H, T, m)."""
+    *gathered, weights = map(at_least_float32, steps)
+    return weights @ gathered[0].mean(dim=1, keepdim=True) if gathered else weights
 
 
 def expand_axial(lines: Tensor, axis: str, grid: tuple[int, int]) -> Tensor:
@@ -118,19 +132,20 @@ def expand_axial(lines: Tensor, axis: str, grid: tuple[int, int]) -> Tensor:
 class _StreamingCapture(dict[str, Tensor | None]):
     """A dict of captures that hands each block's attention to a callback when the block ends, and then drops it."""
 
-    def __init__(self, layers: Sequence[AttentionLayer], callback: Callable[[AttentionLayer, Tensor], None]):
+    def __init__(self, layers: Sequence[AttentionLayer], callback: Callable[[AttentionLayer, list[Tensor]], None]):
         self.callback = callback
         self.by_block: dict[str, list[AttentionLayer]] = {}
         for layer in layers:
             self.by_block.setdefault(f"block{layer.block}", []).append(layer)
-        super().__init__(dict.fromkeys([*self.by_block, *(layer.capture_name for layer in layers)]))
+        super().__init__(dict.fromkeys([*self.by_block, *(name for layer in layers for name in layer.capture_names)]))
 
     def __setitem__(self, name: str, value: Tensor | None) -> None:
         if name not in self.by_block:
             super().__setitem__(name, value)
             return
         for layer in self.by_block[name]:
-            weights = self[layer.capture_name]
-            assert weights is not None, f"{layer.capture_name} was not captured"
-            self.callback(layer, weights)
-            super().__setitem__(layer.capture_name, None)
+            steps = [weights for step in layer.capture_names if (weights := self[step]) is not None]
+            assert len(steps) == len(layer.capture_names), f"{layer.capture_names} were not captured"
+            self.callback(layer, steps)
+            for step in layer.capture_names:
+                super().__setitem__(step, None)

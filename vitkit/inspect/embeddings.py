@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vitkit.errors import ConfigError
 from vitkit.inspect.inference import DoesNotApply, require_vit
 from vitkit.model.build import Model
+from vitkit.model.options import INSIDE_ATTENTION
 from vitkit.model.resnet import ConvBody, ResNet, standardise
 from vitkit.model.vit import VisionTransformer
 
@@ -41,9 +42,9 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
     config, tables = vit.config, vit.encoder.positions
     if config.positions == "none":
         raise DoesNotApply("position similarity: this model has no position embeddings.")
-    if config.positions == "relative":
+    if config.positions in INSIDE_ATTENTION:
         raise DoesNotApply(
-            "position similarity: relative positions belong to pairs of patches, not to patches; there "
+            f"position similarity: {config.positions} positions belong to pairs of patches, not to patches; there "
             "is no table whose rows could be compared."
         )
     if not 0 <= layer < len(tables):

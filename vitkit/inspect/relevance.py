@@ -33,7 +33,8 @@ UNDERSTOOD = allow(
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
     "patch_bias class_position distillation registers projection normalise "
-    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "ln_pre query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout seeds",
+    plain="content induced",
     conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
     only={"attention": (None,)},
     modules={
@@ -114,7 +115,7 @@ def with_explicit_attention(model: VisionTransformer) -> tuple[VisionTransformer
     explicit = copy.deepcopy(model, shared).eval()
     attention: list[Tensor] = []
     for block in [module for module in explicit.modules() if isinstance(module, Block)]:
-        block.attention = _ExplicitAttention(block.attention, attention)  # type: ignore[assignment]
+        block.attention = _ExplicitAttention(block.attention, attention)
     return explicit, attention
 
 

@@ -78,7 +78,8 @@ FUSIBLE = allow(
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth "
     "patch_bias class_position distillation registers projection normalise ln_pre "
-    "query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout seeds",
+    plain="content induced",
     only={"attention": (None,), "gelu": ("tanh", "exact", "quick")},
     conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
     modules=KNOWN_BLOCK,

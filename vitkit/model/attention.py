@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.model.initialise import linear
-from vitkit.model.positions import Relative
+from vitkit.model.positions import InsideAttention
 from vitkit.model.rotary import RotaryPositions
 
-AttentionPositions = Relative | RotaryPositions  # the kinds of positions that live inside attention
+AttentionPositions = InsideAttention | RotaryPositions  # the kinds of positions that live inside attention
 
 
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -28,14 +28,18 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | Non
 
         channels          3
         positions         "1d", "2d", "relative", "none" (Table 8), or fixed: "sincos" of x and y (big_vision's
-                          sincos2d), "sincos1d" along the line of tokens (Vaswani et al.)
+                          sincos2d), "sincos1d" along the line of tokens (Vaswani et al.); by rows and columns between
+                          patches: "relative-2d" (Ramachandran et al.), "quadratic", a Gaussian around an offset of the
+                          head, "quadratic-general", an ellipse (Cordonnier et al.)
         inject            "stem", "every" layer its own, or one "shared" by every layer (Table 8)
         rotary            "none", or rotary positions on queries and keys of patches, beside or without `positions`:
                           "centred" coordinates, from -1 to 1 over the image (DINOv3), or the "index" of row and column
         rotary_base       100.0: the longest period of the angles, almost, in units of the shortest
         rotary_layout     "half": the pair of number i is i + d/2 of d (rotate-half); "interleaved": 2i and 2i + 1
         pool              "token", "gap" (normalise, then average), "gap-norm" (average, then normalise), "token-gap"
-                          (class token and average side by side, DINOv2's classifiers), "attention" (SigLIP)
+                          (class token and average side by side, DINOv2's classifiers), "attention" (SigLIP), "seeds"
+                          (the Set Transformer's PMA)
+        seeds             1: learned seeds of pool="seeds", whose vectors stand side by side
         class_token       True with pool="token" or "token-gap", else False
         class_position    True, or False: positions are for patches only (DeiT-III)
         distillation      "none"; DeiT's distillation token: "token" (one head reads it and the class token side by
@@ -47,6 +51,10 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | Non
         norm              "pre" or "post"
         ln_pre            False, or True for a LayerNorm before the first block (CLIP)
         axial             False, or True for attention along rows, then columns (D.6)
+        content           True, or False for attention by positions alone, whose heads mix whole tokens (Cordonnier et
+                          al.); with the positions between patches
+        induced           0, or the number of inducing points of each layer: tokens attend to them, and they to all
+                          tokens (Set Transformer)
         query_bias key_bias value_bias    True, or False for a projection without bias (DINOv3: no key bias)
         swiglu            False, or True for a gated MLP (DINOv2's g, DINOv3's S+, H+, 7B, whose names say so)
         gelu              "tanh" (Google), "exact" (timm, Hugging Face) or "quick" (OpenAI's CLIP)

@@ -50,6 +50,7 @@ class ViTConfig:
     rotary_base: float = 100.0  # angles fall from 1 to almost 1 / base of the coordinate
     rotary_layout: RotaryLayout = "half"
     pool: Pool = "token"
+    seeds: int = 1  # learned queries of pool="seeds"
     class_token: bool = True
     class_position: bool = True  # whether class and distillation token have positions as the patches have
     distillation: Distillation = "none"
@@ -60,6 +61,8 @@ class ViTConfig:
     norm: Norm = "pre"
     ln_pre: bool = False  # CLIP's LayerNorm of the tokens before the first block
     axial: bool = False
+    content: bool = True  # False: attention by positions alone (Cordonnier et al.)
+    induced: int = 0  # inducing points of each layer (Set Transformer); 0: all tokens attend to all
     query_bias: bool = True
     key_bias: bool = True
     value_bias: bool = True
@@ -120,8 +123,8 @@ class ViTConfig:
 
     @property
     def pooled_width(self) -> int:
-        """The width of the pooled vector: twice the model's where it is two vectors side by side."""
-        return self.width * (2 if self.pool == "token-gap" or self.distillation != "none" else 1)
+        """The width of the pooled vector: a multiple of the model's where it is several vectors side by side."""
+        return self.width * (2 if self.pool == "token-gap" or self.distillation != "none" else self.seeds)
 
     @property
     def embedded_channels(self) -> int:

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from vitkit.model.attention import AttentionPositions, SelfAttention
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import ViTConfig
+from vitkit.model.drop_path import drop_path
+from vitkit.model.induced import InducedBlock
 from vitkit.model.layer_scale import build_layer_scale
 from vitkit.model.mlp import build_mlp
-from vitkit.model.options import PositionTransfer
+from vitkit.model.options import INSIDE_ATTENTION, PositionTransfer
+from vitkit.model.positional_attention import PositionalAttention
 from vitkit.model.positions import build_positions, fresh_positions, skip_tokens
 from vitkit.model.resize_positions import Interpolation
 from vitkit.model.rotary import RotaryPositions
@@ -22,14 +25,14 @@ from vitkit.model.rotary import RotaryPositions
 class Block(nn.Module):
     """One layer: pre-norm as in the paper, or post-norm (the original Transformer) for comparison."""
 
+    attention: Any  # SelfAttention or PositionalAttention
     mlp: Any  # Mlp or SwiGlu
 
     def __init__(self, config: ViTConfig, *, drop: float):
         super().__init__()
         self.pre_norm = config.norm == "pre"
         self.attention_norm = nn.LayerNorm(config.width, eps=config.eps)
-        biased = (config.query_bias, config.key_bias, config.value_bias)
-        self.attention = SelfAttention(width=config.width, heads=config.heads, biased=biased)
+        self.attention = build_attention(config)
         self.attention_scale = build_layer_scale(config.width, config.layer_scale)
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.eps)
         self.mlp = build_mlp(config, dropout=config.dropout)
@@ -57,6 +60,13 @@ class Block(nn.Module):
         return drop_path(self.dropout(branch), self.drop, self.training, lines)
 
 
+def build_attention(config: ViTConfig) -> SelfAttention | PositionalAttention:
+    if not config.content:
+        return PositionalAttention(width=config.width, heads=config.heads)
+    biased = (config.query_bias, config.key_bias, config.value_bias)
+    return SelfAttention(width=config.width, heads=config.heads, biased=biased)
+
+
 class AxialBlock(nn.Module):
     """Appendix D.6: a block along each row of patches, then one along each column, twice the parameters."""
 
@@ -78,6 +88,13 @@ class AxialBlock(nn.Module):
         return columns.transpose(1, 2).flatten(1, 2)  # (B, N, D)
 
 
+def attention_views(config: ViTConfig) -> tuple[str, ...]:
+    """Return the names of a layer's attention weights, in the order of computation."""
+    if config.induced:
+        return "inducing/attention", "tokens/attention"
+    return ("rows/attention", "columns/attention") if config.axial else ("attention",)
+
+
 class Encoder(nn.Module):
     """Tokens in, tokens out; positions are added here, before the first layer or before each."""
 
@@ -86,7 +103,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.relative = config.positions == "relative"
+        self.inside_attention = config.positions in INSIDE_ATTENTION
         self.every_layer = config.inject != "stem"
         self.positions = build_positions(config)
         self.positioned = config.special_positions  # of the special tokens, the first so many have positions
@@ -96,7 +113,7 @@ class Encoder(nn.Module):
         self.ln_pre = nn.LayerNorm(config.width, eps=config.eps) if config.ln_pre else None
         # Stochastic depth rises linearly from 0 at the first layer to its full rate at the last.
         rates = torch.linspace(0, config.stochastic_depth, config.depth, device="cpu").tolist()
-        kind = AxialBlock if config.axial else Block
+        kind = InducedBlock if config.induced else AxialBlock if config.axial else Block
         self.blocks = nn.ModuleList(kind(config, drop=rate) for rate in rates)
         # Post-norm blocks end normalised; with pool="gap-norm" the pool normalises instead.
         normed_elsewhere = config.norm == "post" or config.pool == "gap-norm"
@@ -104,7 +121,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, seen: Seen) -> Tensor:  # (B, T, D)
         for layer, block in enumerate(self.blocks):
-            inside = self._positions(layer) if self.relative else self.rotary
+            inside = self._positions(layer) if self.inside_attention else self.rotary
             x = self.add_positions(x, layer)
             if layer == 0:
                 x = self.dropout(x)
@@ -130,21 +147,10 @@ class Encoder(nn.Module):
 
     def add_positions(self, x: Tensor, layer: int = 0) -> Tensor:
         """Add the absolute positions that this layer has, if it has any."""
-        absolute = len(self.positions) > 0 and not self.relative
+        absolute = len(self.positions) > 0 and not self.inside_attention
         if absolute and (layer == 0 or self.every_layer):
             return x + skip_tokens(self._positions(layer)(), self.positioned, self.without_position)
         return x
 
     def _positions(self, layer: int) -> Any:
         return self.positions[layer if len(self.positions) > 1 else 0]
-
-
-def drop_path(branch: Tensor, rate: float, training: bool, lines: int = 1) -> Tensor:
-    """Stochastic depth: drop the whole residual branch for some images and scale it up for the others.
-
-    (B·lines, T, D), where the lines of an image stand together and are dropped together.
-    """
-    if not training or rate == 0:
-        return branch
-    kept = torch.rand(branch.shape[0] // lines, 1, 1, device=branch.device) >= rate
-    return branch * kept.repeat_interleave(lines, dim=0) / (1 - rate)

@@ -1,6 +1,6 @@
 """Tokens → representation → logits (paper eq. 4): the ways to pool, and the heads of pre-training and fine-tuning.
 
-Shapes: B batch, T tokens, D width, V pooled width (D or 2·D), R representation width, K classes, H heads.
+Shapes: B batch, T tokens, D width, V pooled width (D, 2·D or k·D), k seeds, R representation width, K classes, H heads.
 """
 
 import torch
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.model.config import ViTConfig
+from vitkit.model.cross_attention import CrossBlock
 from vitkit.model.initialise import lecun_normal_, linear
 from vitkit.model.mlp import build_mlp
 
@@ -72,6 +73,25 @@ class AttentionPool(nn.Module):
         mixed = F.scaled_dot_product_attention(query, key, value)
         pooled = self.out(mixed.transpose(1, 2).flatten(2)).squeeze(1)  # (B, D)
         return pooled + self.mlp(self.mlp_norm(pooled))
+
+
+class SeedPool(nn.Module):
+    """Pooling by learned seeds (Lee et al. 2019, Set Transformer): PMA, eq. 11. Several seeds then meet in attention.
+
+    The vectors of the seeds stand side by side. PMA first passes the tokens through an MLP; here the encoder's last
+    block ends in one.
+    """
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.seeds = nn.Parameter(nn.init.xavier_uniform_(torch.empty(config.seeds, config.width)))
+        self.attend = CrossBlock(config, context_normed=True)
+        self.among = CrossBlock(config) if config.seeds > 1 else None  # the SAB of eq. 15
+
+    def forward(self, tokens: Tensor) -> Tensor:  # (B, T, D)
+        seeds = self.attend(self.seeds, tokens, {}, "pool")  # (B, k, D)
+        seeds = seeds if self.among is None else self.among(seeds, seeds, {}, "pool")
+        return seeds.flatten(1)  # (B, k·D)
 
 
 class Head(nn.Module):
@@ -146,6 +166,8 @@ def build_pool(config: ViTConfig) -> nn.Module:
         return TokenMeanPool(config)
     if config.pool == "attention":
         return AttentionPool(config)
+    if config.pool == "seeds":
+        return SeedPool(config)
     return MeanPool(config)
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 # A normal distribution cut off at two deviations has this deviation left.
@@ -13,6 +14,11 @@ def lecun_normal_(weight: Tensor) -> None:
     fan_in = weight[0].numel()
     std = math.sqrt(1 / fan_in) / _TRUNCATED_STD
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def table(rows: int, width: int) -> nn.Parameter:
+    """Return learned embeddings (rows, width), such as those of positions."""
+    return nn.Parameter(nn.init.normal_(torch.empty(rows, width), std=0.02))
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:

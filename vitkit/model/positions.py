@@ -1,6 +1,7 @@
 """Position embeddings of every kind in Table 8, and two kinds of fixed sines and cosines.
 
-Absolute kinds are added to the tokens; relative ones become a bias on attention scores.
+Absolute kinds are added to the tokens; relative ones become a bias on attention scores. Those of two patches by their
+rows and columns apart are in offset_positions.py.
 
 Shapes: B batch, h x w patch grid, S special tokens that have positions (class token, distillation token), P = S + h·w
 tokens that have positions, T tokens, D width, H heads, d = D / H.
@@ -13,7 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.model.config import ViTConfig
-from vitkit.model.resize_positions import Grid, Interpolation, resize_offsets, resize_table, stretch_table
+from vitkit.model.initialise import table
+from vitkit.model.offset_positions import Quadratic, Relative2D, RelativeScores2D
+from vitkit.model.options import INSIDE_ATTENTION
+from vitkit.model.resize_positions import Grid, Interpolation, like, resize_offsets, resize_table, stretch_table
 
 
 class Learned1D(nn.Module):
@@ -22,7 +26,7 @@ class Learned1D(nn.Module):
     def __init__(self, *, grid: Grid, width: int, special: int):
         super().__init__()
         self.grid, self.special = grid, special
-        self.table = _table(special + grid[0] * grid[1], width)
+        self.table = table(special + grid[0] * grid[1], width)
 
     def forward(self) -> Tensor:
         return self.table  # (P, D)
@@ -32,7 +36,7 @@ class Learned1D(nn.Module):
         """Interpolate the vectors of the patches in 2-D; special tokens keep theirs."""
         special, patches = self.table[: self.special], self.table[self.special :]
         resized = resize_table(patches, self.grid, grid, interpolation)
-        self.table = _like(self.table, torch.cat([special, resized]))
+        self.table = like(self.table, torch.cat([special, resized]))
         self.grid = grid
 
     @torch.no_grad()
@@ -40,7 +44,7 @@ class Learned1D(nn.Module):
         """Interpolate the vectors of the patches in 1-D, row after row; special tokens keep theirs."""
         special, patches = self.table[: self.special], self.table[self.special :]
         stretched = stretch_table(patches, grid[0] * grid[1], interpolation)
-        self.table = _like(self.table, torch.cat([special, stretched]))
+        self.table = like(self.table, torch.cat([special, stretched]))
         self.grid = grid
 
 
@@ -50,9 +54,9 @@ class Learned2D(nn.Module):
     def __init__(self, *, grid: Grid, width: int, special: int):
         super().__init__()
         self.grid = grid
-        self.columns = _table(grid[1], width // 2)
-        self.rows = _table(grid[0], width // 2)
-        self.token = _table(special, width) if special else None
+        self.columns = table(grid[1], width // 2)
+        self.rows = table(grid[0], width // 2)
+        self.token = table(special, width) if special else None
 
     def forward(self) -> Tensor:
         h, w = self.grid
@@ -64,8 +68,8 @@ class Learned2D(nn.Module):
     @torch.no_grad()
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
         h, w = self.grid
-        self.rows = _like(self.rows, resize_table(self.rows, (h, 1), (grid[0], 1), interpolation))
-        self.columns = _like(self.columns, resize_table(self.columns, (1, w), (1, grid[1]), interpolation))
+        self.rows = like(self.rows, resize_table(self.rows, (h, 1), (grid[0], 1), interpolation))
+        self.columns = like(self.columns, resize_table(self.columns, (1, w), (1, grid[1]), interpolation))
         self.grid = grid
 
 
@@ -121,7 +125,7 @@ class Relative(nn.Module):
     def __init__(self, *, grid: Grid, width: int, heads: int, class_token: bool):
         super().__init__()
         self.grid, self.class_token, self.heads = grid, class_token, heads
-        self.offsets = _table(2 * (grid[0] * grid[1] + class_token) - 1, width)
+        self.offsets = table(2 * (grid[0] * grid[1] + class_token) - 1, width)
 
     def forward(self, query: Tensor) -> Tensor:  # (B, H, T, d)
         """Return the bias (B, H, T, T), scaled like the content scores that it is added to."""
@@ -137,13 +141,13 @@ class Relative(nn.Module):
         resized = resize_offsets(
             self.offsets, self.grid, grid, class_token=self.class_token, interpolation=interpolation
         )
-        self.offsets, self.grid = _like(self.offsets, resized), grid
+        self.offsets, self.grid = like(self.offsets, resized), grid
 
     @torch.no_grad()
     def stretch(self, grid: Grid, interpolation: Interpolation) -> None:
         """Interpolate the offsets in 1-D: what was k tokens apart becomes what is as far in a longer line."""
         rows = 2 * (grid[0] * grid[1] + self.class_token) - 1
-        self.offsets, self.grid = _like(self.offsets, stretch_table(self.offsets, rows, interpolation)), grid
+        self.offsets, self.grid = like(self.offsets, stretch_table(self.offsets, rows, interpolation)), grid
 
 
 def shear(scores: Tensor) -> Tensor:
@@ -157,6 +161,7 @@ def shear(scores: Tensor) -> Tensor:
     return flat[..., t - 1 : t - 1 + t * (2 * t - 1)].unflatten(-1, (t, 2 * t - 1))[..., :t]
 
 
+InsideAttention = Relative | Relative2D | RelativeScores2D | Quadratic
 Absolute = Learned1D | Learned2D | SinCos
 _ABSOLUTE: dict[str, type[Absolute]] = {"1d": Learned1D, "2d": Learned2D, "sincos": SinCos, "sincos1d": SinCos1D}
 
@@ -166,15 +171,21 @@ def build_positions(config: ViTConfig) -> nn.ModuleList:
     if config.positions == "none":
         return nn.ModuleList()
     count = config.depth if config.inject == "every" else 1
-    if config.positions == "relative":
-        return nn.ModuleList(
-            Relative(grid=config.grid, width=config.width, heads=config.heads, class_token=config.class_token)
-            for _ in range(count)
-        )
+    if config.positions in INSIDE_ATTENTION:
+        return nn.ModuleList(_inside_attention(config) for _ in range(count))
     kind = _ABSOLUTE[config.positions]
     return nn.ModuleList(
         kind(grid=config.grid, width=config.width, special=config.special_positions) for _ in range(count)
     )
+
+
+def _inside_attention(config: ViTConfig) -> InsideAttention:
+    if config.positions == "relative":
+        return Relative(grid=config.grid, width=config.width, heads=config.heads, class_token=config.class_token)
+    if config.positions != "relative-2d":
+        return Quadratic(grid=config.grid, heads=config.heads, general=config.positions == "quadratic-general")
+    kind = Relative2D if config.content else RelativeScores2D
+    return kind(grid=config.grid, width=config.width, heads=config.heads)
 
 
 def skip_tokens(table: Tensor, first: int, skipped: int) -> Tensor:
@@ -188,12 +199,3 @@ def fresh_positions(config: ViTConfig, old: nn.ModuleList) -> nn.ModuleList:
     """Return positions as at random initialisation, with the device, dtype and trainability of the old ones."""
     reference = next(old.parameters())
     return build_positions(config).to(reference).requires_grad_(reference.requires_grad)
-
-
-def _table(rows: int, width: int) -> nn.Parameter:
-    return nn.Parameter(nn.init.normal_(torch.empty(rows, width), std=0.02))
-
-
-def _like(old: nn.Parameter, table: Tensor) -> nn.Parameter:
-    """Return the table as a parameter that is frozen if the old one is."""
-    return nn.Parameter(table, requires_grad=old.requires_grad)

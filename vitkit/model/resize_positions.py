@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.data.resize import resize
 from vitkit.errors import ConfigError, SizeError
@@ -17,7 +17,8 @@ from vitkit.model.options import PositionTransfer
 Grid = tuple[int, int]  # rows, columns
 Interpolation = Literal["paper", "bicubic", "bicubic-no-antialias", "dino"]
 DINO_OFFSET = 0.1  # patches that DINO's code adds to a side of the new grid against rounding; it moves every sample
-LEARNED = ("1d", "2d", "relative")  # the other kinds are computed, or none
+LEARNED = ("1d", "2d", "relative", "relative-2d")  # for each place in a grid; the other kinds are computed, or none
+ANY_GRID = ("quadratic", "quadratic-general")  # learned, in patches, which mean the same in any grid
 DONE: dict[PositionTransfer, str] = {
     "interpolate": "interpolated in 2-D",
     "stretch": "stretched in 1-D",
@@ -102,9 +103,14 @@ def _displacements(grid: Grid) -> tuple[Tensor, Tensor]:
     return down.flatten(), right.flatten()
 
 
+def like(old: nn.Parameter, table: Tensor) -> nn.Parameter:
+    """Return the table as a parameter that is frozen if the old one is."""
+    return nn.Parameter(table, requires_grad=old.requires_grad)
+
+
 def check_transfer(config: TokenConfig, target: Grid, positions: PositionTransfer) -> None:
     """Raise an error where the positions of a model cannot be taken over to the grid `target` in the way asked for."""
-    if positions == "interpolate":
+    if positions == "interpolate" or (config.positions in ANY_GRID and positions != "stretch"):
         return
     if config.positions not in LEARNED:
         without = "has none" if config.rotary == "none" else "has rotary positions, computed for any grid"
@@ -119,9 +125,10 @@ def check_transfer(config: TokenConfig, target: Grid, positions: PositionTransfe
             f"has {_text(target)}",
             try_=f"the weights' own image size, {_text(config.image)}, or interpolate, the default",
         )
-    if positions == "stretch" and config.positions == "2d":
+    if positions == "stretch" and config.positions in ("2d", "relative-2d"):
+        kind = "2-D" if config.positions == "2d" else "2-D relative"
         raise ConfigError(
-            "2-D positions cannot be stretched in 1-D: they are a table of rows and one of columns",
+            f"{kind} positions cannot be stretched in 1-D: they are a table of rows and one of columns",
             try_="interpolate, the default, which stretches each of them along its own side",
         )
 
@@ -129,11 +136,11 @@ def check_transfer(config: TokenConfig, target: Grid, positions: PositionTransfe
 def describe_transfer(config: TokenConfig, before: Grid, positions: PositionTransfer) -> str:
     """Return what happened to the positions of a model that now has `config`, in a few words."""
     grids = _text(config.grid) if before == config.grid else f"{_text(before)} → {_text(config.grid)}"
-    if before == config.grid and positions != "fresh":
+    if (before == config.grid or config.positions in ANY_GRID) and positions != "fresh":
         return f"positions kept ({grids})"
     if config.positions == "none":
         return f"rotary positions computed anew ({grids})" if config.rotary != "none" else f"no positions ({grids})"
-    return f"positions {DONE[positions] if config.positions in LEARNED else 'computed anew'} ({grids})"
+    return f"positions {DONE[positions] if config.positions in LEARNED + ANY_GRID else 'computed anew'} ({grids})"
 
 
 def _text(sides: tuple[int, int]) -> str:

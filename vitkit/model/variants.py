@@ -14,6 +14,7 @@ from vitkit.errors import ConfigError, did_you_mean
 from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig, check_options, parse_size
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.igpt_config import IGPTConfig
+from vitkit.model.options import INSIDE_ATTENTION
 from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.stored_json import conform
 
@@ -193,7 +194,7 @@ def heads_by_width(width: int, *, swiglu: bool = False) -> int | None:
 
 def _vit(size: Size, options: dict[str, Any]) -> ViTConfig:
     options.setdefault("class_token", options.get("pool", "token") in ("token", "token-gap"))
-    options.setdefault("inject", "every" if options.get("positions") == "relative" else "stem")
+    options.setdefault("inject", "every" if options.get("positions") in INSIDE_ATTENTION else "stem")
     return ViTConfig(**{**size._asdict(), **options})
 
 

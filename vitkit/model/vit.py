@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import ViTConfig
-from vitkit.model.encoder import Encoder
+from vitkit.model.encoder import Encoder, attention_views
 from vitkit.model.heads import Head, MeanPool, build_pool
 from vitkit.model.initialise import linear
 from vitkit.model.options import PositionTransfer, check_count
@@ -48,7 +48,7 @@ class VisionTransformer(ImageModel[ViTConfig]):
     @property
     def captures(self) -> tuple[str, ...]:
         stem = self.stem.captures if self.stem is not None else ()
-        views = ("rows/attention", "columns/attention") if self.config.axial else ("attention",)
+        views = attention_views(self.config)
         blocks = [
             name
             for layer in range(self.config.depth)

@@ -51,7 +51,8 @@ KNOWN = allow(
     vit="depth width mlp heads patch image channels classes projection ln_pre patch_bias gelu eps dropout "
     "stochastic_depth",
     plain="stem positions inject pool class_token class_position distillation registers representation normalise "
-    "norm axial query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "norm axial query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout content induced "
+    "seeds",
     only={"classes": (0,), "ln_pre": (True,), "patch_bias": (False,)},
 )
 

@@ -46,7 +46,7 @@ KNOWN = allow(
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth",
     plain="patch_bias class_position distillation registers projection normalise ln_pre query_bias key_bias "
-    "value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "value_bias swiglu layer_scale rotary rotary_base rotary_layout content induced seeds",
     only={"attention": (None,), "gelu": ("tanh", "exact")},
     resnet="body image channels classes",
     conv="layers width preactivation standardise_eps standardise_on norm_eps attention",

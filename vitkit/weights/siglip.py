@@ -27,7 +27,8 @@ KNOWN = allow(
     "the hf format of SigLIP",
     vit="depth width mlp heads patch image channels classes pool class_token gelu eps dropout stochastic_depth",
     plain="stem positions inject class_position distillation registers representation projection normalise ln_pre "
-    "patch_bias norm axial query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout",
+    "patch_bias norm axial query_bias key_bias value_bias swiglu layer_scale rotary rotary_base rotary_layout content "
+    "induced seeds",
     only={"classes": (0,), "pool": ("attention",), "class_token": (False,)},
 )
 

@@ -64,7 +64,8 @@ KNOWN = allow(
     "the timm format",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
     "norm axial gelu eps dropout stochastic_depth class_position distillation registers swiglu layer_scale",
-    plain="patch_bias projection normalise ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout",
+    plain="patch_bias projection normalise ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout "
+    "content induced seeds",
     only={
         "attention": (None,),
         "gelu": ("tanh", "exact"),

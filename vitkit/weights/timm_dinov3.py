@@ -17,7 +17,7 @@ KNOWN = allow(
     vit="depth width mlp heads patch image channels classes positions pool class_token rotary rotary_base registers "
     "layer_scale query_bias key_bias value_bias swiglu gelu eps dropout stochastic_depth",
     plain="stem patch_bias inject rotary_layout class_position distillation representation projection normalise norm "
-    "ln_pre axial",
+    "ln_pre axial content induced seeds",
     only={
         "gelu": ("tanh", "exact"),
         "pool": ("token", "gap"),
