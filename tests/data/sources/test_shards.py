@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import pickle
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 import unicodedata
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +29,8 @@ from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.tars import open_tars
-from vitkit.progress import show_progress
+from vitkit.job_shard import JobShard
+from vitkit.progress import Progress, show_progress
 
 
 @pytest.fixture
@@ -124,6 +131,7 @@ def test_the_dense_table_of_older_multi_label_shards_is_read(tmp_path: Path, mon
     new = open_data(shards)
     with np.load(shards / "index.npz") as arrays:
         kept = {name: array for name, array in arrays.items() if "label_" not in name}
+    (shards / "index.npz").unlink()  # it is mapped, and must not be changed in place
     np.savez_compressed(shards / "index.npz", **kept, **{"all.labels": table})
     index = json.loads((shards / "index.json").read_text())
     (shards / "index.json").write_text(json.dumps({**index, "version": 1}))
@@ -171,7 +179,7 @@ def test_large_images_are_downscaled_and_others_stay(tmp_path: Path):
         "b/grey.jpg": encode(Image.fromarray(scene(300, 400)).convert("L"), "JPEG"),
     }
     folders = open_data(write_files(tmp_path / "photos", files))
-    assert write_shards(folders, tmp_path / "out", side=100, workers=2) == 7
+    assert write_shards(folders, tmp_path / "out", side=100, workers=2).downscaled == 7
     data = open_data(tmp_path / "out")
     part = data.splits["all"]
     written = {key: part.read(index) for index, key in enumerate(part.keys)}
@@ -260,6 +268,134 @@ def test_unlabelled_images_and_unusual_keys_survive_a_round_trip(tmp_path: Path)
     assert part.labels.tolist() == [-1] * 3
 
 
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_any_number_of_processes_and_machines_gives_the_same_files(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "one", megabytes=0, workers=1)
+    write_shards(folders, tmp_path / "five", megabytes=0, workers=5)
+    assert len(list((tmp_path / "one").glob("*.tar"))) == 12
+    for index in (2, 0, 1):
+        assert not (tmp_path / "machines" / "index.json").exists()
+        job = JobShard(index, 3)
+        written = write_shards(folders, tmp_path / "machines", megabytes=0, workers=1, job=job)
+    assert written.finished
+    assert contents_of(tmp_path / "one") == contents_of(tmp_path / "five") == contents_of(tmp_path / "machines")
+    again = write_shards(folders, tmp_path / "machines", megabytes=0, job=JobShard(0, 3))  # requeued
+    assert again.finished
+    assert contents_of(tmp_path / "one") == contents_of(tmp_path / "machines")
+
+
+def test_a_share_names_what_is_missing_and_the_command_for_all_writes_it(folders: Data, tmp_path: Path):
+    written = write_shards(folders, tmp_path / "out", megabytes=0, workers=1, job=JobShard(1, 2))
+    assert written.missing == tuple(f"train-{number:06d}.tar" for number in range(6))
+    assert "writing was interrupted" in error_of(tmp_path / "out")
+    (tmp_path / "out" / "train-000007.tar").unlink()  # its part of the index is not enough
+    assert write_shards(folders, tmp_path / "out", megabytes=0, workers=1).before == 5
+    write_shards(folders, tmp_path / "whole", megabytes=0)
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
+
+
+def test_shards_of_other_data_or_settings_are_not_mixed(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out", megabytes=0, workers=1, job=JobShard(0, 2))
+    other = replace(folders, splits={**folders.splits, "train": folders.splits["train"].select([2, 1, 0])})
+    for data, options in (
+        (folders, {"megabytes": 1}),
+        (folders, {"megabytes": 0, "side": 4}),
+        (other, {"megabytes": 0}),
+    ):
+        with pytest.raises(DataError, match="part of the shards of other data, or of other settings"):
+            write_shards(data, tmp_path / "out", **options)
+
+
+def test_all_may_not_be_written_while_a_share_is(folders: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def meanwhile(items, total, what):
+        for item in items:
+            with pytest.raises(DataError, match=r"being written by another process \(shard-1-of-2\)"):
+                write_shards(folders, tmp_path / "out", megabytes=0)
+            yield item
+            break
+
+    monkeypatch.setattr("vitkit.data.shard_folder.PATIENCE", 0.05)
+    write_shards(folders, tmp_path / "out", megabytes=0, workers=1, job=JobShard(1, 2), progress=meanwhile)
+
+
+def test_an_unreadable_image_is_named_from_any_process_and_the_rest_continues(tmp_path: Path):
+    photos = write_files(tmp_path / "photos", {f"{number % 2}/{number}.png": png(number) for number in range(8)})
+    data = open_data(photos)
+    (photos / "1/7.png").rename(tmp_path / "7.png")
+    with pytest.raises(DataError, match=r"1/7.png cannot be read: No such file(.|\n)*then .*the same command again: "):
+        write_shards(data, tmp_path / "out", megabytes=0, workers=2)
+    (tmp_path / "7.png").rename(photos / "1/7.png")
+    assert write_shards(data, tmp_path / "out", megabytes=0, workers=2).finished
+    assert len(list((tmp_path / "out").glob("all-*.tar"))) == 8
+
+
+KILLED = """
+import os, signal, sys
+from vitkit.data import shard_tar
+from vitkit.data.shard_writer import write_shards
+from vitkit.data.sources.open import open_data
+
+images, victim, parent = int(sys.argv[3]), sys.argv[4], os.getpid()
+add, count = shard_tar.TarWriter._add, 0
+
+def add_and_die(*arguments):
+    global count
+    count += 1
+    if count == images:
+        os.kill(parent if victim == "parent" else os.getpid(), signal.SIGKILL)
+    add(*arguments)
+
+shard_tar.TarWriter._add = add_and_die
+write_shards(open_data(sys.argv[1]), sys.argv[2], megabytes=0, workers=2)
+"""
+
+
+def killed(source: Path, out: Path, images: int, victim: str) -> subprocess.CompletedProcess[str]:
+    """Write shards in two processes, one of which kills itself or the one above when it comes to such an image."""
+    command = [sys.executable, "-c", KILLED, str(source), str(out), str(images), victim]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def assert_continued(source: Path, out: Path, whole: Path) -> None:
+    deadline = time.monotonic() + 20  # workers of a killed process end at their next image
+    while not write_when_free(source, out):
+        assert time.monotonic() < deadline
+    assert contents_of(out) == contents_of(whole)
+
+
+def write_when_free(source: Path, out: Path) -> bool:
+    with contextlib.suppress(DataError):  # it is being written by another process
+        return write_shards(open_data(source), out, megabytes=0, workers=2).finished
+    return False
+
+
+def test_parallel_writing_that_was_killed_is_continued_to_the_same_bytes(tmp_path: Path):
+    photos = write_files(tmp_path / "photos", {f"{number % 2}/{number}.png": png(number) for number in range(24)})
+    write_shards(open_data(photos), tmp_path / "whole", megabytes=0, workers=1)
+    ended = killed(photos, tmp_path / "out", 5, "parent")
+    assert ended.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out" / "index.json").exists()
+    assert_continued(photos, tmp_path / "out", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["parent", "worker"])
+def test_writing_that_is_killed_again_and_again_ends_with_the_same_bytes(victim: str, tmp_path: Path):
+    photos = write_files(tmp_path / "photos", {f"{number % 2}/{number}.png": png(number) for number in range(24)})
+    write_shards(open_data(photos), tmp_path / "whole", megabytes=0, workers=1)
+    for images in (1, 2, 3, 4, 5):
+        ended = killed(photos, tmp_path / "out", images, victim)
+        if victim == "worker":
+            assert ended.returncode == 1
+            assert "a process that writes shards has died" in ended.stderr
+        else:
+            assert ended.returncode == -signal.SIGKILL
+    assert_continued(photos, tmp_path / "out", tmp_path / "whole")
+
+
 def test_the_same_data_gives_the_same_files(folders: Data, tmp_path: Path):
     for name in "ab":
         write_shards(folders, tmp_path / name)
@@ -273,17 +409,41 @@ def test_reading_is_thread_safe(folders: Data, tmp_path: Path):
     assert not misread_by_threads(part, [truth.read(index) for index in range(len(truth))])
 
 
-def test_interrupted_writing_leaves_no_files(folders: Data, tmp_path: Path):
-    def interrupt(items: Iterable[int], total: int, what: str) -> Iterator[int]:
-        for item in items:
-            if item == total - 2:
+def interrupt_after(images: int) -> Progress:
+    def interrupt(items: Iterable[None], total: int, what: str) -> Iterator[None]:
+        for index, item in enumerate(items):
+            if index == images:
                 raise KeyboardInterrupt
             yield item
 
+    return interrupt
+
+
+def test_interrupted_writing_leaves_no_files_where_no_shard_is_complete(folders: Data, tmp_path: Path):
     for side in (None, 4):
         with pytest.raises(KeyboardInterrupt):
-            write_shards(folders, tmp_path / "out", side=side, progress=interrupt)
+            write_shards(folders, tmp_path / "out", side=side, workers=1, progress=interrupt_after(0))
         assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_interrupted_writing_is_continued_and_complete_shards_are_not_written_again(
+    workers: int, folders: Data, tmp_path: Path
+):
+    write_shards(folders, tmp_path / "whole", megabytes=0)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(folders, out, megabytes=0, workers=workers, progress=interrupt_after(6))
+    assert "writing was interrupted" in error_of(out)
+    complete = {
+        path.stem.partition(".")[0]: (out / f"{path.stem.partition('.')[0]}.tar") for path in out.glob("*.part")
+    }
+    times = {path: path.stat().st_mtime_ns for path in complete.values()}
+    assert 0 < len(times) < 12 or workers > 1  # others may have been faster
+    written = write_shards(folders, out, megabytes=0, workers=workers)
+    assert (written.before, written.missing) == (len(times), ())
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert contents_of(out) == contents_of(tmp_path / "whole")
 
 
 def test_killed_writing_is_reported_and_can_be_repeated(folders: Data, tmp_path: Path):
@@ -294,7 +454,10 @@ def test_killed_writing_is_reported_and_can_be_repeated(folders: Data, tmp_path:
     assert open_data(tmp_path / "out").classes == folders.classes
 
 
-def test_a_folder_that_another_process_writes_is_rejected(folders: Data, tmp_path: Path):
+def test_a_folder_that_another_process_writes_is_rejected(
+    folders: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vitkit.data.shard_folder.PATIENCE", 0.05)
     errors = []
 
     def meanwhile(items, total, what):

@@ -27,7 +27,8 @@ class ImageStore(Protocol):
     """A store that reads one image by its row; it is pickled to other processes and opens its files there.
 
     A store of files may have a method `identity(row)`: where the image is stored, its size and time of modification;
-    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it.
+    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it. A store that
+    knows sizes without reading has `sizes(rows)`: (n,) the bytes of these images, 0 where one cannot be found.
     """
 
     def read(self, row: int) -> StoredImage: ...

@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import IO
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitkit.data.bounded_read import read_image_file
 from vitkit.data.sources.dataset import PackedStrings
 from vitkit.regular_file import open_regular
@@ -30,6 +33,10 @@ class FileImages:
     def read(self, row: int) -> bytes:
         return read_image_file(os.path.join(self.root, self.paths[row]))
 
+    def sizes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        paths = (os.path.join(self.root, self.paths[row]) for row in rows.tolist())
+        return np.fromiter(map(_size, paths), np.int64, len(rows))
+
     def identity(self, row: int) -> tuple[object, ...]:
         path = os.path.join(self.root, self.paths[row])
         return path, *file_version(path)
@@ -37,6 +44,13 @@ class FileImages:
     def sample(self, row: int) -> bytes:
         with open_regular(os.path.join(self.root, self.paths[row]), buffering=0) as file:
             return sample_bytes(file, 0, os.fstat(file.fileno()).st_size)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # reading it says why
+        return 0
 
 
 def sample_bytes(file: IO[bytes], start: int, size: int) -> bytes:

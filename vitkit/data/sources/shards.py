@@ -96,6 +96,9 @@ class TarImages:
             raise DataError(f"{name} ends before the image does: {len(content):,} of {size:,} bytes")
         return load_npy(content) if self.pixels[row] else content
 
+    def sizes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.size[rows]
+
     def identity(self, row: int) -> tuple[object, ...]:
         path = os.path.join(self.folder, self.shards[self.shard[row]])
         return path, *file_version(path), int(self.offset[row]), int(self.size[row])

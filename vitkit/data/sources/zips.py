@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.data.bounded_read import check_image_bytes, inflate
 from vitkit.data.sources.class_labels import RawSplit, build_data
@@ -50,6 +51,9 @@ class ZipImages:
         if zlib.crc32(content) != self.crc[row]:
             raise self._damaged()
         return content
+
+    def sizes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.size[rows]
 
     def identity(self, row: int) -> tuple[object, ...]:
         return self.file, *file_version(self.file), int(self.start[row]), int(self.crc[row])
