@@ -8,15 +8,19 @@ fit` does before its first step:
 
     open       read the index: names, labels, splits and classes
     describe   count the images of classes, hash names and labels (the record of a run), divide into training and test
-    contents   the record of the images' contents, by which a resumed run notices changes; reads images
+    contents   the record of the images' contents, by which a resumed run notices changes; reads images (where it reads
+               all of them, 100,000 are read, and the time is scaled)
     first      start the data workers and load the first batch, the order of the epoch included
     each       the time from one batch to the next, over the following ones
 
-Memory is that of the main process and of one data worker after the last batch, beyond what the imports take: private
-(USS: pages that no other process has), its share of all pages (PSS), and anonymous (the part of PSS that is no page of
-a file, and so has to stay in memory). `--before` names the source tree of another version, which opens an index that it
-wrote itself, compressed as it was until now; every row of the table is a process in the same run. The extrapolation to
-100 million is linear from the two largest sizes.
+The first three are CPU seconds of the process, the last two seconds on the clock.
+
+Memory is what a set takes beyond one of 4,000 images, which is measured first: of the main process when the index is
+open; and after the last batch, of a data worker alone (USS: pages that no other process has) and of all processes (the
+sum of PSS, in which a page that several share counts once). Anonymous pages have to stay in memory; the rest are pages
+of the index, which the system can drop and read again. `--before` names the source tree of another version, which opens
+an index that is compressed, as it was until then; every row of the table is a process in the same run. The
+extrapolation to 100 million is linear from the two largest sizes.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +47,9 @@ CLASSES = 18_000
 SIDE, BATCH, STEPS = 64, 256, 20
 MIB = 2**20
 KEY_DIGITS = 12
+SCALED = 100_000
+WALL = ("first", "each")  # parts that processes share; of the others, CPU seconds count, also on a busy machine
 COLUMNS = ("open", "describe", "contents", "first", "each")
-MEMORY = ("private", "pss", "anonymous")
 
 
 def main() -> None:
@@ -61,16 +67,28 @@ def main() -> None:
         return
     here = Path(__file__).resolve().parents[1]
     trees = {"now": here} if options.before is None else {"before": options.before.resolve(), "now": here}
-    rows = []
-    for images in options.images:
-        for name, tree in trees.items():
+    rows: list[dict[str, Any]] = []
+    for name, tree in trees.items():
+        for images in (PER_SHARD, *options.images):
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
                 write_synthetic(Path(folder), images, mapped=name == "now")
                 rows.append({"version": name, "images": images, **run(Path(folder), tree, options)})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    rows = beyond_reference(rows)
     if options.json:
         print(json.dumps(rows))
         return
     print_tables(rows)
+
+
+def beyond_reference(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with memory beyond that of the smallest set of the same version."""
+    references = {row["version"]: row for row in rows if row["images"] == PER_SHARD}
+    return [
+        {**row, "mib": {name: row["mib"][name] - references[row["version"]]["mib"][name] for name in row["mib"]}}
+        for row in rows
+        if row["images"] > PER_SHARD
+    ]
 
 
 def run(folder: Path, tree: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -159,6 +177,7 @@ def measure(folder: Path, workers: int, *, contents: bool) -> dict[str, Any]:
     import torch.utils.data  # noqa: F401
 
     from vitkit.data.contents import Reading, contents_record
+    from vitkit.data.groups import keep_together, record_of
     from vitkit.data.label_check import label_warnings
     from vitkit.data.loader import Loader, SplitDataset
     from vitkit.data.partition import fingerprint, partition
@@ -166,41 +185,59 @@ def measure(folder: Path, workers: int, *, contents: bool) -> dict[str, Any]:
     from vitkit.data.transforms import TrainTransform
 
     seconds: dict[str, float] = {}
-    imported = memory(os.getpid())
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
-        began = time.monotonic()
+        clock = time.monotonic if name in WALL else time.process_time
+        began = clock()
         result = work()
-        seconds[name] = time.monotonic() - began
+        seconds[name] = clock() - began
         return result
 
     data = timed("open", lambda: open_data(folder))
     opened = memory(os.getpid())
 
     def describe() -> Any:
+        kept = keep_together(data, duplicates="ignore")
+        record_of(kept)
         for split in data.splits.values():
             split.per_class(len(data.classes))
         list(label_warnings(data))
         fingerprint(data, "train")
-        return partition(data)
+        return partition(kept.data)
 
     splits = timed("describe", describe)
     if contents:
-        timed("contents", lambda: contents_record(data, list(data.splits), "sample", Reading(workers)))
-    dataset = SplitDataset(split=splits.train, transform=TrainTransform(image=(SIDE, SIDE)))
+        module = sys.modules["vitkit.data.contents"]
+        pick = getattr(module, "pick_compared", lambda images, hashed: "sample")  # an earlier version reads all
+        compared = pick(sum(map(len, data.splits.values())), hashed=False)
+        train = data.splits["train"]
+        part = train if compared == "few" else train.select(np.arange(min(SCALED, len(train))))
+        some = replace(data, splits={"train": part})
+        timed("contents", lambda: contents_record(some, ["train"], compared, Reading(workers)))
+        seconds["contents"] *= len(train) / len(part)
+    options: dict[str, Any] = {}
+    if "order" in SplitDataset.__dataclass_fields__:  # an earlier version has none
+        from vitkit.data.epoch_order import order_of, pick_shuffle
+
+        shuffle = pick_shuffle("auto", len(splits.train), is_new=True)
+        options["order"] = order_of(splits.train, shuffle, 0, 100_000)
+    dataset = SplitDataset(split=splits.train, transform=TrainTransform(image=(SIDE, SIDE)), **options)
     batches = iter(Loader(dataset, batch_size=BATCH, workers=workers))
     timed("first", lambda: next(batches))
     timed("each", lambda: [next(batches) for _ in itertools.repeat(None, STEPS)])
     seconds["each"] /= STEPS
     children = [child.pid for child in multiprocessing.active_children() if child.pid]
-    main = memory(os.getpid())
-    worker = {kind: max(memory(pid)[kind] for pid in children) for kind in MEMORY} if children else {}
+    processes = [memory(pid) for pid in (os.getpid(), *children)]
     batches.close()
     return {
         "seconds": seconds,
-        "opened": {kind: opened[kind] - imported[kind] for kind in MEMORY},
-        "main": {kind: main[kind] - imported[kind] for kind in MEMORY},
-        "worker": {kind: worker[kind] - imported[kind] for kind in worker},
+        "mib": {
+            "opened": opened["pss"],
+            "opened, anonymous": opened["anonymous"],
+            "a worker alone": max((process["private"] for process in processes[1:]), default=0.0),
+            "all": sum(process["pss"] for process in processes),
+            "all, anonymous": sum(process["pss anonymous"] for process in processes),
+        },
     }
 
 
@@ -213,7 +250,8 @@ def memory(pid: int) -> dict[str, float]:
     return {
         "private": fields["Private_Clean"] + fields["Private_Dirty"],
         "pss": fields["Pss"],
-        "anonymous": fields["Pss_Anon"],
+        "anonymous": fields["Anonymous"],
+        "pss anonymous": fields["Pss_Anon"],
     }
 
 
@@ -223,12 +261,10 @@ def print_tables(rows: list[dict[str, Any]]) -> None:
     for row in [*rows, *extrapolated(rows)]:
         cells = [f"{row['seconds'][name]:.2f}" if name in row["seconds"] else "–" for name in COLUMNS]
         print(f"| {row['images']:,} | {row['version']} | {row['index']:,.0f} | " + " | ".join(cells) + " |")
-    print("\n| MiB: private / PSS / anonymous | version | opened | main process | a data worker |")
-    print("| --- | --- | --- | --- | --- |")
+    print("\n| MiB | version | " + " | ".join(rows[0]["mib"]) + " |")
+    print("| --- " * (2 + len(rows[0]["mib"])) + "|")
     for row in [*rows, *extrapolated(rows)]:
-        cells = [
-            " / ".join(f"{max(row[part][kind], 0):,.0f}" for kind in MEMORY) for part in ("opened", "main", "worker")
-        ]
+        cells = [f"{max(value, 0):,.0f}" for value in row["mib"].values()]
         print(f"| {row['images']:,} | {row['version']} | " + " | ".join(cells) + " |")
 
 
@@ -242,7 +278,7 @@ def extrapolated(rows: list[dict[str, Any]], images: int = 100_000_000) -> list[
         share = (images - own[1]["images"]) / (own[1]["images"] - own[0]["images"])
         line = {"version": f"{version}, extrapolated", "images": images}
         line["index"] = own[1]["index"] + share * (own[1]["index"] - own[0]["index"])
-        for part in ("seconds", "opened", "main", "worker"):
+        for part in ("seconds", "mib"):
             line[part] = {
                 name: value + share * (value - own[0][part][name])
                 for name, value in own[1][part].items()

@@ -191,8 +191,8 @@ def _hash_of_names(data: Data, split: str) -> "hashlib._Hash":
     digest = hashlib.sha256()
     for text in (*data.classes, "\0"):
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    for text, stops in data.splits[split].keys.blocks():
-        digest.update(np.insert(text, stops, 0))  # a zero byte after each name
+    for block, stops in data.splits[split].keys.blocks():
+        digest.update(np.insert(block, stops, 0).data)  # a zero byte after each name
     return digest
 
 

@@ -60,7 +60,7 @@ class ShardPlan:
         for name, split in self.data.splits.items():
             digest.update(f"{name} {fingerprint(self.data, name)} {split.groups is None}\n".encode())
             if split.groups is not None:
-                digest.update(np.ascontiguousarray(split.groups))
+                digest.update(np.ascontiguousarray(split.groups).data)
         for shard in self.shards:
             digest.update(f"{shard.name} {shard.first} {shard.stop}\n".encode())
         return digest.hexdigest()
@@ -69,12 +69,12 @@ class ShardPlan:
         return [shard for shard in self.shards if shard.split == split]
 
 
-def plan_shards(data: Data, *, megabytes: int, side: int | None = None, workers: int = 4) -> ShardPlan:
+def plan_shards(data: Data, *, megabytes: float, side: int | None = None, workers: int = 4) -> ShardPlan:
     """Cut each split into tar files of about so many megabytes."""
     shards = []
     for name, split in data.splits.items():
         sizes = _stored_sizes(split, workers) if side is None else _mean_size(split, side, workers)
-        cuts = _cuts(sizes, _label_bytes(data, split), megabytes * 1_000_000)
+        cuts = _cuts(sizes, _label_bytes(data, split), int(megabytes * 1_000_000))
         shards += [
             PlannedShard(name, number, first, stop) for number, (first, stop) in enumerate(itertools.pairwise(cuts))
         ]
@@ -135,7 +135,7 @@ def _label_bytes(data: Data, split: Split) -> Callable[[slice], NDArray[np.int64
     """Return a function of a block of images that returns what their labels take in a tar file."""
     labels = split.labels
     if not isinstance(labels, SparseLabels):
-        return lambda block: np.where(labels[block] >= 0, member_bytes(np.int64(1)), 0)  # a few digits: one block
+        return lambda block: member_bytes(np.ones(1, np.int64)) * (labels[block] >= 0)  # a few digits
     # {"labels": ["a", "b"]}: as json.dumps writes names, with ", " between them
     empty = len(json.dumps({"labels": []}))
     names = np.array([len(json.dumps(name, ensure_ascii=False).encode()) for name in data.classes], np.int64)

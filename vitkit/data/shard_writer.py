@@ -39,7 +39,7 @@ def write_shards(
     data: Data,
     folder: str | os.PathLike[str],
     *,
-    megabytes: int = 256,
+    megabytes: float = 256,
     side: int | None = None,
     workers: int = 4,
     job: JobShard | None = None,

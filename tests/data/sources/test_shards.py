@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -19,16 +23,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.sample_images import encode, oriented, scene
 from tests.data.sources.sample_sources import misread_by_threads, png, sample_files, write_files
-from vitkit.data import downscale
+from vitkit.data import downscale, shard_tar
 from vitkit.data.decode import decode
+from vitkit.data.partition import fingerprint
+from vitkit.data.shard_plan import _cuts
 from vitkit.data.shard_writer import write_shards
-from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, nfc
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.tars import open_tars
+from vitkit.data.sparse_labels import SparseLabels
 from vitkit.job_shard import JobShard
 from vitkit.progress import Progress, show_progress
 
@@ -335,6 +344,8 @@ def test_an_unreadable_image_is_named_from_any_process_and_the_rest_continues(tm
 KILLED = """
 import os, signal, sys
 from vitkit.data import shard_tar
+from vitkit.data.partition import fingerprint
+from vitkit.data.shard_plan import _cuts
 from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.open import open_data
 
@@ -538,3 +549,105 @@ def test_shards_without_their_index_are_read_as_webdataset_files(folders: Data, 
         loaded = data.splits[split]
         assert [loaded.read(index) for index in range(len(part))] == [part.read(index) for index in range(len(part))]
         assert [data.classes[label] for label in loaded.labels] == [str(label) for label in part.labels]
+
+
+NAMES = st.text(
+    st.characters(exclude_characters="/\0"), min_size=1, max_size=12
+)  # surrogates, too: bytes of file names
+
+
+@st.composite
+def described(draw: st.DrawFn) -> Data:
+    """Draw data of a few images with any names, labels and groups; the images are empty arrays of one pixel."""
+    classes = tuple(sorted({nfc(name) for name in draw(st.sets(st.text("abü汉", min_size=1, max_size=3), min_size=1))}))
+    multilabel, grouped, splits = draw(st.booleans()), draw(st.booleans()), {}
+    for name in draw(st.sampled_from([("all",), ("train", "test")])):
+        keys = draw(st.lists(NAMES, min_size=1, max_size=9))
+        numbers = st.integers(0, len(classes) - 1)
+        labels = (
+            SparseLabels.from_rows(draw(st.tuples(*[st.sets(numbers) for _ in keys])), len(classes))
+            if multilabel
+            else np.array(draw(st.tuples(*[st.just(-1) | numbers for _ in keys])), np.int64)
+        )
+        groups = np.array(draw(st.tuples(*[st.integers(0, 5) for _ in keys]))) if grouped else None
+        store = Pixels(len(keys))
+        splits[name] = Split(PackedStrings(keys), labels, store, np.arange(len(keys)), groups)
+    return Data("drawn", "arrays", classes, splits, (), multilabel)
+
+
+class Pixels:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def read(self, row: int) -> np.ndarray:
+        return np.full((1, 1, 1), row, np.uint8)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=described())
+def test_an_index_and_the_compressed_one_of_earlier_versions_give_what_was_written(data: Data):
+    with tempfile.TemporaryDirectory() as folder:
+        new = Path(folder) / "new"
+        write_shards(data, new, workers=1)
+        old = Path(folder) / "old"
+        shutil.copytree(new, old)
+        with np.load(new / "index.npz") as arrays:  # numpy reads what vitkit maps
+            members = dict(arrays)
+        # as earlier versions wrote it: compressed, and all integers of 64 bits
+        members = {name: a.astype(np.int64) if name.endswith("shard") else a for name, a in members.items()}
+        (old / "index.npz").unlink()
+        np.savez_compressed(old / "index.npz", **members)
+        for read in (open_data(new), open_data(old)):
+            assert (read.classes, read.multilabel, list(read.splits)) == (data.classes, data.multilabel, [*data.splits])
+            for name, split in data.splits.items():
+                part = read.splits[name]
+                assert list(part.keys) == list(split.keys)
+                if isinstance(split.labels, SparseLabels):
+                    assert part.labels == split.labels
+                else:
+                    np.testing.assert_array_equal(part.labels, split.labels)
+                assert (part.groups is None) == (split.groups is None)
+                if split.groups is not None:
+                    np.testing.assert_array_equal(part.groups, split.groups)
+                assert [int(part.read(row)[0, 0, 0]) for row in range(len(part))] == list(range(len(split)))
+                assert fingerprint(read, name) == fingerprint(data, name)
+
+
+@given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=60), limit=st.integers(0, 20_000), data=st.data())
+def test_tar_files_are_cut_where_the_next_image_would_pass_the_limit(sizes: list[int], limit: int, data):
+    labels = np.array(data.draw(st.tuples(*[st.just(0) | st.just(1024) for _ in sizes])), np.int64)
+    cuts = [0]
+    position = 0  # as a writer goes that sees one image after another
+    for index, size in enumerate(sizes):
+        if index > cuts[-1] and position + size > limit:
+            cuts.append(index)
+            position = 0
+        position += 512 + -(-size // 512) * 512 + int(labels[index])
+    assert _cuts(np.array(sizes), lambda block: labels[block], limit) == [*cuts, len(sizes)]
+
+
+def test_the_index_is_mapped_and_numbers_begin_where_a_processor_reads_them_at_once(folders: Data, tmp_path: Path):
+    write_shards(folders, tmp_path / "out")
+    part = open_data(tmp_path / "out").splits["train"]
+    for array in (part.labels, part.store.offset, part.store.size, part.keys.stops, part.keys.text):
+        assert not array.flags.owndata
+        assert not array.flags.writeable  # pages of the file
+        assert array.ctypes.data % 64 == 0
+
+
+def test_a_full_disk_is_an_error_and_the_same_command_continues(folders: Data, tmp_path: Path, monkeypatch):
+    write_shards(folders, tmp_path / "whole", megabytes=0)
+    add, written = shard_tar.TarWriter._add, []
+
+    def add_until_full(*arguments):
+        if len(written) == 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(add(*arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_tar.TarWriter, "_add", add_until_full)
+        with pytest.raises(DataError, match=r"No space left on device(.|\n)*the same command again: 5 of 12 tar files"):
+            write_shards(folders, tmp_path / "out", megabytes=0, workers=1)
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".vitkit")]
+    assert write_shards(folders, tmp_path / "out", megabytes=0).before == 5
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")

@@ -111,7 +111,7 @@ class AllRows:
     def __len__(self) -> int:
         return self.count
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.arange(self.count, dtype=dtype or np.int64)
 
     @overload
