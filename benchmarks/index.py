@@ -280,7 +280,8 @@ def extrapolated(rows: list[dict[str, Any]], images: int = 100_000_000) -> list[
         line["index"] = own[1]["index"] + share * (own[1]["index"] - own[0]["index"])
         for part in ("seconds", "mib"):
             line[part] = {
-                name: value + share * (value - own[0][part][name])
+                # what is read of very many images does not grow
+                name: max(value + share * (value - own[0][part][name]), value)
                 for name, value in own[1][part].items()
                 if name in own[0][part]
             }
