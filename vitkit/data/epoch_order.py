@@ -113,8 +113,8 @@ class ShardOrder:
             count = int(ends[number + 1] - ends[number])
             order = Permutation(count, generator(self.seed, epoch, SHARDS, number + 1))
             shuffled[own] = ends[number] + order(positions[own] - ends[number])
-        place = np.searchsorted(begins, shuffled, side="right") - 1  # which of the shards, in the order of this epoch
-        rows = self.starts[shards[place]] + shuffled - begins[place]
+        turn = np.searchsorted(begins, shuffled, side="right") - 1  # which of the shards, in the order of this epoch
+        rows = self.starts[shards[turn]] + shuffled - begins[turn]
         return rows if self.images is None else self.images[rows]
 
 

@@ -23,7 +23,7 @@ from vitkit.text import counted
 
 @dataclass(frozen=True)
 class Written:
-    """What `write_shards` found and did."""
+    """The result of `write_shards`."""
 
     shards: tuple[str, ...]  # the tar files of all of the data
     before: int  # of them, complete already when it began
