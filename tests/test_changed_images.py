@@ -183,3 +183,18 @@ def test_of_many_images_a_row_covers_several(tmp_path: Path, monkeypatch: pytest
     [name] = changed_images(after, record, Reading())
     keys = list(after.splits["all"].keys)
     assert keys.index(name) <= keys.index("bee/3.png") < keys.index(name) + 4
+
+
+def test_of_very_many_images_the_first_of_each_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(contents, "MOST_ROWS", 4)
+    assert contents.pick_compared(contents.MOST_SAMPLED + 1, hashed=False) == "few"
+    data = open_data(str(write_folder(tmp_path, False)))
+    keys, count = list(data.splits["all"].keys), len(data.splits["all"])
+    record = contents_record(data, ["all"], "few", Reading())
+    chosen = [row * count // 4 for row in range(4)]  # evenly spread
+    for index, key in enumerate(keys):
+        path = tmp_path / "photos" / key
+        original = path.read_bytes()
+        path.write_bytes(original + b"more")
+        assert changed_images(data, record, Reading()) == ([key] if index in chosen else [])
+        path.write_bytes(original)

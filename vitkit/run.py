@@ -15,7 +15,7 @@ from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
 from vitkit.continued_run import LOCK_PATIENCE, continued_config, is_finished
-from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record
+from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record, pick_compared
 from vitkit.data.fingerprint import FingerprintCache
 from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
 from vitkit.data.loader import TooManyFailures, advised_max_failed
@@ -190,7 +190,8 @@ def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
     labels = config.labelled
     splits = compared_splits(data) if labels else [training_split(data)]
     hashed = labels and should_find_copies(data, config.duplicates) and FingerprintCache().table is not None
-    return contents_record(data, splits, "bytes" if hashed else "sample", _reading(processes))
+    compared = pick_compared(sum(len(data.splits[name]) for name in splits), hashed=hashed)
+    return contents_record(data, splits, compared, _reading(processes))
 
 
 def _reading(processes: Processes) -> Reading:

@@ -40,6 +40,11 @@ def remove_abandoned_once(folder: Path) -> None:
     remove_abandoned(folder)
 
 
+def is_temporary(name: str) -> bool:
+    """Return whether a name is one of `temporary_path`."""
+    return _NAME.fullmatch(name) is not None
+
+
 def is_abandoned(entry: os.DirEntry[str]) -> bool:
     if (name := _NAME.fullmatch(entry.name)) is None:
         return False

@@ -32,7 +32,7 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json --resize "
     "--crop --interpolation --mean --std",
     "serve": "RUN…|NAME=RUN… --host --port --batch --fast --device --key-file --cors --limit --json",
-    "shard": "DATA DIR --megabytes --side --label --workers --json",
+    "shard": "DATA DIR --megabytes --side --label --workers --shard --json",
     "list": "models|recipes|settings [PATTERN] --json",
     "cost": "MODEL… --image --set --classes --batch --precision --memory --images --epochs --table6 --json",
     "convert": "IN OUT --to --grid --heads --gelu --text-embeddings --lossy --overwrite --json",

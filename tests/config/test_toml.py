@@ -113,6 +113,8 @@ FITS = {
     "fp8": st.booleans(),
     "cuda_graph": st.sampled_from(["auto", "yes", "no"]),
     "workers": maybe(st.integers(0, 64)),
+    "shuffle": st.sampled_from(["auto", "full", "computed", "shards"]),
+    "shuffle_buffer": COUNT,
     "track": st.lists(st.sampled_from(["tensorboard", "wandb"]), max_size=2).map(tuple),
 }
 LENGTH = (
@@ -222,6 +224,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "fp8": ("true", True),
     "cuda_graph": ("no", "no"),
     "workers": ("0", 0),
+    "shuffle": ("shards", "shards"),
+    "shuffle_buffer": ("20000", 20000),
     "track": ("wandb", ("wandb",)),
 }
 

@@ -191,6 +191,8 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         raise _unused("load_positions", "a model with weights")
     if "priors" in explicit and not config.balance:
         raise _unused("priors", "balance above 0")
+    if "shuffle_buffer" in explicit and config.shuffle != "shards":
+        raise _unused("shuffle_buffer", "shuffle = shards")
     for name in ("lr_candidates", "lr_dev"):
         if name in explicit and not config.choose_lr:
             raise _unused(name, "--lr auto")

@@ -280,6 +280,14 @@ class Fit:
         "keep decoded training images in the memory of the GPU or of the host, for all epochs, where they fit into a "
         "quarter of what is free there, or half; no: decode each in every epoch; auto: ram or no, by what fits",
     )
+    shuffle: Literal["auto", "full", "computed", "shards"] = setting(
+        "auto",
+        "order of the images of an epoch: full, a permutation of all; computed, one that takes no memory; shards, tar "
+        "files in random order, and the images of a few at a time; auto: full up to 1 million images, else computed",
+    )
+    shuffle_buffer: int = setting(
+        100_000, "with shuffle = shards: images that are shuffled at a time, whole tar files, rounded up", POSITIVE
+    )
     track: tuple[Literal["tensorboard", "wandb"], ...] = setting((), "also log to these")
 
     def __post_init__(self) -> None:

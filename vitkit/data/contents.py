@@ -1,7 +1,8 @@
 """The contents of the images of a run, in a few bytes each: a resumed run notices images that have changed.
 
 Where the fingerprints of images are cached, because copies were looked for, the hash of all bytes is taken from there:
-only files of a new size or time of modification are read again. Otherwise a sample of each image's bytes is read.
+only files of a new size or time of modification are read again. Otherwise a sample of each image's bytes is read; of
+very many images, which would take hours, of some of them.
 """
 
 import base64
@@ -19,13 +20,15 @@ from vitkit.data.image_info import content_hash
 from vitkit.data.sources.dataset import Data, DataError, Split
 
 MOST_ROWS = 65_536  # in the record of a split; each row covers several images where there are more
+MOST_SAMPLED = 2_000_000  # images of which all are sampled: 100 seconds on two cores, and longer on disks that seek
 ROW = 4  # bytes of a row
 UNSEEN = {
     "bytes": "all bytes of files with a new size or time are compared; a change that keeps both is not seen",
     "sample": "size, beginning, middle and end of each image are compared; other changes are not seen",
+    "few": f"size, beginning, middle and end of {MOST_ROWS:,} images, evenly spread, are compared; others are not",
 }
 
-Compared = Literal["bytes", "sample"]
+Compared = Literal["bytes", "sample", "few"]
 
 
 class ContentsRecord(TypedDict):
@@ -62,10 +65,19 @@ def changed_images(data: Data, record: ContentsRecord, reading: Reading) -> list
     return changed
 
 
+def pick_compared(images: int, *, hashed: bool) -> Compared:
+    """Return what a run compares of so many images; `hashed` says that the hashes of all bytes are cached."""
+    if hashed:
+        return "bytes"
+    return "sample" if images <= MOST_SAMPLED else "few"
+
+
 def _rows(split: Split, compared: Compared, reading: Reading) -> NDArray[np.uint8]:
     """Return (rows, 4) digests: of each image, or of consecutive images where there are many."""
-    digests = np.zeros((len(split), HASH), np.uint8)
-    own = range(reading.rank, len(split), reading.world_size)
+    first = _first_images(len(split))
+    images: Sequence[int] = first.tolist() if compared == "few" else range(len(split))
+    digests = np.zeros((len(images), HASH), np.uint8)
+    own = images[reading.rank :: reading.world_size]
     cache = FingerprintCache() if compared == "bytes" else None
     mine = np.zeros((len(own), HASH), np.uint8)
     with ThreadPoolExecutor(read_threads([split], reading.workers)) as pool:
@@ -79,8 +91,7 @@ def _rows(split: Split, compared: Compared, reading: Reading) -> NDArray[np.uint
                 mine[row] = np.frombuffer(known[index], np.uint8)
     for rank, part in enumerate(reading.gather(mine)):
         digests[rank :: reading.world_size] = part
-    first = _first_images(len(split))
-    if len(first) == len(split):
+    if len(first) == len(images):
         return digests[:, :ROW].copy()
     stops = [*first[1:].tolist(), len(split)]
     joined = [

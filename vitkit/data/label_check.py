@@ -32,7 +32,7 @@ def check_labels(data: Data, name: str, train: Split, *, has_test: bool) -> None
             try_="a folder for each of two classes or more; that folder itself, if they are inside it",
         )
     numbers = _numbers(present)
-    images = sum(len(split.rows_with_labels()) for split in data.splits.values())
+    images = sum(split.count_labelled() for split in data.splits.values())
     hardly_repeat = images < 2 * len(present)
     if numbers and hardly_repeat and (len(present) >= MANY or _fractions(numbers)):
         raise DataError(

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from vitkit.data.batch import Batch as Batch
 from vitkit.data.decode import decode
+from vitkit.data.epoch_order import Order, OrderOfEpoch, full_order
 from vitkit.data.image_cache import ImageCache
 from vitkit.data.sources.dataset import DataError, Split
 from vitkit.data.sparse_labels import SparseLabels
-from vitkit.data.stateless_rng import generator
 from vitkit.data.threads import load_in_threads
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.data.workers import load_batches
@@ -79,6 +79,7 @@ class SplitDataset:
     channels: int = 3
     seed: int = 0
     cache: ImageCache | None = None  # the images as TrainTransform.prepare returned them
+    order: OrderOfEpoch | None = None  # of the images of each epoch; None: a permutation of all
 
     def __call__(self, epoch: int, index: int, draws: Sequence[float] | None = None) -> Tensor:
         """Return one transformed image; `draws` are TrainTransform.draw's for it, if the caller has them already."""
@@ -98,6 +99,9 @@ class SplitDataset:
     def draw(self, epoch: int, index: int) -> list[float]:
         return TrainTransform.draw(self.seed, epoch, [index])[0]
 
+    def sampler(self) -> EpochSampler:
+        return EpochSampler(len(self.split), self.seed, self.order)
+
     def empty_batch(self, count: int) -> Tensor:
         """Return uninitialised memory for that many images."""
         dtype = torch.uint8 if isinstance(self.transform, TrainTransform) else torch.float32
@@ -107,7 +111,7 @@ class SplitDataset:
         """Return up to `count` images of the first epoch, without those that cannot be decoded."""
         count = min(count, len(self.split))
         builder = _new_builder(self, count)
-        for epoch, index in EpochSampler(len(self.split), self.seed).batch_indices(0, count):
+        for epoch, index in self.sampler().batch_indices(0, count):
             builder.add(epoch, index)
         return builder.build().images
 
@@ -116,28 +120,39 @@ class SplitDataset:
 class EpochSampler:
     """A sampler of n images, shuffled anew in each epoch: a pure function of the seed and a sample number.
 
-    Epochs follow one another without a break: sample s is image permutation(seed, s // n)[s % n], and a step's batch is
-    the samples [step · batch, (step + 1) · batch). Ranks take equal slices of it. So any step can be computed alone.
+    Epochs follow one another without a break: sample s is image order(s // n)[s % n], and a step's batch is the samples
+    [step · batch, (step + 1) · batch). Ranks take equal slices of it. So any step can be computed alone.
     """
 
     images: int
     seed: int = 0
-    _current: tuple[int, np.ndarray] = field(default=(-1, np.empty(0, np.int64)), repr=False)
+    order: OrderOfEpoch | None = None  # None: a permutation of all images
+    _current: tuple[int, Order | None] = field(default=(-1, None), repr=False)
 
     def __call__(self, sample: int) -> tuple[int, int]:
         """Return the (epoch, image index) of a sample number."""
-        epoch, position = divmod(sample, self.images)
-        kept, permutation = self._current  # one tuple: other threads may replace it
-        if epoch != kept:  # one epoch's permutation is kept: sequential access computes each once
-            permutation = generator(self.seed, epoch).permutation(self.images)
-            self._current = epoch, permutation
-        return epoch, int(permutation[position])
+        return self.samples(sample, sample + 1)[0]
+
+    def samples(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Return the (epoch, image index) pairs of successive sample numbers."""
+        epochs, positions = np.divmod(np.arange(first, stop), self.images)
+        indices = np.empty_like(positions)
+        for epoch in np.unique(epochs).tolist():
+            indices[epochs == epoch] = self._order(epoch)(positions[epochs == epoch])
+        return list(zip(epochs.tolist(), indices.tolist(), strict=True))
 
     def batch_indices(self, step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> list[tuple[int, int]]:
         """Return the (epoch, image index) pairs of one rank's share of a step."""
         share = batch_size // world_size
         first = step * batch_size + rank * share
-        return [self(sample) for sample in range(first, first + share)]
+        return self.samples(first, first + share)
+
+    def _order(self, epoch: int) -> Order:
+        kept, order = self._current  # one tuple: other threads may replace it
+        if epoch != kept or order is None:  # one epoch's order is kept: sequential access computes each once
+            order = full_order(self.images, self.seed, epoch) if self.order is None else self.order(epoch)
+            self._current = epoch, order
+        return order
 
 
 @dataclass
@@ -207,7 +222,7 @@ class _TrainBatches:
     def __init__(self, loader: Loader):
         self.dataset, self.batch_size = loader.dataset, loader.batch_size
         self.rank, self.world_size = loader.rank, loader.world_size
-        self.sampler = EpochSampler(len(loader.dataset.split), loader.dataset.seed)
+        self.sampler = loader.dataset.sampler()
 
     def __call__(self, number: int, images: Tensor | None = None) -> Batch:
         samples = self.sampler.batch_indices(number, self.batch_size, self.rank, self.world_size)

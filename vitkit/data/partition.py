@@ -191,8 +191,8 @@ def _hash_of_names(data: Data, split: str) -> "hashlib._Hash":
     digest = hashlib.sha256()
     for text in (*data.classes, "\0"):
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    for text in data.splits[split].keys:
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    for block, stops in data.splits[split].keys.blocks():
+        digest.update(np.insert(block, stops, 0).data)  # a zero byte after each name
     return digest
 
 
@@ -259,5 +259,4 @@ def _undivided_note(data: Data, train: Split, tested: Split) -> tuple[str, ...]:
 
 
 def _labelled(split: Split) -> Split:
-    rows = split.rows_with_labels()
-    return split if len(rows) == len(split) else split.select(rows)
+    return split if split.count_labelled() == len(split) else split.select(split.rows_with_labels())

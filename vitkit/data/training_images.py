@@ -43,7 +43,7 @@ def _join(one: Split, other: Split) -> Split:
         groups = np.concatenate([one.groups, other.groups])
     keys = PackedStrings([*one.keys, *other.keys])
     labels = np.concatenate([one.labels, other.labels])
-    store = JoinedStore(one.store, one.rows, other.store, other.rows)
+    store = JoinedStore(one.store, np.asarray(one.rows), other.store, np.asarray(other.rows))
     return Split(keys, labels, store, np.arange(len(one) + len(other)), groups)
 
 

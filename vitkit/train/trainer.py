@@ -11,6 +11,7 @@ from vitkit.compute.sharding import full_tensor
 from vitkit.config import toml
 from vitkit.config.schema import Fit
 from vitkit.cost import cost
+from vitkit.data.epoch_order import OrderOfEpoch, order_of, pick_shuffle
 from vitkit.data.loader import Loader, SplitDataset
 from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
@@ -103,6 +104,8 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         epochs=(config.steps or 0) * config.batch / len(splits.train),
         is_new=is_new,
     )
+    shuffle = pick_shuffle(config.shuffle, len(splits.train), is_new=is_new)
+    order = order_of(splits.train, shuffle, config.seed, config.shuffle_buffer)
     micro, recompute = choose_micro_batch(
         objective, share, processes, precision, micro=config.micro, recompute=config.recompute
     )
@@ -133,6 +136,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
             recompute="yes" if recompute else "no",
             compile="yes" if decision.compiles else "no",
             cache=cache.memory,
+            shuffle=shuffle,
         )
         if processes.is_rank_zero:
             folder.write_config(config)
@@ -157,6 +161,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         multilabel=data.multilabel,
         resumed=resumed,
         captured=captured,
+        order=order,
     )
     # weights, two moments and the EMA, in two kept checkpoints and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
@@ -229,6 +234,7 @@ def _build_loop(
     multilabel: bool,
     resumed: Path | None,
     captured: bool,
+    order: OrderOfEpoch,
 ) -> TrainingLoop:
     device, model = processes.device, objective.model
     wrapped = parallelize(objective, parallelism, processes, precision, compiled=decision.compiles)
@@ -241,6 +247,7 @@ def _build_loop(
             channels=model.config.channels,
             seed=config.seed,
             cache=cache.cache,
+            order=order,
         ),
         batch_size=plan.batch // plan.accumulate,
         workers=workers,

@@ -3,9 +3,6 @@
 Shapes: N images, H height, W width, C channels, K classes.
 """
 
-import re
-import struct
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.bounded_read import TooLarge, check_npz, read_npy_header
+from vitkit.data.bounded_read import TooLarge, check_npz
+from vitkit.data.mapped_npz import map_npz
 from vitkit.data.sources.class_labels import NamedLabels, RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.splits import ALL, canonical_split, check_split_spellings
@@ -38,7 +36,7 @@ class ArrayImages:
 
     def open(self) -> NDArray[Any]:
         if self.array is None:
-            self.array = _open_member(self.file, self.member)
+            [self.array] = map_npz(self.file, [self.member]).values()
         return self.array
 
     def read(self, row: int) -> NDArray[Any]:
@@ -56,7 +54,7 @@ def open_arrays(name: str, file: Path) -> Data:
             check_npz(path, filter(None, [class_names, *(member for pair in pairs.values() for member in pair)]))
             names = archive[class_names] if class_names else None
         # tables of 0 and 1 can be larger than the memory, and are mapped from the file where they are not compressed
-        labels = {split: _open_member(path, second) if second else None for split, (_, second) in pairs.items()}
+        labels = {split: map_npz(path, [second])[second] if second else None for split, (_, second) in pairs.items()}
         images = {split: ArrayImages(path, first) for split, (first, _) in pairs.items()}
         shapes = {split: _check_images(name, pairs[split][0], store.open()) for split, store in images.items()}
     except DataError:
@@ -204,19 +202,3 @@ def _names_by_number(name: str, used: Sequence[int], names: list[str] | None) ->
             expected="0, 1, 2, …; -1 where unlabelled",
         )
     return {label: names[label] if names is not None else str(label) for label in used}
-
-
-def _open_member(file: str, member: str) -> NDArray[Any]:
-    with zipfile.ZipFile(file) as archive:
-        inside = {re.sub(r"\.npy$", "", info.filename): info for info in archive.infolist()}
-        info = inside[member]
-        with archive.open(info) as stream:
-            shape, fortran, dtype, header = read_npy_header(stream)
-    if info.compress_type != zipfile.ZIP_STORED or dtype.hasobject or 0 in shape:
-        with np.load(file, allow_pickle=False) as arrays:
-            return arrays[member]
-    with open_regular(file) as raw:  # only the member's own header tells its length
-        raw.seek(info.header_offset + 26)
-        lengths = struct.unpack("<HH", raw.read(4))
-    start = info.header_offset + 30 + sum(lengths) + header
-    return np.memmap(file, dtype, "r", start, shape, "F" if fortran else "C")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitkit.data.sources.dataset import Data, DataError, ImageStore, PackedStrings, Split, nfc
+from vitkit.data.sources.dataset import AllRows, Data, DataError, ImageStore, PackedStrings, Split, nfc
 from vitkit.data.sources.splits import SPLITS, TRAINING_SPLITS
 from vitkit.data.sparse_labels import LabelRows, SparseLabels, SplitLabels
 from vitkit.text import counted, few, valid_utf8
@@ -60,7 +60,7 @@ def build_data(name: str, kind: str, raw_splits: Mapping[str, RawSplit], *, note
     for split in sorted(raw_splits, key=SPLITS.index):
         raw = raw_splits[split]
         labels = _numbers(raw.labels, label_index)
-        splits[split] = Split(_valid_keys(raw.keys), labels, raw.store, np.arange(len(raw.keys)))
+        splits[split] = Split(_valid_keys(raw.keys), labels, raw.store, AllRows(len(raw.keys)))
     if any(raw.groups is not None for raw in raw_splits.values()):
         groups = {split: raw_splits[split].groups or [None] * len(splits[split]) for split in splits}
         splits = with_groups(splits, groups)
@@ -141,7 +141,7 @@ def label_notes(classes: tuple[str, ...], splits: Mapping[str, Split]) -> Iterab
                 if name == training
                 else f"{name} has no image of {counted(len(missing), 'class')}: {few(missing)}"
             )
-        if not isinstance(split.labels, SparseLabels) and (count := int((split.labels < 0).sum())):
+        if count := len(split) - split.count_labelled():
             yield f"{name} has {counted(count, 'image')} without a label"
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.errors import VitkitError
 from vitkit.storage.failures import StorageError
+
+BLOCK = 1 << 20  # images at a time, where a step would need more memory than its result
 
 StoredImage = bytes | NDArray[Any]  # as encoded, or pixels (height, width, channels) of uint8, uint16 or floats
 
@@ -26,8 +28,9 @@ class ImageStore(Protocol):
     """A store that reads one image by its row; it is pickled to other processes and opens its files there.
 
     A store of files may have a method `identity(row)`: where the image is stored, its size and time of modification;
-    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it. A remote one
-    has `read_ahead(rows)`: a store whose requests for these rows are under way, or None where nothing is gained.
+    and `sample(row)`: a few bytes that differ for most changes of the image, without reading all of it. A store that
+    knows sizes without reading has `sizes(rows)`: (n,) the bytes of these images, 0 where one cannot be found. A remote
+    one has `read_ahead(rows)`: a store whose requests for these rows are under way, or None where nothing is gained.
     """
 
     def read(self, row: int) -> StoredImage: ...
@@ -36,6 +39,7 @@ class ImageStore(Protocol):
 class PackedStrings(Sequence[str]):
     """Many strings in one block of bytes: a million of them are pickled at once, and reference counts copy no page.
 
+    The block may be memory-mapped; a selection shares it, and has an index per string of its own.
     surrogatepass: file names need not be valid text, and have to come back unchanged.
     """
 
@@ -44,12 +48,20 @@ class PackedStrings(Sequence[str]):
         for name in names:
             text += name.encode("utf-8", "surrogatepass")
             stops.append(len(text))
-        self.text = bytes(text)
-        self.stops = np.array(stops, dtype=np.int64)
-        self.starts = np.concatenate([[0], self.stops[:-1]]).astype(np.int64)[: len(self.stops)]
+        self._keep(np.frombuffer(bytes(text), np.uint8), np.array(stops, dtype=np.int64))
+
+    @classmethod
+    def of_arrays(cls, text: NDArray[np.uint8], stops: NDArray[np.int64]) -> PackedStrings:
+        """Return the strings whose bytes follow one another in `text`; string i ends before stops[i]."""
+        packed = cls.__new__(cls)
+        packed._keep(text, stops)
+        return packed
+
+    def _keep(self, text: NDArray[np.uint8], stops: NDArray[np.int64], chosen: NDArray[np.int64] | None = None) -> None:
+        self.text, self.stops, self.chosen = text, stops, chosen  # chosen: which of the strings; None: all
 
     def __len__(self) -> int:
-        return len(self.stops)
+        return len(self.stops if self.chosen is None else self.chosen)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -58,19 +70,62 @@ class PackedStrings(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | PackedStrings:
         if isinstance(index, slice):
             return self.select(np.arange(len(self))[index])
-        return self.text[self.starts[index] : self.stops[index]].decode("utf-8", "surrogatepass")
+        row = range(len(self))[index]
+        if self.chosen is not None:
+            row = self.chosen[row]
+        start = self.stops[row - 1] if row else 0
+        return self.text[start : self.stops[row]].tobytes().decode("utf-8", "surrogatepass")
+
+    def blocks(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+        """Yield blocks of strings in order, as the bytes of all of them and where each one stops."""
+        for first in range(0, len(self), BLOCK):
+            last = min(first + BLOCK, len(self))
+            if self.chosen is None:
+                start = int(self.stops[first - 1]) if first else 0
+                stops = self.stops[first:last] - start
+                yield self.text[start : start + int(stops[-1])], stops
+                continue
+            rows = self.chosen[first:last]
+            starts = np.where(rows > 0, self.stops[rows - 1], 0)
+            lengths = self.stops[rows] - starts
+            stops = np.cumsum(lengths)
+            yield self.text[np.repeat(starts - stops + lengths, lengths) + np.arange(stops[-1])], stops
 
     @property
     def are_text(self) -> bool:
         try:
-            return self.text.decode("utf-8") is not None
+            return self.text.tobytes().decode("utf-8") is not None
         except UnicodeDecodeError:
             return False
 
     def select(self, indices: NDArray[np.int64]) -> PackedStrings:
-        chosen = PackedStrings()
-        chosen.text, chosen.starts, chosen.stops = self.text, self.starts[indices], self.stops[indices]
-        return chosen
+        selected = PackedStrings.__new__(PackedStrings)
+        selected._keep(self.text, self.stops, indices if self.chosen is None else self.chosen[indices])
+        return selected
+
+
+class AllRows:
+    """The rows 0, 1, 2, … of a store, without an array of them: that of 100 million takes 800 MB in each process."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.arange(self.count, dtype=dtype or np.int64)
+
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> int: ...
+    @overload
+    def __getitem__(self, index: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def __getitem__(self, index: int | np.integer[Any] | NDArray[np.int64]) -> int | NDArray[np.int64]:
+        if isinstance(index, int | np.integer):
+            return range(self.count)[int(index)]
+        if len(index) and not 0 <= index.min() <= index.max() < self.count:
+            raise IndexError(f"rows outside 0 to {self.count - 1}")
+        return index
 
 
 def nfc(name: str) -> str:
@@ -83,7 +138,7 @@ class Split:
     keys: PackedStrings  # a name per image for messages: a path, a shard's member, a row
     labels: SplitLabels  # (n,) int64 class indices, -1 where unlabelled; SparseLabels when multi-label
     store: ImageStore
-    rows: NDArray[np.int64]  # the row of each image in `store`
+    rows: NDArray[np.int64] | AllRows  # the row of each image in `store`
     groups: NDArray[np.int64] | None = None  # (n,) equal for images that stay on one side of any split; None: none do
     leaked: NDArray[np.uint8] | None = None  # (n,) vitkit.data.groups.Leak of each image; None: not compared
 
@@ -115,6 +170,8 @@ class Split:
         """Select images by indices, in their order, or by a mask."""
         chosen = np.asarray(indices)
         chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+        if len(chosen) and chosen.min() < 0:
+            chosen = np.where(chosen < 0, chosen + len(self), chosen)  # as numpy counts from the end
         return Split(
             self.keys.select(chosen),
             self.labels[chosen],
@@ -128,7 +185,10 @@ class Split:
         """Count the images of each class: (classes,)."""
         if isinstance(self.labels, SparseLabels):
             return self.labels.counts()
-        return np.bincount(self.labels[self.labels >= 0], minlength=classes)
+        counts = np.zeros(classes, np.int64)
+        for labels in self._label_blocks():
+            counts += np.bincount(labels[labels >= 0], minlength=classes)
+        return counts
 
     def images_of(self, number: int) -> NDArray[np.int64]:
         """Return the indices of the images of one class."""
@@ -142,9 +202,21 @@ class Split:
             return np.arange(len(self))
         return np.flatnonzero(self.labels >= 0)
 
+    def count_labelled(self) -> int:
+        """Count the images that `rows_with_labels` returns, without a list of them."""
+        if isinstance(self.labels, SparseLabels):
+            return len(self)
+        return sum(int(np.count_nonzero(labels >= 0)) for labels in self._label_blocks())
+
     @property
     def labelled(self) -> bool:
-        return isinstance(self.labels, SparseLabels) or bool((self.labels >= 0).any())
+        return isinstance(self.labels, SparseLabels) or any(
+            bool((labels >= 0).any()) for labels in self._label_blocks()
+        )
+
+    def _label_blocks(self) -> Iterator[NDArray[np.int64]]:
+        assert not isinstance(self.labels, SparseLabels)
+        return (self.labels[first : first + BLOCK] for first in range(0, len(self.labels), BLOCK))
 
 
 @dataclass(frozen=True)

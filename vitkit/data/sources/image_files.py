@@ -46,6 +46,10 @@ class FileImages:
     def is_remote(self) -> bool:
         return is_url(self.root) or (len(self.paths) > 0 and is_url(self.paths[0]))
 
+    def sizes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        paths = (os.path.join(self.root, self.paths[row]) for row in rows.tolist())
+        return np.fromiter(map(_size, paths), np.int64, len(rows))
+
     def identity(self, row: int) -> tuple[object, ...]:
         path = self._path(row)
         return redacted(path), *stored_version(path)
@@ -71,6 +75,13 @@ def without_credentials(paths: PackedStrings) -> PackedStrings:
     if b"://" not in bytes(paths.text) or not any(map(has_credentials, paths)):
         return paths
     return PackedStrings(map(redacted, paths))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # reading it says why
+        return 0
 
 
 def sample_bytes(file: IO[bytes], start: int, size: int) -> bytes:

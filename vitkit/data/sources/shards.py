@@ -2,7 +2,9 @@
 
 index.json lists the version, the classes, and per split the shards with their sizes; index.npz has the offset of each
 image. Both are written last, so shards with an index are complete. Version 2 is for multi-label data alone: it has the
-class numbers of each image, where version 1 had a dense table.
+class numbers of each image, where version 1 had a dense table. The arrays are memory-mapped (`vitkit.data.mapped_npz`),
+so an index of 100 million images is opened in seconds, and its pages are shared by all processes of a machine; those of
+earlier versions are compressed, and are read into memory.
 """
 
 import os
@@ -19,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.bounded_read import check_image_bytes, check_npz, load_npy, read_npy_header
+from vitkit.data.mapped_npz import map_npz
 from vitkit.data.sources.class_labels import label_notes, sort_classes
-from vitkit.data.sources.dataset import Data, DataError, PackedStrings, Split, StoredImage, nfc
+from vitkit.data.sources.dataset import BLOCK, AllRows, Data, DataError, PackedStrings, Split, StoredImage, nfc
 from vitkit.data.sources.image_files import absolute, sample_bytes
 from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.data.sources.splits import SPLITS
@@ -155,6 +158,9 @@ class TarImages:
                 images.append(error)
         return images
 
+    def sizes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.size[rows]
+
     def identity(self, row: int) -> tuple[object, ...]:
         path = join(self.folder, self.shards[self.shard[row]])
         return redacted(path), *self._version(path), int(self.offset[row]), int(self.size[row])
@@ -209,11 +215,11 @@ def open_shards(name: str, folder: Path, location: str = "") -> Data:
             raise DataError(f"{folder / INDEX} is damaged: splits.{unknown[0]} is no split.")
         if len(set(index["classes"])) < len(index["classes"]):
             raise DataError(f"{folder / INDEX} is damaged: it names a class twice.")
-        check_npz(folder / INDEX_ARRAYS)
+        headers = check_npz(folder / INDEX_ARRAYS)
         classes, multilabel = tuple(index["classes"]), index["multilabel"]
+        # of version 1, read in blocks: it may be larger than the memory
         tables = {f"{split}.{LABELS}" for split in index["splits"]} if multilabel else set[str]()
-        with np.load(folder / INDEX_ARRAYS, allow_pickle=False) as archive:
-            arrays = {member: archive[member] for member in archive.files if member not in tables}
+        arrays = map_npz(folder / INDEX_ARRAYS, [member for member in headers if member not in tables])
         splits = {
             split: _split(name, location, split, record, arrays, _labels(folder, split, record, arrays, index))
             for split, record in sorted(index["splits"].items(), key=lambda item: SPLITS.index(item[0]))
@@ -245,9 +251,9 @@ def _labels(
     classes = len(index["classes"])
     if not index["multilabel"]:
         labels = arrays[f"{split}.{LABELS}"]
-        if labels.ndim != 1 or (len(labels) and not -1 <= labels.min() <= labels.max() < classes):
+        if labels.ndim != 1 or not _all_within(labels, -1, classes - 1):
             raise ValueError("labels outside the list of classes")
-        return labels
+        return labels.astype(np.int64, copy=False)
     if index["version"] == VERSION:
         return _read_table(folder / INDEX_ARRAYS, f"{split}.{LABELS}.npy", (record["count"], classes))
     return SparseLabels(arrays[f"{split}.{LABEL_OFFSETS}"], arrays[f"{split}.{LABEL_NUMBERS}"], classes)
@@ -295,18 +301,38 @@ def _split(
     if any(len(array) != count for array in (shard, offset, size, pixels, labels, stops)):
         raise ValueError("arrays of different lengths")
     ends = np.array([entry["bytes"] for entry in record["shards"]], dtype=np.int64)
-    if count and not (
-        shard.min() >= 0 and offset.min() >= 0 and size.min() >= 0 and (offset + size <= ends[shard]).all()
-    ):
+    if not (_all_within(shard, 0, len(ends) - 1) and _are_inside(offset, size, shard, ends)):
         raise ValueError("offsets outside the shards")
     groups = arrays.get(f"{split}.groups")  # only where the source of the shards had any
     if groups is not None and len(groups) != count:
         raise ValueError("arrays of different lengths")
-    keys = PackedStrings()
-    keys.text, keys.stops = text.tobytes(), stops
-    keys.starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)[:count]
+    if count and not (stops[-1] <= len(text) and _are_ascending(stops)):
+        raise ValueError("names outside their text")
+    keys = PackedStrings.of_arrays(text, stops.astype(np.int64, copy=False))
     store = TarImages(folder, shards, shard, offset, size, pixels)
-    return Split(keys, labels, store, np.arange(count), groups)
+    return Split(keys, labels, store, AllRows(count), groups)
+
+
+def _all_within(values: NDArray[Any], low: int, high: int) -> bool:
+    """Return whether all values are from low to high, without arrays of the length of all."""
+    blocks = (values[first : first + BLOCK] for first in range(0, len(values), BLOCK))
+    return all(low <= block.min() and block.max() <= high for block in blocks)
+
+
+def _are_inside(offset: NDArray[Any], size: NDArray[Any], shard: NDArray[Any], ends: NDArray[np.int64]) -> bool:
+    """Return whether all images lie inside their shards."""
+    for first in range(0, len(offset), BLOCK):
+        block = slice(first, first + BLOCK)
+        starts, sizes = offset[block].astype(np.int64), size[block].astype(np.int64)
+        if starts.min() < 0 or sizes.min() < 0 or (starts > ends[shard[block]] - sizes).any():
+            return False
+    return True
+
+
+def _are_ascending(values: NDArray[Any]) -> bool:
+    """Return whether no value is negative or less than the one before it."""
+    blocks = (values[max(first - 1, 0) : first + BLOCK] for first in range(0, len(values), BLOCK))
+    return not len(values) or (values[0] >= 0 and all(bool((block[1:] >= block[:-1]).all()) for block in blocks))
 
 
 def _sizes(folder: str, names: Sequence[str]) -> dict[str, int | None]:

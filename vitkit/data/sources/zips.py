@@ -70,6 +70,9 @@ class ZipImages:
         requests = [(row,) for row in dict.fromkeys(rows.tolist())]
         return ReadAhead(self, requests, lambda some: [self.read(row) for row in some])
 
+    def sizes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.size[rows]
+
     def identity(self, row: int) -> tuple[object, ...]:
         return redacted(self.file), *stored_version(self.file), int(self.start[row]), int(self.crc[row])
 
