@@ -40,7 +40,7 @@ def test_the_version_is_written_in_one_place():
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
 def test_every_dependency_ends_before_a_major_version(requirement: str):
-    bound = re.fullmatch(r"([\w.-]+)>=([\d.]+),<(\d+)(?:;.*)?", requirement)
+    bound = re.fullmatch(r"([\w.-]+)(?:\[[\w,-]+\])?>=([\d.]+),<(\d+)(?:;.*)?", requirement)
     assert bound, requirement
     name, least, limit = bound.groups()
     assert int(least.split(".")[0]) < int(limit)

@@ -37,7 +37,7 @@ VERBS = (
     "grid paper".split()
 )
 DISTRIBUTED = ("fit", "pretrain", "resume")  # the verbs that run in several processes together
-IN_SHARDS = ("predict", "embed")  # the verbs whose processes share a job, each on its own
+IN_SHARDS = ("predict", "embed", "shard")  # the verbs whose processes share a job, each on its own
 MORE_HELP = (
     "Every verb, before it or after it:",
     "  -q, --quiet               print results and errors only",

@@ -7,6 +7,7 @@ from tyro.conf import Positional, arg
 
 from vitkit.cli.options import Json, Label, at_least, option, print_json
 from vitkit.messages import print_line
+from vitkit.storage.urls import redacted
 from vitkit.train.signals import stop_cleanly_on_sigterm
 
 
@@ -56,7 +57,7 @@ def shard(
     images = {name: len(split) for name, split in opened.splits.items()}
     if json:
         result = {
-            "data": data,
+            "data": redacted(data),
             "folder": str(folder),
             "images": images,
             "smaller": written.downscaled,
@@ -66,7 +67,7 @@ def shard(
         print_json("shard", result)
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in images.items())
-    print_line(f"read     {data}: {opened.kind}, {counts}")
+    print_line(f"read     {redacted(data)}: {opened.kind}, {counts}")
     if job is not None:
         print_line(f"share    {job} of the tar files ({job.source})")
     if written.before:

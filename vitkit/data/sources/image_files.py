@@ -12,7 +12,7 @@ from vitkit.data.bounded_read import read_image_file
 from vitkit.data.sources.dataset import PackedStrings
 from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.regular_file import open_regular
-from vitkit.storage.stored_file import stored_version
+from vitkit.storage.stored_file import stored_size, stored_version
 from vitkit.storage.urls import has_credentials, is_url, join, redacted
 from vitkit.text import counted, few
 
@@ -47,8 +47,8 @@ class FileImages:
         return is_url(self.root) or (len(self.paths) > 0 and is_url(self.paths[0]))
 
     def sizes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        paths = (os.path.join(self.root, self.paths[row]) for row in rows.tolist())
-        return np.fromiter(map(_size, paths), np.int64, len(rows))
+        # reading an image that is not there says why
+        return np.fromiter((stored_size(self._path(row)) or 0 for row in rows.tolist()), np.int64, len(rows))
 
     def identity(self, row: int) -> tuple[object, ...]:
         path = self._path(row)
@@ -75,13 +75,6 @@ def without_credentials(paths: PackedStrings) -> PackedStrings:
     if b"://" not in bytes(paths.text) or not any(map(has_credentials, paths)):
         return paths
     return PackedStrings(map(redacted, paths))
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:  # reading it says why
-        return 0
 
 
 def sample_bytes(file: IO[bytes], start: int, size: int) -> bytes:
