@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import shutil
+import site
 import subprocess
 import sys
 import tomllib
@@ -120,7 +121,10 @@ def test_make_sbom_lists_every_installed_package_with_its_version(tmp_path: Path
     content = json.loads(file.read_text(encoding="utf-8"))
     assert content["bomFormat"] == "CycloneDX"
     listed = {canonicalize_name(entry["name"]): entry["version"] for entry in content["components"]}
-    installed = {canonicalize_name(one.name): one.version for one in importlib.metadata.distributions()}
+    installed = {
+        canonicalize_name(one.name): one.version
+        for one in importlib.metadata.distributions(path=[*site.getsitepackages(), str(ROOT)])
+    }
     assert {**listed, "vitkit": ""} == {**installed, "vitkit": ""}
     assert content["metadata"]["component"]["name"] == "vitkit"
 

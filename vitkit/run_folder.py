@@ -30,7 +30,7 @@ from vitkit.temporary_names import remove, remove_abandoned
 from vitkit.text import binary_size
 from vitkit.weights.bundled import local_path
 from vitkit.weights.remote import downloaded_run
-from vitkit.weights.run_checkpoints import CHECKPOINTS, DELETING, SAVING, SEEN_BY_ALL, latest_checkpoint
+from vitkit.weights.run_checkpoints import CHECKPOINTS, DELETING, SAVING, SEEN_BY_ALL, latest_checkpoint, step_of
 from vitkit.weights.run_checkpoints import RECORD as CHECKPOINT_RECORD
 
 LOCK = ".lock"
@@ -141,8 +141,9 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove the files of a run that never completed a step, so that the next attempt can use the folder."""
-        # a step was completed, in this run or in one of its trials
-        begun = any(self.path.rglob(METRICS)) or latest_checkpoint(self.path) is not None
+        # a step was completed, in this run or in one of its trials; that of step 0 holds the weights it began with
+        latest = latest_checkpoint(self.path)
+        begun = any(self.path.rglob(METRICS)) or (latest is not None and step_of(latest) > 0)
         self.close()
         if begun:
             return

@@ -47,6 +47,7 @@ TOY: dict[str, Any] = {
     "workers": 0,
     "precision": "fp32",
     "cache": "no",
+    "shuffle": "full",
 }
 LONG = 120  # seconds; nothing here takes as long
 

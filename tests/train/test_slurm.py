@@ -118,6 +118,7 @@ def test_a_verb_that_does_not_train_is_refused_in_a_step_of_several_tasks(
     main(["cost", "B/16"])
     monkeypatch.delenv("SLURM_STEP_NUM_TASKS")  # the script of sbatch
     monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2")
     main(["cost", "B/16"])
 
 
@@ -125,7 +126,8 @@ def test_a_batch_script_without_srun_trains_in_one_process_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """It has SLURM_PROCID and SLURM_NTASKS as well, and must not wait for tasks that nobody starts."""
-    for name, value in (("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_NTASKS", "4")):
+    batch = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
+    for name, value in {**batch, "SLURM_TASKS_PER_NODE": "4"}.items():
         monkeypatch.setenv(name, value)
     main(["fit", *fit_arguments(tmp_path / "run", steps=1)])
     assert "3 tasks of this Slurm job are unused: start the command with srun" in capsys.readouterr().out

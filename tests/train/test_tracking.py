@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import time
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_wandb_gets_the_scalars_and_the_settings(tmp_path: Path, wandb):
 
 
 def test_a_stopped_run_closes_its_trackers(tmp_path: Path, wandb, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(StopRequest, "requested", True)
+    monkeypatch.setattr(StopRequest, "__enter__", lambda request: setattr(request, "signal", signal.SIGTERM) or request)
     with pytest.raises(Interrupted):
         train_run(toy(tmp_path / "run", steps=3, track=("wandb",)))
     assert wandb.calls[-1] == ("finish",)

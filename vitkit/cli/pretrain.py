@@ -20,13 +20,13 @@ def pretrain(
     weights: Annotated[str, option("where to start; default: from scratch", "ti16|hf:OWNER/NAME|PATH")] = "",
     options: SharedOptions,
 ) -> None:
-    """Train a model to fine-tune later: from labels, or from images by masked patches or pixels.
+    """Train a model to fine-tune later: from labels, or from images alone.
 
     From labels, a ViT has a head with a tanh layer (3.1); fine-tuning drops it.
     --set options.representation=false   without that layer
     --set masked.target=4x4              colour, 4x4 or pixels (B.1.2)
     --set masked.rate=0.15               share of patches; default: 0.5
-    --objective next-pixel               iGPT, a GPT over pixels; masked-pixel: its BERT
+    --objective next-pixel               iGPT; masked-pixel: as BERT
 
     vitkit pretrain photos/ --out runs/pre
 

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 def is_sharded(module: nn.Module) -> TypeGuard[FSDPModule]:
     """Return whether `fully_shard` was applied to the module itself."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+    # without the attribute, another thread is importing the module, and nothing is sharded yet
+    sharded = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return sharded is not None and isinstance(module, sharded)
 
 
 def is_shard(tensor: Tensor) -> TypeGuard[DTensor]:
     """Return whether this rank holds a shard of the tensor."""
-    tensors = sys.modules.get("torch.distributed.tensor")
-    return tensors is not None and isinstance(tensor, tensors.DTensor)
+    shard = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)  # as above
+    return shard is not None and isinstance(tensor, shard)
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

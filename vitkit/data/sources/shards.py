@@ -163,9 +163,9 @@ class TarImages:
 
     def identity(self, row: int) -> tuple[object, ...]:
         path = join(self.folder, self.shards[self.shard[row]])
-        return redacted(path), *self._version(path), int(self.offset[row]), int(self.size[row])
+        return redacted(path), *self._shard_version(path), int(self.offset[row]), int(self.size[row])
 
-    def _version(self, path: str) -> tuple[object, ...]:
+    def _shard_version(self, path: str) -> tuple[object, ...]:
         """Return what changes when a shard does; a store is asked once for each shard."""
         if not self.is_remote:
             return stored_version(path)
