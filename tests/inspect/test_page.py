@@ -15,13 +15,14 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.model.kinds import KINDS, make
+from tests.model.kinds import KINDS, OTHER_ATTENTION, make
 from tests.pages.browser import check_on_a_phone
 from vitkit.cli.main import main
 from vitkit.inspect.image_set import open_images
 from vitkit.inspect.inspection import inspect_model
 from vitkit.inspect.page import write_page
 from vitkit.inspect.summary import print_summary
+from vitkit.model.options import INSIDE_ATTENTION
 
 
 @pytest.fixture
@@ -53,11 +54,11 @@ def test_every_kind_of_model_gets_a_page(kind: str, photos: Path, tmp_path: Path
     assert "&lt;b&gt;&amp;amp;.png" in page
     assert "고양이.png" in page
     assert 'src="http' not in page
-    attends, classifies = kind != "ResNet", kind not in ("ResNet", "no head")
+    attends, classifies = kind != "ResNet", kind not in ("ResNet", "no head", *OTHER_ATTENTION)
     assert ("<h2>Attention distance</h2>" in page) == attends
     assert ("although weights sum to 1" in page) == attends
     assert ("Relevance for the predicted class" in page) == classifies
-    positioned = kind != "ResNet" and model.config.positions not in ("none", "relative")
+    positioned = kind != "ResNet" and model.config.positions not in ("none", *INSIDE_ATTENTION)
     assert ("<h2>Position embeddings</h2>" in page) == positioned
     assert ("<h2>Omitted</h2>" in page) == (not (classifies and positioned))
     assert len(re.findall(r"<figcaption>", page)) >= 4
