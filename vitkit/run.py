@@ -39,7 +39,6 @@ from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
-from vitkit.weights.run_checkpoints import latest_checkpoint
 
 
 def start_run(
@@ -289,7 +288,7 @@ def _train(
     except BaseException as error:
         with contextlib.suppress(VitkitError):  # on a full disk, the first error is the one to report
             record_time()
-        if isinstance(error, StorageError) and latest_checkpoint(folder.path) is not None:
+        if isinstance(error, StorageError) and folder.begun:
             error.add(try_=f"vitkit resume {shlex.quote(str(folder.path))}, which continues after the last checkpoint")
         if processes.world_size > 1 and lost_peer(error):
             raise RunError(

@@ -141,9 +141,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove the files of a run that never completed a step, so that the next attempt can use the folder."""
-        # a step was completed, in this run or in one of its trials; that of step 0 holds the weights it began with
-        latest = latest_checkpoint(self.path)
-        begun = any(self.path.rglob(METRICS)) or (latest is not None and step_of(latest) > 0)
+        begun = self.begun
         self.close()
         if begun:
             return
@@ -152,6 +150,12 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         if self.created:
             shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def begun(self) -> bool:
+        """Return whether a step was completed, in this run or in one of its trials."""
+        latest = latest_checkpoint(self.path)  # that of step 0 holds the weights it began with
+        return any(self.path.rglob(METRICS)) or (latest is not None and step_of(latest) > 0)
 
     def check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.path).free

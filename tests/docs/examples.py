@@ -13,8 +13,9 @@ from vitkit.cli.main import VERBS, verb_function
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "README.ko.md", "CONTRIBUTING.md", "docs/related/cnn-attention.md")),
+    *(ROOT / name for name in ("README.md", "README.ko.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/related").glob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|\s{4,}|then: |anywhere: )((?:torchrun \S+ -m )?vitkit \S.*?)(?=\s{4,}|$)")

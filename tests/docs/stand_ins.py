@@ -1,7 +1,7 @@
 """Small stand-ins for what the documentation names (photos/, runs/photos, ViT-B_16.npz), and smaller commands.
 
-A command of the documentation runs as it stands, with two changes: training takes SMALL's settings, so that it is a
-matter of seconds, and MODELS takes the place of large models where their speed is measured.
+A command of the documentation runs as it stands, with three changes: training takes SMALL's settings, so that it is a
+matter of seconds; MODELS takes the place of large models where their speed is measured; and photos/ that of DOWNLOADED.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ EACH = 6
 SMALL: dict[str, Any] = {"steps": 2, "batch": 4, "image": 32, "workers": 0, "device": "cpu"}
 SMALL_MODEL: dict[str, Any] = {"model": "mu/4", "weights": "none"}  # for a run that names no weights to start from
 NO_WARMUP = {"schedule": {"warmup": 0}}  # that of some recipes is longer than these runs
+SMALL_IGPT: dict[str, Any] = {"model": "iGPT-mu/8", "image": 8}
 MODELS = {"B/16": "mu/4", "L/16": "mu/4"}
+DOWNLOADED = ("hf:cifar10", "cifar10.npz")  # data sets that a reader has from elsewhere
 
 
 def write_images(folder: Path, first: int) -> None:
@@ -60,6 +62,11 @@ def make_template(root: Path) -> Path:
     write_shards(open_data(root / "photos"), root / "shards")
     train(root / "photos", root / "runs/photos")
     train(root / "photos", root / "runs/pre", objective="masked-patch")
+    train(root / "photos", root / "runs/igpt", objective="next-pixel", **SMALL_IGPT, options={"colours": 16})
+    between = {"positions": "quadratic", "content": False, "pool": "gap"}
+    train(root / "photos", root / "runs/two-by-two", options=between)
+    points = {"positions": "none", "induced": 4, "pool": "seeds"}
+    train(root / "photos", root / "runs/set", options=points)
     for name in ("pets", "3", "7"):
         shutil.copytree(root / "runs/photos", root / "runs" / name)
     tiny = vitkit.create("Ti/16", classes=10)  # B/16's layers, grid and input in less memory
@@ -106,7 +113,12 @@ def smaller(words: list[str]) -> list[str]:
         return [verb, *rest]
     if verb not in ("fit", "pretrain"):
         return words
+    rest = ["photos" if word in DOWNLOADED else word for word in rest]
     settings = SMALL if "--weights" in rest else {**SMALL, **SMALL_MODEL}
+    if any("igpt" in word.lower() for word in rest):
+        settings = {**settings, "image": SMALL_IGPT["image"]}
+        if "--weights" not in rest:
+            settings = {**settings, **SMALL_IGPT}
     if verb == "pretrain":
         settings = {name: value for name, value in settings.items() if name != "weights"}
     rest = replace_option(rest, "epochs", None)

@@ -12,6 +12,7 @@ from vitkit.config.model_options import configure_model
 from vitkit.cost import cost
 from vitkit.grid.arm import Arm
 from vitkit.grid.grid_file import read_grid
+from vitkit.model.build import build_on_meta
 
 ROOT = Path(__file__).parents[2]
 RELATED = read_grid(ROOT / "examples" / "related.toml")
@@ -33,6 +34,18 @@ def test_the_arms_differ_in_the_model_alone():
     assert all(settings == rest[0] for settings in rest)
     assert len(RELATED.seeds) == 3
     assert RELATED.baseline.settings["model"].startswith("Ti/")
+
+
+def test_the_arms_of_the_sets_are_models_without_positions_or_with_positions_between_patches():
+    sets = read_grid(ROOT / "docs" / "related" / "sets.toml")
+    configs = {}
+    for arm in sets.arms:
+        settings = dict(arm.settings)
+        configs[arm.name] = configure_model(settings.pop("model"), settings, classes=10)
+        build_on_meta(configs[arm.name])
+    assert {name for name, config in configs.items() if config.positions == "none"} == {
+        name for name in configs if name.startswith("a set")
+    }
 
 
 def test_the_page_has_the_table_of_the_file_and_of_the_results(tmp_path: Path):

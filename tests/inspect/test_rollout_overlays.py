@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from scipy.stats import spearmanr
 
@@ -33,8 +34,11 @@ def test_an_overlay_is_bright_where_rollout_is_large():
         assert spearmanr(brightness.ravel(), weights.ravel()).statistic > 0.6
 
 
-def test_a_resnet_has_no_overlays():
-    assert (
-        rollout_overlays(vitkit.create("R50x1", classes=10, image=32, channels=1).eval(), TEST.select(np.arange(2)))
-        == []
-    )
+@pytest.mark.parametrize(
+    ("name", "options", "pairs"),
+    [("R50x1", {"image": 32}, 0), ("iGPT-mu/8", {"causal": True}, 0), ("iGPT-mu/8", {"causal": False}, 2)],
+)
+def test_a_resnet_and_a_causal_model_have_no_overlays(name: str, options: dict, pairs: int):
+    """Rollout of a causal model is bright where pixels come early, whatever the image shows."""
+    model = vitkit.create(name, classes=10, channels=1, **options).eval()
+    assert len(rollout_overlays(model, TEST.select(np.arange(2)))) == pairs

@@ -28,7 +28,7 @@ def inspect(
         tuple[str, ...] | None,
         option(
             "whose attention is shown: the class token, the mean of all patches, or single patches, counted from 0; "
-            "default: what the head reads",
+            "default: what the head reads, of a causal iGPT the pixel in the middle, too",
             "class|mean|ROW COLUMN",
         ),
     ] = None,

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import ConfigError
-from vitkit.inspect.inference import as_model_input, at_least_float32, batch_size, eval_mode, require_vit
+from vitkit.inspect.inference import as_model_input, at_least_float32, batch_size, eval_mode, require_tokens
 from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
-from vitkit.model.build import Model
-from vitkit.model.vit import VisionTransformer
+from vitkit.model.build import Model, TokenModel
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class AttentionLayer:
         return f"{self.number} {self.axis}".strip()
 
 
-def attention_layers(model: VisionTransformer, layers: Iterable[int] | None = None) -> list[AttentionLayer]:
+def attention_layers(model: TokenModel, layers: Iterable[int] | None = None) -> list[AttentionLayer]:
     """Return the attention layers of all blocks, or of some, counted from 0 as in block0/attention."""
     depth = model.config.depth
     axes = ("rows", "columns") if model.config.axial else ("",)
@@ -58,7 +57,7 @@ def attention_layers(model: VisionTransformer, layers: Iterable[int] | None = No
     return [AttentionLayer(layer, axis, induced) for layer in chosen for axis in axes]
 
 
-def select_heads(model: VisionTransformer, heads: Sequence[int] | None) -> list[int]:
+def select_heads(model: TokenModel, heads: Sequence[int] | None) -> list[int]:
     """Return all heads, or check and return some, counted from 0."""
     chosen = list(range(model.config.heads)) if heads is None else list(dict.fromkeys(heads))
     for head in chosen:
@@ -77,23 +76,23 @@ def attention_maps(
 ) -> NDArray[np.float32]:
     """Return a token's attention weights over the patches: (B, L, H, h, w); default: the token that the head reads.
 
-    Its weights for class token and registers are left out, so a map sums to 1 at most.
+    Its weights for class token, registers and the start of a sequence are left out, so a map sums to 1 at most.
     """
-    vit = require_vit(model, "attention")
-    chosen = select_heads(vit, heads)
-    query = query_weights(vit, token)
-    maps: list[list[Tensor]] = [[] for _ in attention_layers(vit, layers)]
+    tokens = require_tokens(model, "attention")
+    chosen = select_heads(tokens, heads)
+    query = query_weights(tokens, token)
+    maps: list[list[Tensor]] = [[] for _ in attention_layers(tokens, layers)]
 
     def collect(index: int, weights: Tensor) -> None:
         attention = torch.einsum("t,bhts->bhs", query.to(weights), weights[:, chosen])
-        maps[index].append(on_patch_grid(vit, attention).float().cpu())
+        maps[index].append(on_patch_grid(tokens, attention).float().cpu())
 
-    visit_attention(vit, images, collect, layers)
+    visit_attention(tokens, images, collect, layers)
     return torch.stack([torch.cat(batches) for batches in maps], dim=1).numpy()
 
 
 def visit_attention(
-    model: VisionTransformer, images: Tensor, visit: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
+    model: TokenModel, images: Tensor, visit: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
 ) -> None:
     """Call visit(index of the attention layer, weights (b, H, T, T)) for each layer during the forward pass.
 

@@ -5,6 +5,10 @@ over queries and images. Class token and registers have no position in the image
 keys, and the other weights of each row are scaled to sum to 1. Heads differ by where they put their weights, whose sum
 is always 1.
 
+In a causal model, the distance is that from the pixel that a token predicts to the pixels that it sees, all of them
+earlier ones: 1 pixel at least. The start of the sequence is left out as class tokens are, and so is the first pixel as
+a query, which sees nothing else. Uniform attention is that to all earlier pixels equally.
+
 Shapes: B images, L attention layers, H heads, T tokens, N = h·w patches.
 """
 
@@ -17,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.inspect.attention import AttentionLayer, attention_layers, visit_attention
-from vitkit.inspect.inference import require_vit
+from vitkit.inspect.inference import DoesNotApply, require_tokens
 from vitkit.model.build import Model
 
 
@@ -27,8 +31,9 @@ class AttentionDistance:
 
     attention_layers: tuple[AttentionLayer, ...]
     per_image: NDArray[np.float32]  # (B, L, H)
-    uniform: float  # of a head that attends to all patches equally
+    uniform: float  # of a head that attends equally to all patches that a query sees
     stride: int  # pixels from one patch to the next
+    special_share: float = 0.0  # of patches' weights that go to tokens without a position, on average
 
     @property
     def per_head(self) -> NDArray[np.float32]:
@@ -48,23 +53,33 @@ class AttentionDistance:
 
 def attention_distance(model: Model, images: Tensor | Iterable[Tensor]) -> AttentionDistance:
     """Measure the attention distance over one batch, or over an iterable of batches; the paper takes 128 images."""
-    vit = require_vit(model, "attention distance")
-    config = vit.config
-    distances = patch_distances(config.grid, config.stride).to(next(vit.parameters()).device)
-    layers = attention_layers(vit)
+    tokens = require_tokens(model, "attention distance")
+    config, delay = tokens.config, tokens.config.input_delay
+    if config.patches <= delay:
+        raise DoesNotApply(f"attention distance: a single pixel has none before it for {model.kind} to attend to.")
+    distances = patch_distances(config.grid, config.stride).to(next(tokens.parameters()).device)
+    # the last n tokens, as queries and as keys
+    distances = distances[delay:, : len(distances) - delay]
+    layers = attention_layers(tokens)
     per_layer: list[list[Tensor]] = [[] for _ in layers]
+    special_shares: list[Tensor] = []
 
     def collect(index: int, weights: Tensor) -> None:
         per_layer[index].append(mean_distance(weights, distances).float().cpu())
+        n = len(distances)
+        special_shares.append(weights[..., -n:, :-n].sum(-1).mean((1, 2)).float().cpu())
 
     for batch in [images] if isinstance(images, Tensor) else images:
-        visit_attention(vit, batch, collect)
+        visit_attention(tokens, batch, collect)
     per_image = torch.stack([torch.cat(batches) for batches in per_layer], dim=1)
-    return AttentionDistance(tuple(layers), per_image.numpy(), float(distances.mean()), config.stride)
+    visible = torch.ones_like(distances)
+    uniform = mean_distance(visible.tril() if delay else visible, distances)
+    special_share = float(torch.cat(special_shares).mean())
+    return AttentionDistance(tuple(layers), per_image.numpy(), float(uniform), config.stride, special_share)
 
 
 def mean_distance(weights: Tensor, distances: Tensor) -> Tensor:
-    """Return the mean distance of each head: weights (b, H, T, T), distances (N, N) of the last N tokens → (b, H)."""
+    """Return the mean distance of each head: weights (b, H, T, T), distances (n, n) of the last n tokens → (b, H)."""
     n = len(distances)
     between = weights[..., -n:, -n:]
     between = between / between.sum(-1, keepdim=True).clamp(min=torch.finfo(between.dtype).tiny)

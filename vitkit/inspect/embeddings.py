@@ -9,10 +9,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitkit.errors import ConfigError
-from vitkit.inspect.inference import DoesNotApply, require_vit
+from vitkit.inspect.inference import DoesNotApply, require_tokens
 from vitkit.model.build import Model
+from vitkit.model.igpt import ImageGPT
 from vitkit.model.options import INSIDE_ATTENTION
 from vitkit.model.resnet import ConvBody, ResNet, standardise
 from vitkit.model.vit import VisionTransformer
@@ -38,8 +40,12 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
             "position similarity: the positions of this ResNet belong to offsets between pixels, not to pixels; there "
             "is no table whose rows could be compared."
         )
-    vit = require_vit(model, "position similarity")
-    config, tables = vit.config, vit.encoder.positions
+    tokens = require_tokens(model, "position similarity")
+    if isinstance(tokens, ImageGPT):
+        if layer:
+            raise ConfigError(f"layer {layer} has no position embeddings of its own", tables="1")
+        return _cosines(tokens.embedding.positions, tokens.config.grid)
+    config, tables = tokens.config, tokens.encoder.positions
     if config.positions == "none":
         raise DoesNotApply("position similarity: this model has no position embeddings.")
     if config.positions in INSIDE_ATTENTION:
@@ -49,9 +55,13 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
         )
     if not 0 <= layer < len(tables):
         raise ConfigError(f"layer {layer} has no position embeddings of its own", tables=str(len(tables)))
-    table = tables[layer]()[config.special_positions :].double()  # (N, D)
-    unit = F.normalize(table, dim=1, eps=1e-12)
-    return (unit @ unit.T).float().cpu().numpy().reshape(*config.grid, *config.grid)
+    return _cosines(tables[layer]()[config.special_positions :], config.grid)
+
+
+def _cosines(table: Tensor, grid: tuple[int, int]) -> NDArray[np.float32]:
+    """Return the cosine between any two rows of a table (N, D): (h, w, h, w)."""
+    unit = F.normalize(table.double(), dim=1, eps=1e-12)
+    return (unit @ unit.T).float().cpu().numpy().reshape(*grid, *grid)
 
 
 def similarity_by_steps(similarity: NDArray[np.float32]) -> NDArray[np.float32]:

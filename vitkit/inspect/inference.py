@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.model.build import Model
-from vitkit.model.config import TokenConfig
+from vitkit.model.build import Model, TokenModel
 from vitkit.model.vit import VisionTransformer
 
 MAX_ATTENTION_WEIGHTS = 2**26  # held at a time, 256 MiB: one layer for 12 images in L/16 at 384 px
@@ -19,19 +18,22 @@ class DoesNotApply(VitkitError):
     """The analysis does not apply to the model: a ResNet has no attention, masked pre-training leaves no classes."""
 
 
+def require_tokens(model: Model, analysis: str) -> TokenModel:
+    """Return the model, or raise DoesNotApply for one without tokens."""
+    if isinstance(model, TokenModel):
+        return model
+    raise DoesNotApply(f"{analysis}: {model.kind} has no tokens, and so no attention between them and no positions.")
+
+
 def require_vit(model: Model, analysis: str) -> VisionTransformer:
     """Return the model, or raise DoesNotApply for one of another kind."""
-    if isinstance(model, VisionTransformer):
-        return model
-    lacking = (
-        "patches, its tokens are pixels"
-        if isinstance(model.config, TokenConfig)
-        else "tokens, and so no attention between them and no positions"
-    )
-    raise DoesNotApply(f"{analysis}: {model.kind} has no {lacking}.")
+    found = require_tokens(model, analysis)
+    if isinstance(found, VisionTransformer):
+        return found
+    raise DoesNotApply(f"{analysis}: it is built for Vision Transformers alone, not for {model.kind}.")
 
 
-def batch_size(model: VisionTransformer) -> int:
+def batch_size(model: TokenModel) -> int:
     """Return the number of images whose attention in one layer fits into memory."""
     return min(max(MAX_ATTENTION_WEIGHTS // (model.config.heads * model.config.tokens**2), 1), MAX_BATCH)
 

@@ -21,14 +21,12 @@ from vitkit.inspect.embeddings import Filters, filter_components, position_simil
 from vitkit.inspect.heatmaps import Floats, enlarge_pixels, overlay
 from vitkit.inspect.image_set import ImageSet, InspectedImage
 from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, eval_mode
-from vitkit.inspect.query_token import Token, default_token, query_weights
+from vitkit.inspect.query_token import Token, default_tokens, middle_patch, query_weights
 from vitkit.inspect.relevance import Relevance, relevance
 from vitkit.inspect.rollout import rollout
 from vitkit.inspect.unit_attention import unit_attention, unit_layers
-from vitkit.model.build import Model
-from vitkit.model.config import TokenConfig
+from vitkit.model.build import Model, TokenModel
 from vitkit.model.resnet import ResNet
-from vitkit.model.vit import VisionTransformer
 from vitkit.pages.inline_images import THUMBNAIL, ImagePair, decode_sample, inline_image, sample_indices
 from vitkit.text import counted
 
@@ -107,8 +105,8 @@ def inspect_model(
             inspection.completions = _if_applicable(inspection, lambda: completions(model, images, Sampling()))
     inspection.filters = _if_applicable(inspection, lambda: filter_components(model))
     inspection.similarity = _if_applicable(inspection, lambda: position_similarity(model))
-    if not isinstance(model, VisionTransformer):
-        if isinstance(model, ResNet) and unit_layers(model):
+    if not isinstance(model, TokenModel):
+        if unit_layers(model):
             log(f"attention in {counted(len(shown), 'image')}")
             inspection.attention = [_unit_attention(model, images)]
             log(f"attention distance over {counted(len(image_set.images), 'image')}")
@@ -116,27 +114,33 @@ def inspect_model(
             inspection.distance = replace(parts[0], per_image=np.concatenate([part.per_image for part in parts]))
             reason = "Rollout and relevance: convolutions mix pixels between the attention layers of a ResNet."
         else:
-            lacking = "patches to attend to" if isinstance(model.config, TokenConfig) else "attention"
-            reason = f"Attention maps, rollout, relevance and attention distance: {model.kind} has no {lacking}."
+            reason = f"Attention maps, rollout, relevance and attention distance: {model.kind} has no attention."
         inspection.not_applicable.append(reason)
         return inspection
     log(f"attention in {counted(len(shown), 'image')}")
     inspection.attention = [
-        _token_attention(model, images, token, shown_layers, heads) for token in tokens or [default_token(model)]
+        _token_attention(model, images, token, shown_layers, heads) for token in tokens or default_tokens(model)
     ]
     inspection.rollout = rollout(model, images)
     inspection.rollout_without_identity = rollout(model, images, identity=False)
     inspection.relevance = _if_applicable(inspection, lambda: _check_relevance(relevance(model, images)))
     log(f"attention distance over {counted(len(image_set.images), 'image')}")
-    inspection.distance = attention_distance(model, image_set.batches(MAX_BATCH))
-    if model.config.patches > 1:
-        inspection.query_patch = _brightest_patch(inspection.rollout[0])
+    batches = image_set.batches(MAX_BATCH)
+    inspection.distance = _if_applicable(inspection, lambda: attention_distance(model, batches))
+    if inspection.distance is not None and model.config.patches > 1:
+        causal = model.config.input_delay > 0  # what an early pixel sees is little
+        inspection.query_patch = middle_patch(model) if causal else _brightest_patch(inspection.rollout[0])
         inspection.examples = _head_examples(model, images[:1], inspection.distance, inspection.query_patch)
     return inspection
 
 
 def rollout_overlays(model: Model, split: Split) -> list[ImagePair]:
-    """Return a few of a split's images with rollout over them, for a report; none for a model without attention."""
+    """Return a few of a split's images with rollout over them, for a report; none for a model without attention.
+
+    None for a causal model: its maps are bright where pixels come early, which says nothing about the images.
+    """
+    if isinstance(model, TokenModel) and model.config.input_delay:
+        return []
     transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     images = []
     for index in sample_indices(split):
@@ -160,10 +164,9 @@ def _check_options(
     model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None, tokens: Sequence[Token] | None
 ) -> Sequence[int] | None:
     """Check the options before any work and return the layers to show."""
-    if not isinstance(model, VisionTransformer):
+    if not isinstance(model, TokenModel):
         if layers or heads or tokens:
-            shows_all = isinstance(model, ResNet) and unit_layers(model)
-            choice = "all of its attention layers and heads are shown" if shows_all else "it has none to show"
+            choice = "all of its attention layers and heads are shown" if unit_layers(model) else "it has none to show"
             raise DoesNotApply(f"layers, heads and tokens cannot be chosen for {model.kind}: {choice}.")
         return None
     for token in tokens or ():
@@ -204,7 +207,7 @@ def _check_relevance(result: Relevance) -> Relevance:
 
 
 def _token_attention(
-    model: VisionTransformer, images: Tensor, token: Token, layers: Sequence[int] | None, heads: Sequence[int] | None
+    model: TokenModel, images: Tensor, token: Token, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> TokenAttention:
     maps = attention_maps(model, images, token=token, layers=layers, heads=heads)
     return TokenAttention(token, tuple(attention_layers(model, layers)), tuple(select_heads(model, heads)), maps)
@@ -228,7 +231,7 @@ def _brightest_patch(weights: Floats) -> tuple[int, int]:
 
 
 def _head_examples(
-    model: VisionTransformer, image: Tensor, distance: AttentionDistance, patch: tuple[int, int]
+    model: TokenModel, image: Tensor, distance: AttentionDistance, patch: tuple[int, int]
 ) -> list[HeadExample]:
     examples = []
     for flat_index in (distance.per_head.argmin(), distance.per_head.argmax()):

@@ -14,9 +14,9 @@ from vitkit.inspect.image_set import InspectedImage
 from vitkit.inspect.inspect_folder import GENERATOR, PAGE, InspectFolder
 from vitkit.inspect.inspection import SHOWN_IMAGES, Inspection, TokenAttention
 from vitkit.inspect.query_token import default_token, describe_token
-from vitkit.model.config import ViTConfig
+from vitkit.model.build import TokenModel
+from vitkit.model.config import TokenConfig
 from vitkit.model.variants import name_of
-from vitkit.model.vit import VisionTransformer
 from vitkit.pages.html import KeyFigure, write_html
 from vitkit.pages.inline_images import InlineImage, inline_image
 from vitkit.text import counted, image_size
@@ -42,11 +42,12 @@ def write_page(inspection: Inspection, folder: Path, source: str) -> list[Path]:
 def _summary(inspection: Inspection) -> dict[str, Any]:
     config, images = inspection.model.config, inspection.image_set
     key_figures = [KeyFigure("Input", image_size(config.image), counted(config.channels, "channel"))]
-    if isinstance(inspection.model, VisionTransformer):
-        vit = inspection.model.config
+    tokens = config if isinstance(config, TokenConfig) else None
+    if tokens is not None:
+        (h, w), side = tokens.grid, tokens.stride
         key_figures += [
-            KeyFigure("Patches", f"{vit.grid[0]} x {vit.grid[1]}", f"one token for {vit.stride} x {vit.stride} px"),
-            KeyFigure("Attention", f"{vit.depth} x {vit.heads}", "layers x heads"),
+            KeyFigure("Patches", f"{h} x {w}", f"one token for {f'{side} x {side} px' if side > 1 else 'a pixel'}"),
+            KeyFigure("Attention", f"{tokens.depth} x {tokens.heads}", "layers x heads"),
         ]
     if inspection.distance is not None:
         first, last = inspection.distance.per_block[[0, -1]]
@@ -59,7 +60,9 @@ def _summary(inspection: Inspection) -> dict[str, Any]:
         "total": images.total,
         "skipped": images.skipped,
         "not_applicable": inspection.not_applicable,
-        "resnet": not isinstance(inspection.model, VisionTransformer),
+        "resnet": tokens is None,
+        "pixels": tokens is not None and tokens.stride == 1,
+        "causal": tokens is not None and tokens.input_delay > 0,
     }
 
 
@@ -82,7 +85,7 @@ def _image_rows(inspection: Inspection, output: InspectFolder) -> dict[str, Any]
         "has_rollout": inspection.rollout is not None,
         "has_relevance": inspection.relevance is not None,
         "without_identity": _without_identity(inspection),
-        "from_class": isinstance(inspection.model, VisionTransformer) and default_token(inspection.model) == "class",
+        "from_class": isinstance(inspection.model, TokenModel) and default_token(inspection.model) == "class",
     }
 
 
@@ -107,7 +110,7 @@ def _attention_grids(inspection: Inspection, attention: TokenAttention, output: 
     grids = []
     for index, image in enumerate(inspection.shown):
         pixels = _pixels(image)
-        if isinstance(token, tuple) and isinstance(inspection.model, VisionTransformer):
+        if isinstance(token, tuple) and isinstance(inspection.model, TokenModel):
             pixels = heatmaps.outline_patch(pixels, inspection.model.config.grid, token)
         svg = output.add_figure(
             figures.draw_attention(attention.maps[index], labels, attention.heads),
@@ -123,8 +126,8 @@ def _distance(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
     if distance is None:
         return {"distance": None, "examples": []}
     config = inspection.model.config
-    vit = config if isinstance(config, ViTConfig) else None
-    grid = vit.grid if vit else tuple(-(-side // distance.stride) for side in config.image)
+    tokens = config if isinstance(config, TokenConfig) else None
+    grid = tokens.grid if tokens else tuple(-(-side // distance.stride) for side in config.image)
     svg = output.add_figure(
         figures.draw_distance(distance), "distance", "Mean attention distance by layer, a dot per head"
     )
@@ -150,8 +153,9 @@ def _distance(inspection: Inspection, output: InspectFolder) -> dict[str, Any]:
         "verdict": _verdict(distance),
         "uniform": f"{distance.uniform:.0f} px",
         "corner": f"{corner:.0f} px",
-        "class_token": vit is not None and vit.class_token,
-        "more_special_tokens": vit is not None and vit.special_tokens > vit.class_token,
+        "class_token": tokens is not None and tokens.class_token,
+        "more_special_tokens": tokens is not None and tokens.special_tokens > tokens.class_token,
+        "special_share": f"{100 * distance.special_share:.0f} %",
         "axial": bool(distance.attention_layers[0].axis),
     }
 
@@ -190,7 +194,7 @@ def _embeddings(inspection: Inspection, output: InspectFolder) -> dict[str, Any]
             "filter_layer": filters.layer,
             "share": f"{100 * filters.shares.sum():.0f} %",
         }
-    if similarity is not None and isinstance(inspection.model, VisionTransformer):
+    if similarity is not None and isinstance(inspection.model, TokenModel):
         content["positions"] = output.add_figure(
             figures.draw_similarity(similarity),
             "positions",

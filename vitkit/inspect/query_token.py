@@ -1,25 +1,42 @@
 """The query token whose attention is shown, and its attention weights on the patch grid.
 
-Shapes: T tokens (special tokens first, the class token before others), h x w patch grid.
+In a causal model, token i reads pixel i - 1 and predicts pixel i: as a query it stands for the pixel that it predicts,
+as a key for the one that it reads. The first token reads the start of the sequence, which has no place in the image.
+
+Shapes: T tokens (special tokens first, the class token before others), h x w patch grid, a pixel each in an iGPT.
 """
 
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.errors import ConfigError
-from vitkit.model.vit import VisionTransformer
+from vitkit.model.build import TokenModel
 
 Token = Literal["class", "mean"] | tuple[int, int]  # a patch by (row, column); "mean": over all patches
 
 
-def default_token(model: VisionTransformer) -> Token:
+def default_token(model: TokenModel) -> Token:
     """Return the token that the head reads, the class token first of all; where it reads all patches, their mean."""
     return "class" if model.config.pool in ("token", "token-gap") else "mean"
 
 
-def query_weights(model: VisionTransformer, token: Token | None) -> Tensor:
+def default_tokens(model: TokenModel) -> list[Token]:
+    """Return the tokens to show: the one that the head reads and, of a causal model, the patch in the middle.
+
+    The mean over a causal model's tokens is large for early pixels, which more tokens see; a single one is not.
+    """
+    return [default_token(model), *[middle_patch(model)] * (model.config.input_delay > 0)]
+
+
+def middle_patch(model: TokenModel) -> tuple[int, int]:
+    h, w = model.config.grid
+    return h // 2, w // 2
+
+
+def query_weights(model: TokenModel, token: Token | None) -> Tensor:
     """Return the weight of each token as a query: (T,), sums to 1."""
     token = default_token(model) if token is None else token
     config, weights = model.config, torch.zeros(model.config.tokens)
@@ -42,9 +59,14 @@ def query_weights(model: VisionTransformer, token: Token | None) -> Tensor:
     return weights
 
 
-def on_patch_grid(model: VisionTransformer, attention: Tensor) -> Tensor:
-    """Reshape (…, T) to (…, h, w), without special tokens, which have no position in the image."""
-    return attention[..., model.config.special_tokens :].unflatten(-1, model.config.grid)
+def on_patch_grid(model: TokenModel, attention: Tensor) -> Tensor:
+    """Reshape the weights of keys (…, T) to (…, h, w), without special tokens, which have no position in the image.
+
+    So is the start of a sequence left out; no token of a causal model reads the last pixel, whose weight is 0.
+    """
+    config = model.config
+    patches = attention[..., config.special_tokens + config.input_delay :]
+    return F.pad(patches, (0, config.input_delay)).unflatten(-1, config.grid)
 
 
 def describe_token(token: Token) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.inspect.attention import visit_attention
-from vitkit.inspect.inference import require_vit
+from vitkit.inspect.inference import require_tokens
 from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
 from vitkit.model.build import Model
 
@@ -23,8 +23,8 @@ def rollout(model: Model, images: Tensor, *, identity: bool = True, token: Token
 
     Where the head reads all patches (average or attention pooling), it is the mean over them.
     """
-    vit = require_vit(model, "attention rollout")
-    query = query_weights(vit, token)
+    tokens = require_tokens(model, "attention rollout")
+    query = query_weights(tokens, token)
     rolled: list[Tensor] = []
 
     def multiply(index: int, weights: Tensor) -> None:
@@ -34,9 +34,9 @@ def rollout(model: Model, images: Tensor, *, identity: bool = True, token: Token
         else:
             rolled[-1] = step @ rolled[-1]
 
-    visit_attention(vit, images, multiply)
+    visit_attention(tokens, images, multiply)
     shares = torch.einsum("t,bts->bs", query.to(rolled[0]), torch.cat(rolled))
-    return on_patch_grid(vit, shares).float().cpu().numpy()
+    return on_patch_grid(tokens, shares).float().cpu().numpy()
 
 
 def mix_tokens(weights: Tensor, identity: bool) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 from vitkit.inspect.embeddings import similarity_by_steps
 from vitkit.inspect.inspection import Inspection
 from vitkit.messages import print_line
+from vitkit.model.build import TokenModel
 from vitkit.model.variants import name_of
-from vitkit.model.vit import VisionTransformer
 from vitkit.text import counted, few, printable
 
 
@@ -26,7 +26,7 @@ def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
         "page": str(files[0]),
         "figures": [str(path) for path in files[1:]],
     }
-    if isinstance(inspection.model, VisionTransformer):
+    if isinstance(inspection.model, TokenModel):
         content |= {"grid": list(inspection.model.config.grid), "stride": inspection.model.config.stride}
     if distance is not None:
         content["attention_distance"] = {
@@ -34,6 +34,7 @@ def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
             "mean": _rounded(distance.per_layer),
             "heads": [_rounded(row) for row in distance.per_head],
             "uniform": round(distance.uniform, 2),
+            "special_share": round(distance.special_share, 4),
         }
     if inspection.relevance is not None:
         labels = inspection.model.metadata.labels

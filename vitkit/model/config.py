@@ -113,6 +113,11 @@ class ViTConfig:
         return self.class_token + (self.distillation != "none") + self.registers
 
     @property
+    def input_delay(self) -> int:
+        """0: the token of a patch reads that patch, and no token before it does."""
+        return 0
+
+    @property
     def special_positions(self) -> int:
         """The number of special tokens that have positions; registers never have."""
         return self.class_token + (self.distillation != "none") if self.class_position else 0

@@ -77,6 +77,31 @@ class IGPTConfig:
         return 0
 
     @property
+    def input_delay(self) -> int:
+        """The tokens by which the input is late: 1 in a causal model, where token i reads pixel i - 1."""
+        return int(self.causal)
+
+    @property
+    def pool(self) -> Literal["gap"]:
+        return "gap"
+
+    @property
+    def class_token(self) -> bool:
+        return False
+
+    @property
+    def axial(self) -> bool:
+        return False
+
+    @property
+    def induced(self) -> int:
+        return 0
+
+    @property
+    def inject(self) -> Literal["stem"]:
+        return "stem"
+
+    @property
     def positions(self) -> Literal["1d"]:
         return "1d"
 
