@@ -18,7 +18,7 @@ import numpy as np
 
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.sources.image_files import FileImages
-from vitkit.data.sources.image_paths import STANDARD_INPUT, find_image_names, index_folder, open_images
+from vitkit.data.sources.image_paths import STANDARD_INPUT, index_folder, iterate_image_names, open_images
 from vitkit.output_folder import open_output_folder
 from vitkit.predict.journal import Trait
 from vitkit.predict.part_folder import IMAGES
@@ -133,7 +133,7 @@ def shards_of(sources: Sequence[str]) -> str | None:
 def _names(sources: Sequence[str]) -> Iterator[str]:
     """Yield the names of the images; a list on standard input is read line by line."""
     if tuple(sources) != (STANDARD_INPUT,):
-        yield from find_image_names(sources)
+        yield from iterate_image_names(sources)
         return
     empty = True
     for line in sys.stdin.buffer:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.data.sources.sample_sources import png, sample_files, write_files
 from vitkit.data.sources import folders
 from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.image_paths import iterate_image_names
 from vitkit.data.sources.open import open_data
 
 
@@ -428,3 +429,17 @@ def test_a_split_with_class_folders_next_to_another_folder_is_a_split(tmp_path: 
     (tmp_path / "extra" / "deep" / "4.png").write_bytes(b"image")
     with pytest.raises(DataError, match="can be read in two ways"):
         open_data(tmp_path)
+
+
+def test_images_are_listed_in_order_while_folders_are_scanned(tmp_path: Path):
+    names = ["a/1.jpg", "a b/1.jpg", "a.jpg", "a-.jpg", "a/b/2.jpg", "a/b.jpg", "é/1.jpg", "b/c/d/e/1.jpg", "b/c/d.jpg"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "a" / "aa.jpg").symlink_to("nowhere")
+    counted: list[int] = []
+    listed = iterate_image_names([tmp_path], counted.append)
+    first = next(listed)
+    assert sum(counted) == 6 + 4  # the entries of the folder and of a/, not yet of those below and after it
+    expected = sorted([*names, "a/aa.jpg"], key=lambda name: name.split("/"))  # by parts
+    assert [first, *listed] == [str(tmp_path / name) for name in expected]

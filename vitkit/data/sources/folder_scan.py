@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -15,6 +15,8 @@ from vitkit.text import few, printable
 # otherwise a few folders that link to each other would be scanned in every possible order.
 _CLASS_DEPTH = 2
 _FILES_AT_A_TIME = 10_000
+
+_Visited = set[tuple[int, int]]  # device and inode of folders
 
 
 @dataclass
@@ -43,26 +45,27 @@ class FolderScan:
 def scan_folder(root: str, on_files: Callable[[int], None] = lambda files: None) -> FolderScan:
     """Scan a folder and all folders below it; `on_files` is told of more files in batches of thousands."""
     scan = FolderScan()
-    waiting: list[tuple[str, int, set[tuple[int, int]]]] = [("", 0, {_identity(root)})]
-    while waiting:
-        folder, depth, visited = waiting.pop()
-        for name in reversed(_visit(root, folder, scan, on_files)):
-            try:
-                identity = _identity(os.path.join(root, name))
-            except OSError:
-                scan.unreadable.append(name)
-                continue
-            if identity in visited:
-                scan.circular.append(name)
-                continue
-            if depth + 1 > _CLASS_DEPTH:
-                visited.add(identity)
-                waiting.append((name, depth + 1, visited))
-            else:
-                waiting.append((name, depth + 1, visited | {identity}))
-    scan.images.sort(key=by_folder)
+    scan.images = [*walk_images(root, scan, on_files)]
     scan.folders.sort(key=by_folder)
     return scan
+
+
+def walk_images(root: str, scan: FolderScan, on_files: Callable[[int], None] = lambda files: None) -> Iterator[str]:
+    """Yield the images below a folder in the order of `by_folder`, and add all that is no image to the scan.
+
+    Only the folders on the way to an image are held in memory. What a scan has of a folder, it has before the first
+    image of that folder is yielded.
+    """
+    stack = [_visit(root, "", 0, {_identity(root)}, scan, on_files)]
+    while stack:
+        for path, inner in stack[-1]:
+            if inner is None:
+                yield path
+            else:
+                stack.append(_visit(root, path, len(stack), inner, scan, on_files))
+                break
+        else:
+            stack.pop()
 
 
 def scan_remote_folder(url: str, on_files: Callable[[int], None] = lambda files: None) -> FolderScan:
@@ -87,8 +90,13 @@ def by_folder(path: str) -> str:
     return path.replace("/", "\0")
 
 
-def _visit(root: str, folder: str, scan: FolderScan, on_files: Callable[[int], None]) -> list[str]:
-    """Add a folder's files to the scan and return the folders in it, sorted by name."""
+def _visit(
+    root: str, folder: str, depth: int, visited: _Visited, scan: FolderScan, on_files: Callable[[int], None]
+) -> Iterator[tuple[str, _Visited | None]]:
+    """Add a folder's files to the scan and return its images and the folders in it, sorted by name.
+
+    A folder comes with those that were visited on the way to it.
+    """
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             inside = []
@@ -100,10 +108,10 @@ def _visit(root: str, folder: str, scan: FolderScan, on_files: Callable[[int], N
         if not folder:
             raise
         scan.unreadable.append(folder)
-        return []
+        return iter(())
     if folder:
         scan.folders.append(folder)
-    folders = []
+    found: list[tuple[str, bool]] = []  # images and folders
     prefix = f"{folder}/" if folder else ""
     for entry in inside:
         path = prefix + entry.name
@@ -111,7 +119,7 @@ def _visit(root: str, folder: str, scan: FolderScan, on_files: Callable[[int], N
             if is_system_file(entry.name):
                 continue
             if entry.is_dir():
-                folders.append(path)
+                found.append((path, True))
             elif not entry.is_file():
                 scan.broken.append(path)
             elif not is_image(entry.name):
@@ -119,10 +127,27 @@ def _visit(root: str, folder: str, scan: FolderScan, on_files: Callable[[int], N
             elif not os.access(entry.path, os.R_OK):
                 scan.unreadable.append(path)
             else:
-                scan.images.append(path)
+                found.append((path, False))
         except OSError as error:  # a link to itself, or through a folder without permission
             (scan.circular if error.errno == errno.ELOOP else scan.unreadable).append(path)
-    return folders
+    inner = {path: _enter(root, path, depth, visited, scan) for path, is_folder in reversed(found) if is_folder}
+    return ((path, inner.get(path)) for path, is_folder in found if not is_folder or inner[path] is not None)
+
+
+def _enter(root: str, folder: str, depth: int, visited: _Visited, scan: FolderScan) -> _Visited | None:
+    """Return the folders that were visited on the way into this one, itself included; None if it is not entered."""
+    try:
+        identity = _identity(os.path.join(root, folder))
+    except OSError:
+        scan.unreadable.append(folder)
+        return None
+    if identity in visited:
+        scan.circular.append(folder)
+        return None
+    if depth + 1 > _CLASS_DEPTH:
+        visited.add(identity)
+        return visited
+    return visited | {identity}
 
 
 def _identity(path: str) -> tuple[int, int]:

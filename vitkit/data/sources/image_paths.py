@@ -1,10 +1,11 @@
 """Images from the command line: files, folders, glob patterns, a list on standard input, or shards."""
 
 import glob
+import heapq
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split, StoredImage
-from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_folder, scan_remote_folder
+from vitkit.data.sources.folder_scan import FolderScan, by_folder, scan_remote_folder, walk_images
 from vitkit.data.sources.image_files import FileImages, is_image, without_credentials
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, has_index, open_shards
 from vitkit.storage.local_copies import local_copy_if_any
@@ -33,7 +34,14 @@ def find_images(sources: Sequence[str | os.PathLike[str]]) -> list[str | Path]:
 def find_image_names(
     sources: Sequence[str | os.PathLike[str]], on_files: Callable[[int], None] = lambda files: None
 ) -> list[str]:
-    """Return the image files of all sources: files, folders with everything below, patterns ("photos/**/*.jpg").
+    """Return what `iterate_image_names` yields."""
+    return [*iterate_image_names(sources, on_files)]
+
+
+def iterate_image_names(
+    sources: Sequence[str | os.PathLike[str]], on_files: Callable[[int], None] = lambda files: None
+) -> Iterator[str]:
+    """Yield the image files of all sources: files, folders with everything below, patterns ("photos/**/*.jpg").
 
     "-" stands for the paths on standard input, one per line. Files that are missing, folders and images without
     permission and broken links are included: reading them later reports why they cannot be used, and the others are
@@ -43,23 +51,25 @@ def find_image_names(
     """
     if not sources:
         raise DataError("no images named.", try_="files, a folder of them, or a pattern")
-    names: list[str] = []
+    found = False
     without_images: list[DataError] = []
     for source in [os.fspath(one) for one in sources]:
         listed = source == STANDARD_INPUT
         for name in _standard_input() if listed else [source]:
             try:
-                if is_url(name):
-                    names += _expand_url(name, on_files, as_pattern=not listed)
-                else:
-                    names += _expand(Path(name), on_files, as_pattern=not listed)
+                as_pattern = not listed
+                expand = (
+                    _expand_url(name, on_files, as_pattern) if is_url(name) else _expand(name, on_files, as_pattern)
+                )
+                for image in expand:
+                    found = True
+                    yield image
             except DataError as error:
                 without_images.append(error)
-    if without_images and not names:
+    if without_images and not found:
         raise without_images[0]
     for empty in without_images:
         log.warning("%s", str(empty).splitlines()[0])
-    return names
 
 
 def open_images(
@@ -145,7 +155,7 @@ def _standard_input() -> list[str]:
     return [os.fsdecode(line) for line in lines]
 
 
-def _expand_url(url: str, on_files: Callable[[int], None], *, as_pattern: bool) -> list[str]:
+def _expand_url(url: str, on_files: Callable[[int], None], as_pattern: bool) -> list[str]:
     """Return the images of a URL: itself if its name is an image's or it has a query, else those below it."""
     if scheme(url) in WEB and "?" in url:
         return [url]
@@ -162,14 +172,15 @@ def _expand_url(url: str, on_files: Callable[[int], None], *, as_pattern: bool) 
     return [join(url, name) for name in scan.images]
 
 
-def _expand(source: Path, on_files: Callable[[int], None], *, as_pattern: bool) -> list[str]:
+def _expand(name: str, on_files: Callable[[int], None], as_pattern: bool) -> Iterable[str]:
     """Return the images of a source; a name that is no folder and no pattern stands for itself, even if it is missing.
 
     The shell expands patterns of the command line, and a user may have quoted them; a list holds names only.
     """
+    source = Path(name)
     if os.path.isdir(source):  # pathlib raises an error for a name that is too long, or a folder without permission
         folder = os.path.join("" if source == Path() else source, "")  # "photos/", and nothing for "."
-        return [folder + name if name else str(source) for name in _below(source, on_files)]
+        return (folder + name if name else str(source) for name in _below(source, on_files))
     if not (as_pattern and glob.has_magic(str(source))) or os.path.lexists(source):
         return [str(source)]
     matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
@@ -181,19 +192,44 @@ def _expand(source: Path, on_files: Callable[[int], None], *, as_pattern: bool) 
     return images
 
 
-def _below(folder: Path, on_files: Callable[[int], None]) -> list[str]:
+def _below(folder: Path, on_files: Callable[[int], None]) -> Iterator[str]:
+    """Yield the images below a folder in order, also those that cannot be read: reading them says why."""
+    scan, images, failing = FolderScan(), 0, _FailingNames(folder)
     try:
-        scan = scan_folder(str(folder), on_files)
+        for image in walk_images(str(folder), scan, on_files):
+            images += 1
+            if failing.may_be_before(scan):
+                yield from failing.before(image, scan)
+            yield image
     except OSError:
-        return [""]  # the folder itself, in place of its images: reading it fails for the same reason
-    gone = [name for name in scan.broken if not os.path.exists(folder / name)]  # not pipes: reading them never ends
-    failing = [*scan.unreadable, *(name for name in gone if is_image(name))]  # folders without permission, too
-    skipped = FolderScan(
-        circular=scan.circular,
-        broken=[*set(scan.broken) - set(failing)],
-    )
+        yield ""  # the folder itself, in place of its images: reading it fails for the same reason
+        return
+    yield from failing.before(None, scan)
+    skipped = FolderScan(circular=scan.circular, broken=[*set(scan.broken) - set(failing.all)])
     for note in skipped.notes():
         log.warning("%s: %s", folder, note)
-    if not scan.images and not failing:
+    if not images and not failing.all:
         raise DataError(f"{folder} has no images in it.", found=few(scan.others) or "nothing")
-    return sorted((*scan.images, *failing), key=by_folder) if failing else scan.images
+
+
+class _FailingNames:
+    """The names that a scan could not read, folders without permission too, and broken links of images' names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.all = folder, list[str]()
+        self._waiting: list[tuple[str, str]] = []  # a heap: a folder's are known before its first image
+        self._unreadable = self._broken = 0  # names of the scan that are in `all`, or have been left out
+
+    def may_be_before(self, scan: FolderScan) -> bool:
+        return bool(self._waiting) or self._unreadable < len(scan.unreadable) or self._broken < len(scan.broken)
+
+    def before(self, image: str | None, scan: FolderScan) -> Iterator[str]:
+        """Yield those that come before an image in order; None stands for the end."""
+        gone = [name for name in scan.broken[self._broken :] if not os.path.exists(self.folder / name)]  # not pipes
+        new = [*scan.unreadable[self._unreadable :], *filter(is_image, gone)]
+        self._unreadable, self._broken = len(scan.unreadable), len(scan.broken)
+        self.all += new
+        for name in new:
+            heapq.heappush(self._waiting, (by_folder(name), name))
+        while self._waiting and (image is None or self._waiting[0][0] < by_folder(image)):
+            yield heapq.heappop(self._waiting)[1]
