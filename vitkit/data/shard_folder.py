@@ -38,7 +38,7 @@ from vitkit.data.sparse_labels import SparseLabels
 from vitkit.job_shard import JobShard
 from vitkit.regular_file import open_regular
 from vitkit.stored_json import read_json
-from vitkit.temporary_names import is_temporary
+from vitkit.temporary_names import is_temporary, remove_abandoned
 from vitkit.text import few
 
 _TAR = re.compile(r"[a-z]+-\d{6,}\.tar")
@@ -156,6 +156,7 @@ class ShardFolder:
         with contextlib.suppress(OSError):
             if not any(map(_PART.fullmatch, os.listdir(self.path))):
                 self.tidy()
+                remove_abandoned(self.path)
 
     def _part_name(self, shard: PlannedShard) -> str:
         return f"{shard.name.removesuffix('.tar')}.{self.plan.digest}.part"
@@ -195,7 +196,9 @@ class ShardFolder:
                 f"{self.path} holds part of the shards of other data, or of other settings.",
                 try_="the command that began them, another folder, or empty this one",
             )
-        foreign = sorted(name for name in names if PARTIAL_INDEX not in names or not _is_ours(name))
+        # temporary files may outlive all else of a call whose process was killed
+        ours = _is_ours if PARTIAL_INDEX in names else is_temporary
+        foreign = sorted(name for name in names if not ours(name))
         if foreign:
             raise DataError(f"{self.path} is not empty.", found=few(foreign), try_="another folder, or empty this one")
 
