@@ -149,6 +149,7 @@ def test_a_contender_that_fails_is_a_row_with_the_reason(gpu: ModuleType):
     assert "| broken, eager | failed: TypeError: unexpected argument \\| 'x' | | | | | | |" in table
 
 
+@pytest.mark.slow
 def test_a_contender_that_does_not_fit_into_memory_with_the_others_runs_after_them(gpu: ModuleType):
     held, order = [], []
 

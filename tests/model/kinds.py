@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import vitkit
@@ -125,6 +126,27 @@ RESNETS_WITH_ATTENTION = {
 ALL_KINDS = {**KINDS, **RESNETS_WITH_ATTENTION}
 # attention that is no SelfAttention: fast paths and relevance decline it
 OTHER_ATTENTION = [kind for kind in KINDS if "alone" in kind or "inducing" in kind]
+
+# Each has a module or a branch that the others have not. Costly tests run these by default, `make test-slow` all.
+DISTINCT = (
+    "token",
+    "attention pool",
+    "no head",
+    "relative",
+    "relative-2d, gap",
+    "relative by quadratic alone, gap",
+    "inducing points, two seeds",
+    "post-norm",
+    "axial",
+    "SwiGLU",
+    "LayerScale",
+    "distillation heads",
+    "rotary, gap",
+    "like DINOv3",
+    "hybrid",
+    "ResNet",
+)
+DISTINCT_FIRST = [kind if kind in DISTINCT else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 
 POSITIONS = [
     kind for kind in KINDS if any(word in kind for word in ("token", "positions", "1d", "2d", "relative", "sincos"))

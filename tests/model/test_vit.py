@@ -7,28 +7,11 @@ import torch
 
 import vitkit
 from tests.model import reference
-from tests.model.kinds import KINDS, images_for, make
+from tests.model.kinds import DISTINCT_FIRST, KINDS, images_for, make
 from vitkit.errors import ConfigError, SizeError
 from vitkit.model.attention import SelfAttention
 from vitkit.model.config import ViTConfig
 
-# Each has a module or a branch that the others have not; all kinds are trained compiled by `make test-slow`.
-DISTINCT = (
-    "token",
-    "attention pool",
-    "relative",
-    "relative by quadratic alone, gap",
-    "inducing points, two seeds",
-    "post-norm",
-    "axial",
-    "SwiGLU",
-    "LayerScale",
-    "distillation heads",
-    "rotary, gap",
-    "like DINOv3",
-    "hybrid",
-)
-TRAINED = [kind if kind in DISTINCT else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 PURE = [kind for kind in KINDS if "hybrid" not in kind and kind != "ResNet"]
 
 
@@ -95,7 +78,7 @@ def test_an_unknown_capture_suggests_the_nearest():
         model(images_for(model), capture="block1")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTINCT_FIRST)
 def test_compiles_as_one_graph(kind: str):
     model = make(kind)
     images = images_for(model)
@@ -115,7 +98,7 @@ def test_compiles_as_one_graph_with_captures(kind: str):
         torch.testing.assert_close(seen[name], plain[name], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("kind", DISTINCT_FIRST)
 def test_trains_compiled_with_dropout_and_stochastic_depth(kind: str):
     name, options = KINDS[kind]
     if name != "R50x1":
@@ -126,7 +109,7 @@ def test_trains_compiled_with_dropout_and_stochastic_depth(kind: str):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTINCT_FIRST)
 def test_exports_with_any_batch(kind: str):
     model = make(kind)
     program = torch.export.export(model, (images_for(model),), dynamic_shapes=({0: torch.export.Dim("batch")},))
