@@ -253,6 +253,19 @@ def test_optimizers_without_the_compiler_call_the_hooks_of_a_step():
     assert called == ["before", "after"]
 
 
+def test_dynamo_calls_a_marked_function_while_it_traces_and_takes_its_result_as_a_constant():
+    called = []
+
+    @torch_private.called_while_tracing
+    def add_to_list() -> int:
+        called.append(True)
+        return len(called)
+
+    compiled = torch.compile(lambda x: x * add_to_list(), backend="eager", fullgraph=True)
+    assert [compiled(torch.ones(())).item() for _ in range(3)] == [1, 1, 1]
+    assert len(called) == 1
+
+
 def test_the_reader_of_distributed_checkpoints_finds_the_offsets_of_shards(tmp_path: Path):
     whole = torch.arange(30.0).view(10, 3)
     for name, rows, start in (("one", whole[:6], 0), ("other", whole[6:], 6)):

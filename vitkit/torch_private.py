@@ -23,6 +23,7 @@ SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 SIGCHLD_HANDLER = "torch.utils.data._utils.signal_handling"  # the module that raises when a data worker has died
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+Constant = TypeVar("Constant", bound=Callable[[], Any])
 Slot = tuple[MutableMapping[str, Any], str]  # where a module keeps a tensor: its dictionary and the key
 
 
@@ -157,6 +158,15 @@ def _unwrapped(kind: type[torch.optim.Optimizer]) -> Any:
 
     others = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad")}
     return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "step": step, **others})
+
+
+def called_while_tracing(function: Constant) -> Constant:
+    """Let dynamo call a function while it traces its caller, and take the result as a constant.
+
+    torch.compiler.assume_constant_result does the same, and imports the compiler, which takes longer than torch itself.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def forget_compiled(module: nn.Module) -> None:

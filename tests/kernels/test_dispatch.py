@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
 from tests.model.kinds import make
 from vitkit.compute.inference import supported_precisions
-from vitkit.kernels.dispatch import TRITON, triton_applies
+from vitkit.kernels.dispatch import TRITON, operator, operator_or_function, triton_applies
 from vitkit.predict import engines
 
 
@@ -36,6 +37,43 @@ for precision in ("bf16", "fp8"):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_with_triton_nothing_of_torchs_compiler_is_imported_before_a_graph_is_compiled():
+    pytest.importorskip("triton")
+    code = """
+import sys
+import torch
+torch.version.cuda = "13.0"
+import vitkit.train.trainer
+from vitkit.kernels import attention_triton, crop_resize_triton, gelu_triton, norm_backward_triton, swiglu_triton
+from vitkit.kernels.dispatch import TRITON
+assert TRITON
+slow = [name for name in ("torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "sympy") if name in sys.modules]
+assert not slow, slow
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_compiled_graph_calls_the_custom_operator_and_eager_code_the_function():
+    @operator
+    def tripled_in_a_test(x: torch.Tensor, launch: Any = None) -> torch.Tensor:
+        return 3 * x
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return operator_or_function(tripled_in_a_test)(x).sin()
+
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    x = torch.randn(4)
+    assert operator_or_function(tripled_in_a_test) is tripled_in_a_test
+    assert torch.equal(torch.compile(forward, backend=backend, fullgraph=True)(x), (3 * x).sin())
+    assert "vitkit.tripled_in_a_test" in [str(node.target) for node in graphs[0].graph.nodes]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from vitkit.model.rotary import RotaryPositions
 from vitkit.torch_private import cudnn_attention
 
 if TRITON:
-    from vitkit.kernels.attention_triton import attention_backward, attention_backward_operator
+    from vitkit.kernels.attention_triton import attention_backward
 
 HEAD_WIDTHS = (32, 64)  # that the backward kernel is written for
 CUDNN = torch.version.cuda is not None and torch.backends.cudnn.is_available()  # ROCm builds claim it
@@ -97,7 +97,7 @@ class _FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         forbid_double_backward("attention")
         x, weight, qkv, mixed, lse, cos, sin = ctx.saved_tensors
-        run = operator_or_function(attention_backward_operator, attention_backward)
+        run = operator_or_function(attention_backward)
         grad_qkv, sums = run(grad.contiguous(), qkv, mixed, lse)
         grad_bias = sums.sum(dim=0)
         if cos is not None:

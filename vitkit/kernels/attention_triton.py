@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.dispatch import launcher
+from vitkit.kernels.dispatch import launcher, operator
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -221,6 +221,7 @@ def tail_size(tokens: int, tile: int) -> int:
     return max(16, triton.next_power_of_2(left)) if left else 0
 
 
+@operator
 def attention_backward(
     grad: Tensor, qkv: Tensor, mixed: Tensor, lse: Tensor, launch: Any = launcher
 ) -> tuple[Tensor, Tensor]:
@@ -247,8 +248,3 @@ def attention_backward(
             *keys, filled, 1, **shape, N=left, FULL=False, TAIL=tail, **tuning
         )
     return out, sums
-
-
-@torch.library.triton_op("vitkit::attention_backward", mutates_args={})
-def attention_backward_operator(grad: Tensor, qkv: Tensor, mixed: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    return attention_backward(grad, qkv, mixed, lse, torch.library.wrap_triton)

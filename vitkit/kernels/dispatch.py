@@ -3,15 +3,22 @@
 Triton compiles the kernels for GPUs; its interpreter (TRITON_INTERPRET=1) runs them anywhere, for tests.
 """
 
+import inspect
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from vitkit.torch_private import called_while_tracing
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_unregistered: dict[str, Callable[..., Any]] = {}  # custom operators that no graph has needed yet
 _bf16_support: dict[int | None, bool] = {}  # device index → whether it multiplies bf16 natively
 
 
@@ -63,9 +70,41 @@ class _Launcher:
         return launch
 
 
-def operator_or_function(operator: Any, function: Any) -> Any:
+def operator(function: Function) -> Function:
+    """Make a function that takes `launch` last a custom operator of compiled graphs, under its own name."""
+    _unregistered[function.__name__] = function
+    return function
+
+
+def operator_or_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the custom operator in a compiled graph, and elsewhere the function, which is faster to call."""
-    return operator if torch.compiler.is_compiling() else function
+    if not torch.compiler.is_compiling():
+        return function
+    _register_operators()
+    chosen: Callable[..., Any] = getattr(torch.ops.vitkit, function.__name__)
+    return chosen
+
+
+@called_while_tracing
+def _register_operators() -> bool:
+    """Register the custom operators when the first graph is traced: registering one imports torch's compiler."""
+    while _unregistered:
+        name, function = _unregistered.popitem()
+        torch.library.triton_op(f"vitkit::{name}", _without_launch(function), mutates_args={})
+    return True
+
+
+def _without_launch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with torch's launcher of traced kernels, and the signature of what is left to pass."""
+    launching = partial(function, launch=torch.library.wrap_triton)
+    signature = inspect.signature(function, eval_str=True)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "launch"]
+
+    def launched(*arguments: Any) -> Any:
+        return launching(*arguments)
+
+    launched.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return launched
 
 
 def forbid_double_backward(what: str) -> None:

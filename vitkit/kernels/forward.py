@@ -42,10 +42,10 @@ def activate(before: Tensor, activation: Activation) -> Tensor:
     if activation == "swiglu":
         if not triton_applies(before):
             return apply_swiglu(before)
-        return operator_or_function(swiglu_triton.swiglu_operator, swiglu_triton.swiglu)(before)
+        return operator_or_function(swiglu_triton.swiglu)(before)
     if not triton_applies(before):
         return apply_gelu(before, activation)
-    return operator_or_function(gelu_triton.gelu_operator, gelu_triton.gelu)(before, activation)
+    return operator_or_function(gelu_triton.gelu)(before, activation)
 
 
 def add_layer_norm_fp8(stream: Tensor, branch: Tensor | None, layer: torch.nn.LayerNorm) -> tuple[Tensor, Fp8Rows]:
@@ -61,15 +61,13 @@ def activate_fp8(before: Tensor, activation: Activation) -> Fp8Rows:
     if activation == "swiglu":
         return quantize_rows(activate(before, activation))
     if triton_applies(before):
-        return operator_or_function(norm_triton.quantize_rows_operator, norm_triton.quantize_rows)(before, activation)
+        return operator_or_function(norm_triton.quantize_rows)(before, activation)
     return quantize_rows(apply_gelu(before.float(), activation))
 
 
 def quantize_rows(rows: Tensor) -> Fp8Rows:
     if triton_applies(rows):
-        return operator_or_function(norm_triton.quantize_rows_operator, norm_triton.quantize_rows)(
-            rows.contiguous(), "none"
-        )
+        return operator_or_function(norm_triton.quantize_rows)(rows.contiguous(), "none")
     scales = rows.float().abs().amax(dim=1, keepdim=True).div(FP8_MAX).clamp_min(1e-12)
     return (rows / scales).to(torch.float8_e4m3fn), scales
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.dispatch import launcher
+from vitkit.kernels.dispatch import launcher, operator
 
 TILE_ROWS, TILE_COLUMNS, PROGRAM_ROWS = 8, 128, 128
 
@@ -75,6 +75,7 @@ def backward_kernel(
     tl.store(sums + tl.program_id(1) * C + columns, tl.sum(total, axis=0), mask=columns < C)
 
 
+@operator
 def gelu(before: Tensor, kind: str, launch: Any = launcher) -> Tensor:
     out = torch.empty_like(before)
     launch(forward_kernel)[(triton.cdiv(before.numel(), 2048),)](
@@ -83,6 +84,7 @@ def gelu(before: Tensor, kind: str, launch: Any = launcher) -> Tensor:
     return out
 
 
+@operator
 def gelu_backward(grad: Tensor, before: Tensor, kind: str, launch: Any = launcher) -> tuple[Tensor, Tensor, Tensor]:
     """(R, C) each → the gradient before GELU and the recomputed output, (R, C), and partial bias sums (n, C)."""
     rows, columns = before.shape
@@ -94,13 +96,3 @@ def gelu_backward(grad: Tensor, before: Tensor, kind: str, launch: Any = launche
         before, grad, grad_before, after, sums, rows, columns, KIND=kind, **tiles
     )
     return grad_before, after, sums
-
-
-@torch.library.triton_op("vitkit::gelu", mutates_args={})
-def gelu_operator(before: Tensor, kind: str) -> Tensor:
-    return gelu(before, kind, torch.library.wrap_triton)
-
-
-@torch.library.triton_op("vitkit::gelu_backward", mutates_args={})
-def gelu_backward_operator(grad: Tensor, before: Tensor, kind: str) -> tuple[Tensor, Tensor, Tensor]:
-    return gelu_backward(grad, before, kind, torch.library.wrap_triton)

@@ -18,8 +18,8 @@ from vitkit.kernels.forward import Activation, activate, activate_fp8, linear, l
 from vitkit.kernels.linear import sum_rows
 
 if TRITON:
-    from vitkit.kernels.gelu_triton import gelu_backward, gelu_backward_operator
-    from vitkit.kernels.swiglu_triton import swiglu_backward, swiglu_backward_operator
+    from vitkit.kernels.gelu_triton import gelu_backward
+    from vitkit.kernels.swiglu_triton import swiglu_backward
 
 
 def fused_mlp(
@@ -83,7 +83,7 @@ def _activation_backward(grad: Tensor, before: Tensor, activation: Activation) -
     """Return the gradient before the activation, its recomputed output, and partial sums of the gradient over rows."""
     found: tuple[Tensor, Tensor, Tensor]
     if activation == "swiglu":
-        found = operator_or_function(swiglu_backward_operator, swiglu_backward)(grad, before)
+        found = operator_or_function(swiglu_backward)(grad, before)
     else:
-        found = operator_or_function(gelu_backward_operator, gelu_backward)(grad, before, activation)
+        found = operator_or_function(gelu_backward)(grad, before, activation)
     return found

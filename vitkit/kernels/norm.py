@@ -16,7 +16,7 @@ from vitkit.kernels.dispatch import TRITON, forbid_double_backward, operator_or_
 
 if TRITON:
     from vitkit.kernels import norm_triton
-    from vitkit.kernels.norm_backward_triton import norm_backward, norm_backward_operator
+    from vitkit.kernels.norm_backward_triton import norm_backward
 
 
 def residual_layer_norm(norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ class _ResidualLayerNorm(torch.autograd.Function):
     def backward(ctx: Any, grad_residual: Tensor, grad_normed: Tensor) -> tuple[Tensor | None, ...]:
         forbid_double_backward("LayerNorm")
         x, weight = ctx.saved_tensors
-        run = operator_or_function(norm_backward_operator, norm_backward)
+        run = operator_or_function(norm_backward)
         rows = (tensor.contiguous().flatten(0, -2) for tensor in (grad_residual, grad_normed, x))
         grad_x, sums = run(*rows, weight, ctx.eps)
         weights, biases = sums.sum(dim=0).to(weight.dtype).chunk(2)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.dispatch import launcher
+from vitkit.kernels.dispatch import launcher, operator
 
 # tiles measured on an H200: up to 256 and 512 columns; above, a width that is a power of two, and one that is not
 SMALL, MIDDLE = {"ROWS_PER_PROGRAM": 16, "ROWS": 1, "num_warps": 1}, {"ROWS_PER_PROGRAM": 48, "ROWS": 2, "num_warps": 2}
@@ -58,6 +58,7 @@ def backward_kernel(
     tl.store(sums + offset + D, tl.sum(bias_sum, axis=0), mask=inside)
 
 
+@operator
 def norm_backward(
     grad_residual: Tensor, grad_normed: Tensor, x: Tensor, weight: Tensor, eps: float, launch: Any = launcher
 ) -> tuple[Tensor, Tensor]:
@@ -73,10 +74,3 @@ def norm_backward(
         x, weight, grad_residual, grad_normed, out, sums, rows, width, EPS=eps, COLUMNS=columns, **tiles
     )
     return out, sums
-
-
-@torch.library.triton_op("vitkit::norm_backward", mutates_args={})
-def norm_backward_operator(
-    grad_residual: Tensor, grad_normed: Tensor, x: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    return norm_backward(grad_residual, grad_normed, x, weight, eps, torch.library.wrap_triton)

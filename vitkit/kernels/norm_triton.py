@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.dispatch import launcher
+from vitkit.kernels.dispatch import launcher, operator
 from vitkit.kernels.gelu_triton import gelu_ratio_and_derivative
 
 FP8 = torch.float8_e4m3fn  # at most 448
@@ -95,6 +95,7 @@ def add_layer_norm_fp8(
     return total, out, scales
 
 
+@operator
 def quantize_rows(before: Tensor, gelu: str, launch: Any = launcher) -> tuple[Tensor, Tensor]:
     """(R, M), after that kind of GELU, or "none" → fp8, and a scale for each row (R, 1)."""
     rows, width = before.shape
@@ -103,11 +104,6 @@ def quantize_rows(before: Tensor, gelu: str, launch: Any = launcher) -> tuple[Te
         before, out, scales, rows, width, GELU=gelu, COLUMNS=triton.next_power_of_2(width), **QUANTIZE_TILES
     )
     return out, scales
-
-
-@torch.library.triton_op("vitkit::quantize_rows", mutates_args={})
-def quantize_rows_operator(before: Tensor, gelu: str) -> tuple[Tensor, Tensor]:
-    return quantize_rows(before, gelu, torch.library.wrap_triton)
 
 
 def _scales(rows: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitkit.kernels.dispatch import launcher
+from vitkit.kernels.dispatch import launcher, operator
 
 FORWARD_ROWS, TILE_ROWS, TILE_COLUMNS, PROGRAM_ROWS = 16, 8, 128, 128
 
@@ -65,6 +65,7 @@ def backward_kernel(
     tl.store(sums + M, tl.sum(up_total, axis=0), mask=columns < M)
 
 
+@operator
 def swiglu(gate_up: Tensor, launch: Any = launcher) -> Tensor:
     """(…, 2·M) → (…, M)."""
     hidden = gate_up.shape[-1] // 2
@@ -76,6 +77,7 @@ def swiglu(gate_up: Tensor, launch: Any = launcher) -> Tensor:
     return out
 
 
+@operator
 def swiglu_backward(grad: Tensor, gate_up: Tensor, launch: Any = launcher) -> tuple[Tensor, Tensor, Tensor]:
     """(R, M), (R, 2·M) → the gradient (R, 2·M), the recomputed output (R, M), and partial bias sums (n, 2·M)."""
     rows, hidden = grad.shape
@@ -87,13 +89,3 @@ def swiglu_backward(grad: Tensor, gate_up: Tensor, launch: Any = launcher) -> tu
         gate_up, grad, grad_gate_up, after, sums, rows, hidden, **tiles
     )
     return grad_gate_up, after, sums
-
-
-@torch.library.triton_op("vitkit::swiglu", mutates_args={})
-def swiglu_operator(gate_up: Tensor) -> Tensor:
-    return swiglu(gate_up, torch.library.wrap_triton)
-
-
-@torch.library.triton_op("vitkit::swiglu_backward", mutates_args={})
-def swiglu_backward_operator(grad: Tensor, gate_up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return swiglu_backward(grad, gate_up, torch.library.wrap_triton)
