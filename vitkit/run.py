@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import vitkit
+from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
@@ -35,6 +36,7 @@ from vitkit.storage.failures import StorageError
 from vitkit.storage.repeats import repeated_requests
 from vitkit.storage.urls import refuse_credentials, refuse_run_folder
 from vitkit.text import counted, few, utc_timestamp
+from vitkit.train.cache import SharedCaches
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
@@ -113,7 +115,7 @@ def _start(
                 config = processes.broadcast(processes.on_rank_zero(lambda: continued_config(config, folder)))
                 print_line("continued", f"{path}: {again}")
                 if processes.broadcast("asked" in folder.record()):
-                    trained = _continue(config, lambda: data, folder, processes, print_line)
+                    trained = _continue(config, lambda: data, folder, processes, print_line, shared)
                 else:  # killed before its record was written
                     trained = _begin(config, data, reason, command, folder, processes, print_line, shared)
             else:
@@ -122,7 +124,7 @@ def _start(
                 config = replace(config, out=str(path))
                 trained = _begin(config, data, reason, command, folder, processes, print_line, shared)
         if processes.is_rank_zero and trained is not None:
-            _finish(trained.config, trained.data, trained.splits, folder, print_line)
+            _finish(trained.config, trained.data, trained.splits, folder, print_line, shared.images.inputs)
     return folder.path
 
 
@@ -148,7 +150,7 @@ def _begin(
         kept = shared.kept_together(config, data, lambda: _keep_together(config, data, processes))
         contents = shared.contents(config, kept.data, lambda: _contents(config, kept.data, processes))
         processes.on_rank_zero(lambda: _write_record(config, kept, contents, folder, reason, command))
-        return _Trained(config, kept.data, _train(config, kept, folder, processes, print_line, reason))
+        return _Trained(config, kept.data, _train(config, kept, folder, processes, print_line, reason, shared))
     except BaseException as error:
         if processes.is_rank_zero:
             folder.discard()
@@ -158,7 +160,12 @@ def _begin(
 
 
 def _continue(
-    config: Fit, open_data: Callable[[], Data], folder: RunFolder, processes: Processes, print_line: PrintLine
+    config: Fit,
+    open_data: Callable[[], Data],
+    folder: RunFolder,
+    processes: Processes,
+    print_line: PrintLine,
+    shared: SharedData,
 ) -> _Trained | None:
     """Train from the last checkpoint, or from the start where there is none; return None if the run is finished."""
     if processes.broadcast(is_finished(folder)):
@@ -169,7 +176,7 @@ def _continue(
     record = folder.record()
     kept = restore(data, record.get("together"))
     try:
-        splits = _train(config, kept, folder, processes, print_line, record.get("recipe_reason", ""))
+        splits = _train(config, kept, folder, processes, print_line, record.get("recipe_reason", ""), shared)
     except TooManyFailures as error:
         error.add(or_=_advice_to_skip(error.share, folder.path))
         raise
@@ -232,17 +239,19 @@ def resume(
         config, device=device or config.device, workers=config.workers if workers is None else workers, out=str(path)
     )
 
+    shared = shared or SharedData()
+
     def opened() -> Data:
-        data = (shared or SharedData()).open(config.data, label=config.label)
+        data = shared.open(config.data, label=config.label)
         return join_validation(data) if config.train_on_val else data
 
     with contextlib.ExitStack() as held:
         with process_group(pick_device(config.device)) as processes:
             print_line = _line_printer(processes, output)
             folder = _open_folder(path, held, processes, patience=LOCK_PATIENCE if restart() else 0.0)
-            trained = _continue(config, opened, folder, processes, print_line)
+            trained = _continue(config, opened, folder, processes, print_line, shared)
         if processes.is_rank_zero and trained is not None:
-            _finish(trained.config, trained.data, trained.splits, folder, print_line)
+            _finish(trained.config, trained.data, trained.splits, folder, print_line, shared.images.inputs)
     return path
 
 
@@ -255,9 +264,16 @@ def _advice_to_skip(share: float, run: Path) -> str:
 
 
 def _train(
-    config: Fit, kept: KeptTogether, folder: RunFolder, processes: Processes, print_line: PrintLine, reason: str
+    config: Fit,
+    kept: KeptTogether,
+    folder: RunFolder,
+    processes: Processes,
+    print_line: PrintLine,
+    reason: str,
+    shared: SharedData,
 ) -> Partition:
     began, data, repeated = time.monotonic(), kept.data, repeated_requests()
+    images = shared.images
     decisions: list[tuple[str, str]] = []
 
     def log(label: str, text: str) -> None:
@@ -283,8 +299,9 @@ def _train(
     log_warnings(config, data, log)
     try:
         if config.choose_lr:
-            config = search_lr(config, data, folder, processes, log)
-        splits = train(config, data, folder, processes, log)
+            images = replace(images, caches=images.caches or SharedCaches())
+            config = search_lr(config, data, folder, processes, log, images)
+        splits = train(config, data, folder, processes, log, images)
     except BaseException as error:
         with contextlib.suppress(VitkitError):  # on a full disk, the first error is the one to report
             record_time()
@@ -301,10 +318,12 @@ def _train(
     return splits
 
 
-def _finish(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
+def _finish(
+    config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine, kept: KeptInputs
+) -> None:
     from vitkit.run_score import finish_run  # late: it draws, and the first step need not wait for matplotlib
 
-    finish_run(config, data, splits, folder, print_line)
+    finish_run(config, data, splits, folder, print_line, kept)
 
 
 def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> None:

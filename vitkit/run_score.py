@@ -3,9 +3,11 @@
 import shlex
 import time
 from dataclasses import replace
+from functools import partial
 
 from vitkit.atomic import write_text
-from vitkit.compute.split_logits import collect_logits
+from vitkit.compute.kept_inputs import KeptInputs
+from vitkit.compute.split_logits import CollectLogits, collect_logits
 from vitkit.config.schema import Fit
 from vitkit.data.partition import Partition
 from vitkit.data.sources.dataset import Data, Split
@@ -29,17 +31,21 @@ from vitkit.weights.load import load
 from vitkit.weights.save import save
 
 
-def finish_run(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
-    """Score the model on the test split and write the report."""
+def finish_run(
+    config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine, kept: KeptInputs
+) -> None:
+    """Score the model on the test split and write the report; `kept` may have the inputs on the device already."""
     try:
-        _score_and_report(config, data, splits, folder, print_line)
+        _score_and_report(config, data, splits, folder, print_line, partial(collect_logits, kept=kept))
     except KeyboardInterrupt:
         raise Interrupted(
             f"trained but not scored; vitkit resume {shlex.quote(str(folder.path))} finishes the run", 130
         ) from None
 
 
-def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
+def _score_and_report(
+    config: Fit, data: Data, splits: Partition, folder: RunFolder, print_line: PrintLine, collect: CollectLogits
+) -> None:
     began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
     if data.multilabel and config.labelled:
@@ -54,6 +60,7 @@ def _score_and_report(config: Fit, data: Data, splits: Partition, folder: RunFol
             device=device,
             max_failed=1.0,
             workers=pick_workers(config.workers, device, 1),
+            collect=collect,
             progress=show_progress,
         )
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)

@@ -8,12 +8,17 @@ from vitkit.data.contents import ContentsRecord
 from vitkit.data.groups import KeptTogether
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
+from vitkit.train.cache import ImagesInMemory
 
 
 class SharedData:
-    """Remembers data sets and what was found out about them; a run of its own starts with an empty one."""
+    """Remembers data sets and what was found out about them; a run of its own starts with an empty one.
 
-    def __init__(self) -> None:
+    images   what they keep in memory of their decoded images
+    """
+
+    def __init__(self, images: ImagesInMemory | None = None) -> None:
+        self.images = images or ImagesInMemory()
         self._results: dict[tuple[Any, ...], Any] = {}
         self._kept_alive: list[Data] = []  # their ids are keys, and must not be given to others
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,15 @@ from tests.train.runs import (
 )
 from vitkit import devices
 from vitkit.config.schema import Augmentation
-from vitkit.data.sources.dataset import Data
+from vitkit.data.image_cache import fill_cache
+from vitkit.data.loader import MAX_THREADS, Loader, SplitDataset
+from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import TrainTransform
 from vitkit.run_folder import RunFolder
 from vitkit.train import cache as cache_module
 from vitkit.train import prefetch
-from vitkit.train.cache import CacheChoice, choose_cache
+from vitkit.train.cache import CacheChoice, SharedCaches, choose_cache
 from vitkit.train.distributed import Processes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -180,3 +184,29 @@ def test_a_cache_on_a_gpu_gives_the_losses_of_one_in_host_memory(photos: Path, t
     on_gpu = train_run(toy(tmp_path / "gpu", **settings, cache="gpu"), data)
     assert RunFolder(on_gpu).config().cache == "gpu"
     assert losses(on_gpu) == losses(train_run(toy(tmp_path / "ram", **settings, cache="ram"), data))
+
+
+def test_runs_on_the_same_images_share_what_is_kept_and_others_do_not(photos: Path):
+    data, shared = open_data(photos), SharedCaches()
+    split, transform = data.splits["train"], TrainTransform(image=(8, 8))
+
+    def chosen(images: Split, transform: TrainTransform = transform) -> CacheChoice:
+        return choose_cache("auto", images, transform, 3, CPU, epochs=3, is_new=True, shared=shared)
+
+    first, again = chosen(split), chosen(split.select(range(24)), replace(transform, flip=False, crop=(0.5, 1.0)))
+    assert again.cache is first.cache
+    assert again.description == "24 images in host memory, 0 MiB, as in an earlier run"
+    assert chosen(split.select(range(23))).cache is not first.cache
+    assert chosen(split, replace(transform, image=(9, 9))).cache is not first.cache
+    assert chosen(open_data(photos).splits["train"]).cache is not first.cache
+
+
+def test_processes_crop_a_cache_as_the_main_process_does(photos: Path):
+    split, transform = open_data(photos).splits["train"], TrainTransform(image=(8, 8), shrink=16)
+    cache = fill_cache(split, transform, 3, budget=2**20, threads=1)
+    dataset = SplitDataset(split=split, transform=transform, cache=cache)
+    batches = []
+    for workers in (0, 1, MAX_THREADS + 1):
+        with closing(iter(Loader(dataset, 5, workers=workers))) as loaded:
+            batches.append([next(loaded).images for _ in range(7)])
+    assert all(torch.equal(one, other) for own in batches[1:] for one, other in zip(own, batches[0], strict=True))

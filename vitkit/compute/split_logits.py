@@ -4,14 +4,18 @@ Shapes: n images, K classes.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from vitkit import devices
 from vitkit.compute.batch_size import inference_batch
 from vitkit.compute.inference import Precision, for_inference
+from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.pipeline import PART, compute_batches, lent_parts
 from vitkit.compute.sharding import is_sharded
 from vitkit.data.batch import Batch
@@ -21,6 +25,8 @@ from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.transforms import EvalTransform
 from vitkit.model.build import Model
 from vitkit.progress import Progress, no_progress
+
+FEW_IMAGES = 1_000  # decoded in the time that fifteen processes take to start and to end
 
 
 @dataclass(frozen=True)
@@ -62,13 +68,19 @@ def collect_logits(
     world_size: int = 1,
     max_failed: float = MAX_FAILED,
     progress: Progress = no_progress,
+    kept: KeptInputs | None = None,
 ) -> SplitLogits:
-    """Run the model, already on the device, over a split in evaluation mode; its training mode is restored after."""
+    """Run the model, already on the device, over a split in evaluation mode; its training mode is restored after.
+
+    With `kept`, a second pass over the same split finds its inputs on the device.
+    """
     device = torch.device(device)
     batch = batch or inference_batch(model, device)
     transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     dataset = SplitDataset(split=split, transform=transform, channels=model.config.channels)
-    batches = evaluation_batches(
+    in_threads = device.type == "cuda" and len(split) <= FEW_IMAGES  # on a CPU they would compete with the model
+    load = partial(
+        evaluation_batches,
         dataset,
         batch,
         workers=workers,
@@ -78,7 +90,10 @@ def collect_logits(
         max_failed=max_failed,
         part=PART,
         lend=lent_parts(batch),
+        threads=workers if in_threads else 0,
     )
+    part = PART if batch % PART == 0 else batch  # batches of any multiple are made of the same parts
+    batches = load() if kept is None else kept.batches(dataset, device, (rank, world_size, part), load)
     images_of_rank = -(-(len(split) - rank) // world_size)
     logits, indices = [], [torch.empty(0).long()]
     failures: dict[int, str] = {}
@@ -87,11 +102,12 @@ def collect_logits(
     try:
         forward = forward_function(model, precision)
         loaded = progress(batches, images_of_rank, "evaluating", Batch.images_read)
-        for computed in compute_batches(loaded, batch, lambda images: (forward(images).float(),), device):
-            failures.update(computed.failures)
-            if computed.outputs is not None:
-                logits.append(computed.outputs[0])
-                indices.append(torch.from_numpy(computed.indices))
+        with devices.use_threads(1) if in_threads else nullcontext():  # of torch, under each of ours
+            for computed in compute_batches(loaded, batch, lambda images: (forward(images).float(),), device):
+                failures.update(computed.failures)
+                if computed.outputs is not None:
+                    logits.append(computed.outputs[0])
+                    indices.append(torch.from_numpy(computed.indices))
     finally:
         model.train(training)
     empty, read = torch.empty(0, model.config.classes), torch.cat(indices)

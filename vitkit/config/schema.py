@@ -278,7 +278,8 @@ class Fit:
     cache: Literal["auto", "gpu", "ram", "no"] = setting(
         "auto",
         "keep decoded training images in the memory of the GPU or of the host, for all epochs, where they fit into a "
-        "quarter of what is free there, or half; no: decode each in every epoch; auto: ram or no, by what fits",
+        "quarter of what is free there, or half; no: decode each in every epoch; auto: the first of gpu, ram, no that "
+        "fits",
     )
     shuffle: Literal["auto", "full", "computed", "shards"] = setting(
         "auto",

@@ -102,14 +102,14 @@ def axis_taps(sides: Tensor, most: int, size: int) -> Taps:
     centre = scale * (torch.arange(size, device=sides.device) + 0.5)  # (B, size)
     first = (centre - reach + 0.5).long().clamp(min=0)
     stop = torch.minimum((centre + reach + 0.5).long(), sides[:, None])
-    inverse = 1 / reach
-    values, total = [], torch.zeros_like(centre)
-    for tap in range(taps_for(most, size)):  # summed in this order, as torch does
-        position = first + tap
-        value = (1 - ((position - centre + 0.5) * inverse).abs()).clamp(min=0).where(position < stop, 0)
-        values.append(value)
-        total = total + value
-    weights = torch.stack(values, dim=2) / total[:, :, None]
+    taps = torch.arange(taps_for(most, size), device=sides.device)
+    position = first[:, :, None] + taps  # (B, size, K)
+    distance = ((position - centre[:, :, None] + 0.5) * (1 / reach)[:, :, None]).abs()
+    values = (1 - distance).clamp(min=0).where(position < stop[:, :, None], 0)
+    total = values[:, :, 0]
+    for tap in range(1, len(taps)):  # summed in this order, as torch does
+        total = total + values[:, :, tap]
+    weights = values / total[:, :, None]
     precision = _precision(weights.amax(dim=(1, 2)))
     scaled = weights * (2.0 ** precision.double())[:, None, None] + 0.5
     return Taps(first=first, weights=scaled.int(), precision=precision)

@@ -176,6 +176,13 @@ class TrainTransform:
         size = self.prepared_size((pixels.shape[0], pixels.shape[1]))
         return _channels_last(resize(_channels_first(pixels), size, "bilinear")[0])
 
+    @property
+    def preparation(self) -> tuple[object, ...]:
+        """Return all that `prepare` depends on: equal for transforms that prepare images alike."""
+        if self.precrop is not None:
+            return ("precrop", self.precrop)
+        return ("crop", self.shrink) if self.crop is not None else ("whole", self.image, self.preprocessing)
+
     def prepared_size(self, size: Size) -> Size:
         """Return the height and width of what `prepare` makes of an image of that size."""
         if self.precrop is not None:

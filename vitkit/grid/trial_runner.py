@@ -1,7 +1,7 @@
 """Run one trial after the other in this process, each as an ordinary run in a folder of its own.
 
 Trials that two comparisons share have one folder, named by their settings and data, and run once. Data are opened,
-searched for copies and kernels built once for all of them.
+searched for copies and decoded, and kernels built once for all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from vitkit.grid.outcome import WALL, Outcome, is_complete, status_of
 from vitkit.run import resume, start_run
 from vitkit.run_folder import RunFolder
 from vitkit.shared_data import SharedData
+from vitkit.train.cache import ImagesInMemory, SharedCaches
 from vitkit.train.loop import Diverged
 from vitkit.weights.run_checkpoints import complete_checkpoints
 
@@ -43,7 +44,7 @@ class TrialRunner:
 
     def __init__(self, folder: Path, device: str = "auto"):
         self.folder, self.device = folder, device
-        self.shared = SharedData()
+        self.shared = SharedData(ImagesInMemory(caches=SharedCaches()))
 
     def path(self, trial: Trial) -> Path:
         """Return the run folder of a trial."""

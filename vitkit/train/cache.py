@@ -5,13 +5,18 @@ that began with one stays with that size: a resumed run whose images no longer f
 memory, or decodes every image in each epoch and resizes it as the cache would have.
 """
 
-import time
-from dataclasses import dataclass
-from typing import Literal
+from __future__ import annotations
 
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
 import torch
 
 from vitkit import devices
+from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.data.image_cache import ImageCache, estimate_bytes, fill_cache, stored_transform
 from vitkit.data.sources.dataset import Split
 from vitkit.data.transforms import TrainTransform
@@ -28,6 +33,7 @@ Request = Literal["auto", "gpu", "ram", "no"]
 RAM_SHARE = 0.5  # of the host memory that is free, divided by the processes of the host
 GPU_SHARE = 0.25  # of the GPU memory that is free once the model is on it; the rest is for the micro-batch
 MIN_EPOCHS = 2  # with fewer, most images are decoded once anyway
+MAX_SHARED = 4  # caches that a process keeps for later runs; each took its share of what was free
 NAMES = {"gpu": "GPU memory", "ram": "host memory"}
 
 
@@ -41,6 +47,33 @@ class CacheChoice:
     description: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImagesInMemory:
+    """What a run keeps of its images in memory, or what several runs of a process share.
+
+    caches   decoded training images, where several runs share them
+    inputs   of the model, for validation and scoring
+    """
+
+    caches: SharedCaches | None = None
+    inputs: KeptInputs = field(default_factory=KeptInputs)
+
+
+class SharedCaches:
+    """The caches that runs of this process have filled, the latest ones: runs on the same images share them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], tuple[Split, ImageCache]] = {}  # the split, too, whose store's id is a key
+
+    def find(self, key: tuple[Any, ...]) -> ImageCache | None:
+        return self._kept[key][1] if key in self._kept else None
+
+    def keep(self, key: tuple[Any, ...], split: Split, cache: ImageCache) -> None:
+        self._kept[key] = split, cache
+        while len(self._kept) > MAX_SHARED:
+            del self._kept[next(iter(self._kept))]
+
+
 def choose_cache(
     requested: Request,
     split: Split,
@@ -50,6 +83,7 @@ def choose_cache(
     *,
     epochs: float,
     is_new: bool,
+    shared: SharedCaches | None = None,
 ) -> CacheChoice:
     """Decide where the images are kept, and decode them to there; every rank takes the same decision.
 
@@ -74,11 +108,18 @@ def choose_cache(
             refused.append("no image of a sample has a readable size")
             break
         room = _room(memory, processes)
+        key = None if shared is None else _identity(memory, split, stored, channels, processes.device)
+        found = None if shared is None or key is None else shared.find(key)
+        if found is not None:
+            description = f"{_size(found, memory)}, as in an earlier run"
+            return CacheChoice(memory=memory, transform=stored, cache=found, description=description)
         cache, seconds = None, time.perf_counter()
         if needed <= room.allowed:
             cache = _fill(memory, split, stored, channels, processes, room.allowed)
         if cache is not None:
             seconds = time.perf_counter() - seconds
+            if shared is not None and key is not None:
+                shared.keep(key, split, cache)
             return CacheChoice(
                 memory=memory, transform=stored, cache=cache, description=_describe(cache, memory, room, seconds)
             )
@@ -109,11 +150,8 @@ def _room(memory: Memory, processes: Processes) -> _Room:
 
 
 def _candidates(requested: Request, device: torch.device) -> list[Memory]:
-    """Return the kinds of memory to try, in their order; host memory stands in for that of a GPU.
-
-    `auto` does not take a GPU's memory: crops there have not been timed yet.
-    """
-    return ["gpu", "ram"] if requested == "gpu" and device.type == "cuda" else ["ram"]
+    """Return the kinds of memory to try, in their order; host memory stands in for that of a GPU."""
+    return ["gpu", "ram"] if requested in ("auto", "gpu") and device.type == "cuda" else ["ram"]
 
 
 def _fill(
@@ -153,8 +191,16 @@ def _uncached(transform: TrainTransform, reason: str) -> CacheChoice:
 
 
 def _describe(cache: ImageCache, memory: Memory, room: _Room, seconds: float) -> str:
-    size = cache.pixels.numel()
-    return (
-        f"{counted(len(cache.sizes), 'image')} in {NAMES[memory]}, {binary_size(size)} ({room.limit}); "
-        f"decoded once, in {seconds:.1f} s"
-    )
+    return f"{_size(cache, memory)} ({room.limit}); decoded once, in {seconds:.1f} s"
+
+
+def _size(cache: ImageCache, memory: Memory) -> str:
+    return f"{counted(len(cache.sizes), 'image')} in {NAMES[memory]}, {binary_size(cache.pixels.numel())}"
+
+
+def _identity(
+    memory: Memory, split: Split, transform: TrainTransform, channels: int, device: torch.device
+) -> tuple[Any, ...]:
+    """Return what tells whether two runs keep the same pixels in the same memory."""
+    rows = hashlib.sha256(np.ascontiguousarray(split.rows).tobytes()).hexdigest()
+    return memory, device, id(split.store), rows, channels, transform.preparation

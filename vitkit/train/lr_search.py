@@ -13,12 +13,20 @@ from vitkit.errors import ConfigError, Interrupted
 from vitkit.progress import PrintLine
 from vitkit.run_folder import CONFIG, METRICS, RunError, RunFolder
 from vitkit.train import checkpoint
+from vitkit.train.cache import ImagesInMemory
 from vitkit.train.distributed import Processes
 from vitkit.train.loop import Diverged
 from vitkit.train.trainer import check_patience, check_settings_unchanged, train
 
 
-def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Fit:
+def search_lr(
+    config: Fit,
+    data: Data,
+    folder: RunFolder,
+    processes: Processes,
+    print_line: PrintLine,
+    images: ImagesInMemory,
+) -> Fit:
     """Return the settings with the best candidate; trials that are finished are not repeated."""
     candidates = config.lr_candidates or (config.lr / 3, config.lr, config.lr * 3)
     if not config.labelled:
@@ -33,7 +41,7 @@ def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, 
         trial = RunFolder(folder.path / "rates" / f"{lr:g}")
         if processes.broadcast(trial_result(trial, data.multilabel) if processes.is_rank_zero else None) is None:
             try:
-                _run_trial(trial, replace(config, lr=lr), data, processes)
+                _run_trial(trial, replace(config, lr=lr), data, processes, images)
             except Interrupted as stopped:
                 raise Interrupted(
                     f"stopped while trying learning rate {lr:g}; vitkit resume {folder.path} continues from there",
@@ -73,7 +81,7 @@ def search_lr(config: Fit, data: Data, folder: RunFolder, processes: Processes, 
     return chosen
 
 
-def _run_trial(trial: RunFolder, config: Fit, data: Data, processes: Processes) -> None:
+def _run_trial(trial: RunFolder, config: Fit, data: Data, processes: Processes, images: ImagesInMemory) -> None:
     """Run or resume a trial; record if it diverges."""
     settings = replace(config, choose_lr=False, dev=config.dev or config.lr_dev, out=str(trial.path), track=())
     if processes.broadcast((trial.path / CONFIG).exists()):  # resumed, with the micro-batch that was chosen then
@@ -81,7 +89,7 @@ def _run_trial(trial: RunFolder, config: Fit, data: Data, processes: Processes) 
     elif processes.is_rank_zero:
         trial.path.mkdir(parents=True, exist_ok=True)
     try:
-        train(settings, data, trial, processes, _quiet)
+        train(settings, data, trial, processes, _quiet, images)
     except Diverged as trouble:
         if processes.is_rank_zero:
             trial.add_to_record(diverged=str(trouble))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from vitkit import devices
+from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.sharding import full_tensor
 from vitkit.config import toml
 from vitkit.config.schema import Fit
@@ -23,7 +24,7 @@ from vitkit.progress import PrintLine
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import cuda_graph
-from vitkit.train.cache import CacheChoice, choose_cache
+from vitkit.train.cache import CacheChoice, ImagesInMemory, choose_cache
 from vitkit.train.checkpoint import check_folder_shared, intact_checkpoint
 from vitkit.train.compilation import CompileDecision, should_compile, warm_up_compiled
 from vitkit.train.distributed import Parallelism, Processes, parallelize, pick_parallelism
@@ -53,8 +54,16 @@ EARLIER_EMA = (
 )
 
 
-def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> Partition:
+def train(
+    config: Fit,
+    data: Data,
+    folder: RunFolder,
+    processes: Processes,
+    print_line: PrintLine,
+    images: ImagesInMemory | None = None,
+) -> Partition:
     """Run or resume the training; at the end the folder holds the model."""
+    images = images or ImagesInMemory()
     splits = partition(data, **config.partition)
     labelled = config.labelled
     check_patience(config, splits)
@@ -103,6 +112,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         processes,
         epochs=(config.steps or 0) * config.batch / len(splits.train),
         is_new=is_new,
+        shared=images.caches,
     )
     shuffle = pick_shuffle(config.shuffle, len(splits.train), is_new=is_new)
     order = order_of(splits.train, shuffle, config.seed, config.shuffle_buffer)
@@ -162,6 +172,7 @@ def train(config: Fit, data: Data, folder: RunFolder, processes: Processes, prin
         resumed=resumed,
         captured=captured,
         order=order,
+        inputs=images.inputs,
     )
     # weights, two moments and the EMA, in two kept checkpoints and the one that is being written
     state = 4 * sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
@@ -235,6 +246,7 @@ def _build_loop(
     resumed: Path | None,
     captured: bool,
     order: OrderOfEpoch,
+    inputs: KeptInputs,
 ) -> TrainingLoop:
     device, model = processes.device, objective.model
     wrapped = parallelize(objective, parallelism, processes, precision, compiled=decision.compiles)
@@ -292,7 +304,7 @@ def _build_loop(
     validate = None
     if splits.validation is not None:
         validate = build_validation(
-            objective, splits.validation, config, processes, precision, workers, multilabel=multilabel
+            objective, splits.validation, config, processes, precision, workers, multilabel=multilabel, kept=inputs
         )
     return TrainingLoop(
         config=config,

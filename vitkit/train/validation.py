@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.sharding import is_sharded
 from vitkit.compute.split_logits import SplitLogits, collect_logits
 from vitkit.config.schema import Fit
@@ -12,6 +13,8 @@ from vitkit.devices import TrainPrecision
 from vitkit.train.distributed import Processes
 from vitkit.train.loop import Validate
 from vitkit.train.objectives.base import Objective
+
+BATCH, MAX_BATCH = 64, 512
 
 
 def build_validation(
@@ -23,10 +26,15 @@ def build_validation(
     workers: int,
     *,
     multilabel: bool,
+    kept: KeptInputs,
 ) -> Validate:
     """Return the validation function; ranks share the images, except with FSDP, whose forward needs all ranks."""
     sharded = objective if is_sharded(objective) else None
     rank, world_size = (0, 1) if sharded else (processes.rank, processes.world_size)
+
+    batch = BATCH
+    if processes.device.type == "cuda":  # as large as a micro-batch, whose gradients take more memory
+        batch = min(max((config.micro or 0) // BATCH, 1) * BATCH, MAX_BATCH)
 
     def validate() -> dict[str, float]:
         if sharded:
@@ -36,11 +44,12 @@ def build_validation(
             split,
             device=processes.device,
             precision=precision,
-            batch=64,
+            batch=batch,
             workers=workers,
             rank=rank,
             world_size=world_size,
             max_failed=config.max_failed,
+            kept=kept,
         )
         if sharded:
             sharded.reshard()

@@ -1,0 +1,82 @@
+"""Inputs that a pass over a split has kept give the logits of inputs that are loaded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from tests.data.sample_images import encode, scene
+from vitkit import devices
+from vitkit.compute import split_logits
+from vitkit.compute.kept_inputs import KeptInputs
+from vitkit.compute.split_logits import collect_logits
+from vitkit.data import loader
+from vitkit.data.sources.dataset import Split
+from vitkit.data.sources.open import open_data
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Split:
+    """Write 150 images, one of them broken: two parts and a rest."""
+    for index in range(150):
+        path = tmp_path / "photos" / "ab"[index % 2] / f"{index:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(
+            encode(np.roll(scene(12, 16), index, axis=1), "PNG") if index != 70 else b"broken"
+        )  # row 35: class by class
+    return open_data(tmp_path / "photos").splits["all"]
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the images that are decoded."""
+    counted: list[int] = []
+    decode = loader.decode
+
+    def counting(*arguments: object, **options: object) -> np.ndarray:
+        counted.append(1)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(loader, "decode", counting)
+    return counted
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_second_pass_gives_the_same_logits_without_decoding(split: Split, workers: int, decoded: list[int]):
+    torch.manual_seed(0)
+    model, kept = vitkit.create("mu/8", classes=2, image=16), KeptInputs()
+    torch.nn.init.normal_(model.head.logits.weight)
+    loaded = collect_logits(model, split, batch=64, workers=workers, max_failed=0.1)
+    first = collect_logits(model, split, batch=64, workers=workers, max_failed=0.1, kept=kept)
+    decoded.clear()
+    again = collect_logits(model, split, batch=128, workers=workers, max_failed=0.1, kept=kept)
+    assert not decoded
+    for result in (first, again):
+        torch.testing.assert_close(result.logits, loaded.logits, rtol=1e-5, atol=1e-6)  # the sums of a batch of 128
+        assert torch.equal(result.labels, loaded.labels)
+        assert torch.equal(result.indices, loaded.indices)
+        assert result.failures.keys() == loaded.failures.keys() == {35}
+
+
+def test_another_split_or_model_input_is_loaded(split: Split, decoded: list[int]):
+    kept = KeptInputs()
+    small, large = (vitkit.create("mu/8", classes=2, image=side) for side in (16, 24))
+    whole, half = split.select(range(60)), split.select(range(30))
+    for model, images, loads in ((small, whole, 60), (small, half, 30), (large, whole, 60), (small, whole, 0)):
+        decoded.clear()
+        collect_logits(model, images, kept=kept)
+        assert len(decoded) == loads
+
+
+def test_inputs_that_do_not_fit_are_loaded_each_time(split: Split, decoded: list[int], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "available_memory", lambda: 10 * 100 * 3 * 16 * 16 * 4)  # a tenth: for 100 images
+    model, kept = vitkit.create("mu/8", classes=2, image=16), KeptInputs()
+    for images, loads in ((140, 140), (140, 140), (60, 60), (60, 0), (50, 50), (50, 50)):
+        decoded.clear()
+        result = split_logits.collect_logits(model, split.select(range(images)), max_failed=0.1, kept=kept)
+        assert len(decoded) == loads
+        assert len(result.indices) == images - 1
