@@ -301,7 +301,8 @@ def _train(
         if config.choose_lr:
             images = replace(images, caches=images.caches or SharedCaches())
             config = search_lr(config, data, folder, processes, log, images)
-        splits = train(config, data, folder, processes, log, images)
+        scores = processes.is_rank_zero and processes.device.type == "cuda"  # a CPU has no time to spare
+        splits = train(config, data, folder, processes, log, images, _import_scoring if scores else None)
     except BaseException as error:
         with contextlib.suppress(VitkitError):  # on a full disk, the first error is the one to report
             record_time()
@@ -316,6 +317,10 @@ def _train(
         raise
     record_time()
     return splits
+
+
+def _import_scoring() -> None:
+    import vitkit.run_score  # noqa: F401
 
 
 def _finish(

@@ -168,22 +168,27 @@ BLOCKS = {
 @pytest.mark.parametrize("class_token_only", [False, True])
 @pytest.mark.parametrize("family", BLOCKS)
 def test_a_fused_model_of_a_later_family_has_the_gradients_of_the_plain_one(family: str, class_token_only: bool):
-    """Each has heads of 32 numbers, which the fused attention takes; the plain model is in float32."""
+    """Each has heads of 32 numbers, which the fused attention takes; the plain model is in float32.
+
+    In bf16 a gradient may be as far from it as twice what the plain model's own is, if that is more than 5 %.
+    """
     torch.manual_seed(0)
     model = vitkit.create("mu/4", image=(12, 16), width=64, heads=2, mlp=96, classes=3, **BLOCKS[family]).to(DEVICE)
     randomise(model)
     fused = deepcopy(model).to(DTYPE)
     assert fuse(fused, class_token_only=class_token_only) is None
     images = torch.randn(2, 3, 12, 16, device=DEVICE)
-    expected, found = model(images), fused(images.to(DTYPE))
+    rounded = deepcopy(model).to(DTYPE)
+    expected, found, plain = model(images), fused(images.to(DTYPE)), rounded(images.to(DTYPE))
     bound = 1e-4 if INTERPRETED else 5e-2
     assert (found.float() - expected).norm() < bound * expected.norm()
-    gradients, theirs = (
+    gradients, theirs, rounding = (
         torch.autograd.grad(output.float().square().sum(), list(module.parameters()))
-        for output, module in ((found, fused), (expected, model))
+        for output, module in ((found, fused), (expected, model), (plain, rounded))
     )
-    for name, ours, other in zip(dict(model.named_parameters()), gradients, theirs, strict=True):
-        assert (ours.float() - other).norm() <= bound * other.norm() + 1e-6, name
+    for name, ours, other, its in zip(dict(model.named_parameters()), gradients, theirs, rounding, strict=True):
+        allowed = max(bound * other.norm(), 2 * (its.float() - other).norm())
+        assert (ours.float() - other).norm() <= allowed + 1e-6, name
     with torch.no_grad():
         inferred = FusedViT(model.eval(), DTYPE)(images)
     assert (inferred - expected).norm() < bound * expected.norm()
@@ -523,7 +528,10 @@ def test_the_layer_norm_in_fp8_is_within_a_16th(has_branch: bool):
 @pytest.mark.parametrize("activation", ["tanh", "exact", "quick", "swiglu"])
 def test_an_activation_in_fp8_is_within_a_16th(activation: Activation):
     before = random(7, 300)
-    _check_fp8(forward.activate_fp8(before, activation), plain_activation(before.float(), activation))
+    exact = plain_activation(before.float(), activation)
+    # SwiGLU is rounded to the dtype of its input before it is quantised; bf16 has 8 bits
+    rounding = 2**-8 if activation == "swiglu" and not INTERPRETED else 0.0
+    _check_fp8(forward.activate_fp8(before, activation), exact, rounding)
 
 
 def _small_objective() -> Labels:
@@ -532,12 +540,12 @@ def _small_objective() -> Labels:
     return Labels(model, multilabel=False, smoothing=0.0, weights=None).to(DEVICE)
 
 
-def _check_fp8(quantized: forward.Fp8Rows, exact: Tensor) -> None:
+def _check_fp8(quantized: forward.Fp8Rows, exact: Tensor, rounding: float = 0.0) -> None:
     """The largest number of each row is the largest of 8 bits, and others are within half a step."""
     values, scales = quantized
-    assert_close(scales, exact.abs().amax(dim=1, keepdim=True) / 448, atol=1e-6, rtol=1e-3)
+    assert_close(scales, exact.abs().amax(dim=1, keepdim=True) / 448, atol=1e-6, rtol=1e-3 + rounding)
     error = (values.float() * scales - exact).abs()
-    close = error <= exact.abs() / 16 + scales * 2**-9
+    close = error <= exact.abs() * (1 / 16 + 2 * rounding) + scales * 2**-9
     if INTERPRETED:  # its conversion forgets to carry into the exponent when a mantissa rounds up to the next power
         carried = torch.frexp(exact / scales)[0].abs() > 15 / 16
         close |= carried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from vitkit.errors import ConfigError
 from vitkit.kernels.fuse import fuse
 from vitkit.run_folder import RunFolder
 from vitkit.train import prefetch, trainer
+from vitkit.train.distributed import Processes
 from vitkit.train.prefetch import micro_batch_seed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -428,3 +430,20 @@ def test_resnets_and_hybrids_train_with_the_same_command(model: str, image: int,
     run = weights(tmp_path / "run")
     moved = [name for name in start if not torch.equal(start[name], run[name])]
     assert len(moved) > 0.9 * len(start)
+
+
+def test_what_is_done_meanwhile_begins_once_in_a_thread_after_the_first_step(tmp_path: Path):
+    began: list[str] = []
+
+    def meanwhile() -> None:
+        began.append(threading.current_thread().name)
+
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    processes = Processes(torch.device("cpu"))
+    trainer.train(toy(run.path, steps=3), FASHION, run, processes, lambda *_: None, meanwhile=meanwhile)
+    run.close()
+    for thread in threading.enumerate():
+        if thread.name == "vitkit-meanwhile":
+            thread.join(60)
+    assert began == ["vitkit-meanwhile"]

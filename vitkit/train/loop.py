@@ -7,6 +7,7 @@ dropout of (seed, micro-batch, rank). So a step is the same whether or not the r
 import contextlib
 import math
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -84,6 +85,7 @@ class TrainingLoop:
     trackers: Trackers
     resumed: Path | None = None  # the checkpoint to begin with; None for a new run
     captured: bool = False  # forward and backward are replayed as a CUDA graph
+    meanwhile: Callable[[], None] | None = None  # called in a thread of its own while the steps after the first compute
     state: TrainState = field(default_factory=TrainState)
 
     def __post_init__(self) -> None:
@@ -156,6 +158,9 @@ class TrainingLoop:
         """Read losses, validate, save and stop, each at steps that all ranks agree on."""
         self.state = replace(self.state, step=self.state.step + 1)
         step, last = self.state.step, self.state.step == self.plan.steps
+        if self.meanwhile is not None:
+            threading.Thread(target=self.meanwhile, name="vitkit-meanwhile", daemon=True).start()
+            self.meanwhile = None
         validate = self.validate is not None and (step % self.score_every == 0 or last)
         save = self.save_schedule.at_step(step)
         stop = 0

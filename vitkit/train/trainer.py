@@ -1,5 +1,6 @@
 """Training a model from settings and data into a run folder; the decisions are printed before the loop starts."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -61,8 +62,12 @@ def train(
     processes: Processes,
     print_line: PrintLine,
     images: ImagesInMemory | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Partition:
-    """Run or resume the training; at the end the folder holds the model."""
+    """Run or resume the training; at the end the folder holds the model.
+
+    meanwhile   called in a thread of its own while the device computes steps
+    """
     images = images or ImagesInMemory()
     splits = partition(data, **config.partition)
     labelled = config.labelled
@@ -197,6 +202,7 @@ def train(
                 "processes": plan.processes,
             },
         )
+    loop.meanwhile = meanwhile
     with loop.stop, devices.use_threads(threads), closing(loop.trackers):
         if decision.compiles:
             must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
