@@ -5,7 +5,9 @@ Triton compiles the kernels for GPUs; its interpreter (TRITON_INTERPRET=1) runs 
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _unregistered: dict[str, Callable[..., Any]] = {}  # custom operators that no graph has needed yet
+_collected: list["Launch"] | None = None  # launches, where somebody collects them
 _bf16_support: dict[int | None, bool] = {}  # device index → whether it multiplies bf16 natively
 
 
@@ -61,6 +64,9 @@ class _Launcher:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(first: Tensor, *rest: Any, **options: Any) -> None:
+            if _collected is not None:
+                _collected.append(Launch(self.kernel, grid, (first, *rest), options))
+                return
             if not first.is_cuda or first.device.index == torch.cuda.current_device():
                 self.kernel[grid](first, *rest, **options)
                 return
@@ -68,6 +74,31 @@ class _Launcher:
                 self.kernel[grid](first, *rest, **options)
 
         return launch
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel that was not made."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def compile(self) -> None:
+        """Compile the kernel for the current CUDA device, or load it from Triton's cache."""
+        self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
+
+
+@contextmanager
+def collected_launches() -> Iterator[list[Launch]]:
+    """Collect the launches of kernels instead of making them: what they would write stays uninitialised."""
+    global _collected
+    _collected = []
+    try:
+        yield _collected
+    finally:
+        _collected = None
 
 
 def operator(function: Function) -> Function:

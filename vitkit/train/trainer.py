@@ -32,6 +32,7 @@ from vitkit.train.distributed import Parallelism, Processes, parallelize, pick_p
 from vitkit.train.ema import EMA
 from vitkit.train.head import decide_start, train_head
 from vitkit.train.initial_model import initial_model, restored_model, write_description
+from vitkit.train.kernel_build import KernelBuild
 from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
 from vitkit.train.mixed_precision import use_fp8
@@ -108,6 +109,7 @@ def train(
     precision = devices.pick_precision(config.precision, processes.device)
     if config.fp8:
         use_fp8(model, processes.device, precision)
+    kernels = KernelBuild(objective, config.micro or share, processes.device, precision)
     workers = devices.pick_workers(config.workers, processes.device, devices.processes_sharing_cores())
     cache = choose_cache(  # before the micro-batch, which has what the cache leaves
         config.cache,
@@ -119,6 +121,7 @@ def train(
         is_new=is_new,
         shared=images.caches,
     )
+    kernels.wait()
     shuffle = pick_shuffle(config.shuffle, len(splits.train), is_new=is_new)
     order = order_of(splits.train, shuffle, config.seed, config.shuffle_buffer)
     micro, recompute = choose_micro_batch(
