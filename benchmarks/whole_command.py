@@ -35,8 +35,8 @@ FLOWERS = 1_020
 DIFFERENT = 120  # distinct synthetic photos; the rest are copies under other names, which the runs are told to ignore
 COMMANDS = {
     "flowers": "fit {flowers} --model Ti/16 --epochs 30 --set duplicates=ignore",
-    "pets": "fit {pets} --recipe pets_transfer --image 224 --lr 0.01",
-    "pets-gpu": "fit {pets} --recipe pets_transfer --image 224 --lr 0.01 --set cache=gpu",
+    "pets": "fit {pets} --recipe pets_transfer --weights ti16 --image 224 --lr 0.01",
+    "pets-decoded": "fit {pets} --recipe pets_transfer --weights ti16 --image 224 --lr 0.01 --set cache=no",
     "default": "fit {pets}",
     "B/16": "fit {flowers} --model B/16 --weights none --steps 400 --batch 128 --set duplicates=ignore",
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitkit.errors import ConfigError
 
-SUFFIXES = ("", ".tar", ".zip", "-shards")
+SUFFIXES = ("", ".tar", ".zip", ".npz", "-shards")
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,6 @@ class Datasets:
                     return str(path.absolute())
         raise ConfigError(
             f"this needs {note.description}, and {self.folder} has none",
-            looked_for=f"{self.folder / note.names[0]}, a folder, .tar, .zip or shards",
+            looked_for=f"{self.folder / note.names[0]}, a folder, .tar, .zip, .npz or shards",
             try_="--data the folder that holds it, or --scale smoke, which needs no data",
         )
