@@ -78,7 +78,7 @@ def test_without_a_limit_all_workers_start_and_no_thread_stays():
     before = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 0
     assert startable_workers(5) == 5
     assert startable_tasks(30) == 30
-    assert not before or len(os.listdir("/proc/self/task")) == before
+    assert not before or len(os.listdir("/proc/self/task")) <= before  # threads of earlier tests may have ended
 
 
 @linux

@@ -97,12 +97,13 @@ def test_a_batch_is_pickled_without_its_images_and_pinning_copies_them(monkeypat
 
 
 def test_loading_ends_with_the_numbers_and_ends_the_workers():
+    others = set(multiprocessing.active_children())  # of earlier tests in this process
     assert len(list(load_batches(GreyBatches(), range(3), like(), workers=2))) == 3
     endless = load_batches(GreyBatches(), itertools.count(7), like(), workers=2)
     assert_grey([next(endless)], 7)
-    assert len(multiprocessing.active_children()) == 2
+    assert len(set(multiprocessing.active_children()) - others) == 2
     endless.close()
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= others
 
 
 def test_a_killed_worker_is_an_error_with_a_remedy():

@@ -21,7 +21,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _unregistered: dict[str, Callable[..., Any]] = {}  # custom operators that no graph has needed yet
-_collected: list["Launch"] | None = None  # launches, where somebody collects them
+_collected: list["KernelLaunch"] | None = None  # launches, where somebody collects them
 _bf16_support: dict[int | None, bool] = {}  # device index → whether it multiplies bf16 natively
 
 
@@ -65,7 +65,7 @@ class _Launcher:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(first: Tensor, *rest: Any, **options: Any) -> None:
             if _collected is not None:
-                _collected.append(Launch(self.kernel, grid, (first, *rest), options))
+                _collected.append(KernelLaunch(self.kernel, grid, (first, *rest), options))
                 return
             if not first.is_cuda or first.device.index == torch.cuda.current_device():
                 self.kernel[grid](first, *rest, **options)
@@ -77,7 +77,7 @@ class _Launcher:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A launch of a kernel that was not made."""
 
     kernel: Any
@@ -91,7 +91,7 @@ class Launch:
 
 
 @contextmanager
-def collected_launches() -> Iterator[list[Launch]]:
+def collected_launches() -> Iterator[list[KernelLaunch]]:
     """Collect the launches of kernels instead of making them: what they would write stays uninitialised."""
     global _collected
     _collected = []

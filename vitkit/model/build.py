@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitkit.model.config import ModelConfig, ResNetConfig
@@ -88,12 +89,14 @@ def build(config: ModelConfig) -> Model:
 
 def build_on_meta(config: ModelConfig) -> Model:
     """Return a model on the meta device: names and shapes of its tensors, without memory for their values."""
-    with torch.device("meta"), _WithoutNormalValues():
+    with torch.device("meta"), _WithoutRandomValues():
         return build(config)
 
 
-class _WithoutNormalValues(TorchFunctionMode):
-    """Draw no normal values for tensors without memory, for which torch would import its compiler."""
+class _WithoutRandomValues(TorchFunctionMode):
+    """Draw no random values for tensors without memory, for which torch would import its compiler: seconds."""
+
+    drawing = (torch.nn.init.normal_, Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_)
 
     def __torch_function__(
         self,
@@ -103,7 +106,7 @@ class _WithoutNormalValues(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         arguments = kwargs or {}
-        if func is torch.nn.init.normal_:
+        if func in self.drawing:
             return args[0] if args else arguments["tensor"]
         return func(*args, **arguments)
 

@@ -49,7 +49,7 @@ class CacheChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesInMemory:
-    """What a run keeps of its images in memory, or what several runs of a process share.
+    """The images that a run keeps in memory, or that several runs of a process share.
 
     caches   decoded training images, where several runs share them
     inputs   of the model, for validation and scoring

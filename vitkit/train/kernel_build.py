@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitkit.devices import TrainPrecision
-from vitkit.kernels.dispatch import TRITON, Launch, collected_launches
+from vitkit.kernels.dispatch import TRITON, KernelLaunch, collected_launches
 from vitkit.train.dry_run import clear_gradients, dry_run
 from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.objectives.base import Objective
@@ -37,7 +37,7 @@ class KernelBuild:
         self.pool.shutdown()
 
 
-def launches_of_step(objective: Objective, images: int, device: torch.device) -> list[Launch]:
+def launches_of_step(objective: Objective, images: int, device: torch.device) -> list[KernelLaunch]:
     """Return the launches of forward and backward, each variant of a kernel once; the objective stays as it was."""
     buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
     try:
@@ -51,7 +51,7 @@ def launches_of_step(objective: Objective, images: int, device: torch.device) ->
     return list({_variant(launch): launch for launch in launches}.values())
 
 
-def _variant(launch: Launch) -> tuple[Any, ...]:
+def _variant(launch: KernelLaunch) -> tuple[Any, ...]:
     """Return what Triton compiles a kernel for: types, constants, and which numbers are 1 or multiples of 16."""
 
     def kind(value: Any) -> Any:
@@ -63,6 +63,6 @@ def _variant(launch: Launch) -> tuple[Any, ...]:
     return id(launch.kernel), tuple(map(kind, launch.arguments)), options
 
 
-def _compile(launch: Launch, device: torch.device) -> None:
+def _compile(launch: KernelLaunch, device: torch.device) -> None:
     with torch.cuda.device(device):
         launch.compile()
