@@ -78,6 +78,7 @@ def test_numbers_and_names_are_unique():
     claims = all_claims()
     assert len({claim.number for claim in claims}) == len({claim.name for claim in claims}) == len(claims)
     assert find_claims("positions") == find_claims("6")
+    assert [claim.number for claim in find_claims("4,axial,2,9")] == [4, 9, 2]
 
 
 def log_of(claim: Claim, scale: Any, datasets: Datasets, score: Any) -> ClaimLog:

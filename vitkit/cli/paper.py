@@ -17,7 +17,8 @@ from vitkit.paper.experiments import EXPERIMENTS
 
 def paper(
     experiment: Annotated[
-        Positional[str], option("a claim's name or number, all, or vtab; without one, all are listed", "[EXPERIMENT]")
+        Positional[str],
+        option("a claim's name or number, several as 2,3,4, all, or vtab; without one, all are listed", "[EXPERIMENT]"),
     ] = "",
     folder: Annotated[
         Positional[Path | None],

@@ -33,13 +33,17 @@ def all_claims() -> list[Claim]:
     return sorted(claims, key=lambda claim: claim.number)
 
 
-def find_claims(name: str) -> list[Claim]:
-    """Return the claim of a name or number, or all of them for "all"."""
+def find_claims(names: str) -> list[Claim]:
+    """Return the claims of one or more names or numbers ("2,3,compute"), once each, or all of them for "all"."""
     claims = all_claims()
-    if name == "all":
+    if names == "all":
         return claims
-    chosen = [claim for claim in claims if name in (claim.name, str(claim.number))]
-    if not chosen:
-        names = [*(claim.name for claim in claims), *(experiment.name for experiment in EXPERIMENTS)]
-        raise ConfigError(f"there is no experiment {name!r}{did_you_mean(name, names)}", try_="vitkit paper", or_="all")
-    return chosen
+    chosen: dict[str, Claim] = {}
+    for name in names.split(","):
+        found = next((claim for claim in claims if name in (claim.name, str(claim.number))), None)
+        if found is None:
+            known = [*(claim.name for claim in claims), *(experiment.name for experiment in EXPERIMENTS)]
+            near = did_you_mean(name, known)
+            raise ConfigError(f"there is no experiment {name!r}{near}", try_="vitkit paper", or_="all")
+        chosen[found.name] = found
+    return [*chosen.values()]
