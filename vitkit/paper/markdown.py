@@ -22,7 +22,7 @@ arms over seeds, each arm an ordinary run, and a verdict beside the paper's own 
 ```sh
 vitkit paper                             # all claims: the paper's figure, our verdict, what a run costs
 vitkit paper rollout --scale smoke       # one claim, by its name or number
-vitkit paper 2,3,4 --scale small         # several; runs that they share are trained once
+vitkit paper 12,13 --scale smoke         # several; runs that they share are trained once
 vitkit paper axial --dry-run             # its arms, steps, images and time on this machine, and nothing runs
 ```
 
