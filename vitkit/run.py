@@ -375,7 +375,7 @@ def _describe_data(data: Data) -> dict[str, Any]:
         "counts": {
             name: dict(zip(data.classes, split.per_class(len(data.classes)).tolist(), strict=True))
             for name, split in data.splits.items()
-            if data.classes
+            if data.classes and data.task == "classify"  # which classes a mask has is known when it is decoded
         },
     }
 

@@ -37,7 +37,7 @@ def log_warnings(config: Fit, data: Data, log: PrintLine) -> None:
             "note",
             "all weights are trained, which is slow on a CPU; --set start=head trains the head alone, in seconds",
         )
-    for warning in label_warnings(trained, balance=config.balance) if config.labelled else ():
+    for warning in label_warnings(trained, balance=config.balance) if config.objective == "labels" else ():
         log("warning", warning)
     if config.labelled and config.balance:
         log("priors", PRIORS[config.priors])

@@ -82,7 +82,22 @@ class Augmentation:
         POSITIVE,
         unset="none",
     )
-    aspect: Range = setting((3 / 4, 4 / 3), "width / height of the random crop", POSITIVE, ascending=True)
+    aspect: Range = setting(
+        (3 / 4, 4 / 3),
+        "width / height of the random crop; of segmentation, how much an image is stretched beside its usual shape",
+        POSITIVE,
+        ascending=True,
+    )
+    scale: Range = setting(
+        (1.0, 1.0),
+        "segmentation: sides of an image over those of the model's input, drawn for every image: below 1 it is padded, "
+        "above 1 cropped at a random place",
+        POSITIVE,
+        ascending=True,
+    )
+    colour: float = setting(
+        0.0, "segmentation: strength of the jitter of brightness, contrast, saturation and hue; 1: SSD's", ZERO_OR_MORE
+    )
     flip: bool = setting(True, "flip half of the images from left to right; false where left and right differ")
     randaugment: tuple[int, float] | None = setting(
         None,

@@ -14,7 +14,7 @@ MANY = 10  # labels from which a set of labels that hardly repeat cannot be mean
 
 
 def check_labels(data: Data, name: str, train: Split, *, has_test: bool) -> None:
-    """Raise an error where a classifier of the training images cannot be learned, or cannot be scored."""
+    """Raise an error where the training images teach no classes, or a classifier of them cannot be scored."""
     if not data.classes or len(train) == 0:
         raise DataError(
             f"{data.name} has no labels to train on.",
@@ -22,7 +22,7 @@ def check_labels(data: Data, name: str, train: Split, *, has_test: bool) -> None
             **({"note": data.notes} if data.notes else {}),
             try_="class folders or a manifest with labels; vitkit pretrain needs none",
         )
-    if data.multilabel:
+    if data.multilabel or data.task == "segment":
         return
     counts = train.per_class(len(data.classes))
     present = [data.classes[index] for index in np.flatnonzero(counts)]

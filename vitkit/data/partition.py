@@ -20,6 +20,7 @@ from vitkit.data.subset import SubsetRecord, describe_subset, draw_images, subse
 from vitkit.data.subset import subset_per_class as draw_per_class
 from vitkit.text import counted, few
 
+SCORED = ("labels", "segment")  # the objectives that read labels or masks, and whose models are scored
 SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
 
 
@@ -76,7 +77,7 @@ def partition(
     if subset is None and subset_per_class is None and subset_images is None:
         return divided
     labels: SplitLabels = divided.train.labels
-    if objective != "labels":
+    if objective not in SCORED:
         labels = np.zeros(len(divided.train), np.int64)  # they are not read
     if subset_images is not None:
         train = draw_images(divided.train, subset_images, split_seed)
@@ -95,7 +96,7 @@ def partition(
     notes = divided.notes
     if subset_per_class is not None:
         notes += _too_few_notes(data, divided.train, subset_per_class)
-    if subset_images is not None and objective == "labels":
+    if subset_images is not None and objective == "labels":  # masks have no class per image
         notes += _not_drawn_notes(data, divided.train, train)
     description = (*divided.description, describe_subset(record))
     return replace(divided, train=train, description=description, notes=notes, subset=record)
@@ -129,7 +130,7 @@ def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int
     """Return the partition with all training images."""
     name = training_split(data)
     train = data.splits[name]
-    if objective != "labels":  # labels are not read, and nothing is held out
+    if objective not in SCORED:  # labels are not read, and nothing is held out
         return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
     train, record = _labelled(train), None
     notes: tuple[str, ...] = ()
@@ -140,8 +141,9 @@ def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int
         if train.groups is not None:
             record["groups"] = groups_digest(train.groups)
         train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
-        notes = _undivided_note(data, train, tested)
-        share = f"{test:.0%} of each class" if train.groups is None else f"about {test:.0%} of each class, in groups"
+        notes = _undivided_note(data, train, tested) if objective == "labels" else ()
+        share = f"{test:.0%}" if objective == "segment" else f"{test:.0%} of each class"
+        share = share if train.groups is None else f"about {share}, in groups"
         source = "" if name == ALL else f" from {name}"  # the user did not name that split
         description = [f"{len(train):,} train", f"{len(tested):,} test, held out{source} ({share})"]
     else:

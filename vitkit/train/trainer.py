@@ -17,7 +17,7 @@ from vitkit.data.epoch_order import OrderOfEpoch, order_of, pick_shuffle
 from vitkit.data.loader import Loader, SplitDataset
 from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
-from vitkit.data.transforms import EvalTransform, TrainTransform
+from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError
 from vitkit.model.base import Preparation
 from vitkit.model.build import Model, build_on_meta
@@ -42,6 +42,7 @@ from vitkit.train.optimizer import build_optimizer, describe, freeze
 from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divisor
 from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers
+from vitkit.train.training_transform import training_transform
 from vitkit.train.validation import build_validation
 from vitkit.weights.run_checkpoints import complete_checkpoints, read_record, step_of
 from vitkit.weights.save import save
@@ -76,7 +77,7 @@ def train(
     print_line(
         "data",
         f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
-        + (f", {len(data.classes)} classes, {_class_sizes(splits.train, data)}" if labelled else ""),
+        + (f", {_describe_classes(splits.train, data)}" if labelled else ""),
     )
     for note in splits.notes:
         print_line("note", note)
@@ -114,7 +115,7 @@ def train(
     cache = choose_cache(  # before the micro-batch, which has what the cache leaves
         config.cache,
         splits.train,
-        _train_transform(config, model),
+        training_transform(config, model, splits.train),
         model.config.channels,
         processes,
         epochs=(config.steps or 0) * config.batch / len(splits.train),
@@ -338,17 +339,6 @@ def _build_loop(
     )
 
 
-def _train_transform(config: Fit, model: Model) -> TrainTransform:
-    return TrainTransform(
-        image=model.config.image,
-        crop=config.augment.crop,
-        precrop=config.augment.precrop,
-        aspect=config.augment.aspect,
-        flip=config.augment.flip,
-        preprocessing=model.metadata.preprocessing,
-    )
-
-
 def _prepare(model: Model, config: Fit, split: Split, processes: Processes) -> str:
     """Let rank zero take from training images what the model takes from them, set it on all, and describe it."""
 
@@ -388,10 +378,13 @@ def check_settings_unchanged(config: Fit, folder: RunFolder) -> None:
         )
 
 
-def _class_sizes(split: Split, data: Data) -> str:
+def _describe_classes(split: Split, data: Data) -> str:
+    classes = counted(len(data.classes), "class", "classes")
+    if data.task == "segment":
+        return f"masks of {classes}"
     counts = split.per_class(len(data.classes))
     low, high = int(counts.min()), int(counts.max())
-    return f"{low:,} to {high:,} images each" if low != high else f"{counted(low, 'image')} each"
+    return f"{classes}, {low:,} to {high:,} images each" if low != high else f"{classes}, {counted(low, 'image')} each"
 
 
 def _describe_regularisation(config: Fit, model: Model) -> list[str]:
