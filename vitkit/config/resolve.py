@@ -52,8 +52,24 @@ def resolve(
     """
     if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
-    data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"))
+    task = settings.get("task", "auto")
+    if (objective := settings.get("objective", "segment")) != "segment":
+        if task == "segment":
+            raise ConfigError(
+                f"objective = {objective} and task = segment contradict each other", try_="leave one of them out"
+            )
+        task = "classify"  # masks that the data may have are not read
+    data = open_data(
+        settings["data"], label=settings.get("label"), group=settings.get("group"), task="classify" if pretraining else task
+    )
     explicit = settings if explicit is None else explicit
+    if data.task == "segment":
+        settings = {"objective": "segment", **settings}
+    elif settings.get("objective") == "segment":
+        raise ConfigError(
+            f"objective = segment needs masks, and {data.name} has none",
+            try_="vitkit fit DATA --task segment, which says what masks it looks for",
+        )
     if settings.get("train_on_val"):  # which no recipe sets; before all decisions by the number of images
         if "train_on_val" in explicit and validation_split(data) is None:
             raise _unused("train_on_val", "data with a val split")

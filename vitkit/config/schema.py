@@ -10,6 +10,7 @@ from vitkit.model.options import PositionTransfer
 
 Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel"]
 Start = Literal["auto", "head", "full"]
+Task = Literal["auto", "classify", "segment"]
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
 
@@ -143,6 +144,9 @@ class Fit:
 
     data: str = setting("", "the images: a folder, .zip, manifest, shards, arrays, hf:NAME or fashion")
     label: str | None = setting(None, "column of a manifest or hf: set that holds the classes", unset="by its name")
+    task: Task = setting(
+        "auto", "classify images or segment them into classes of pixels; auto: segment where the data have masks"
+    )
     out: str = setting("", "the run folder to create; empty: a new one under runs/")
     objective: Objective = setting("labels", "what the model learns to predict")
     recipe: str = setting("", "the recipe that the other settings come from; empty: by the size of the data")

@@ -86,9 +86,9 @@ def decide_start(config: Fit, device: torch.device) -> Fit:
 
     A head on the features of Ti/16 takes seconds on two cores where fine-tuning takes ten minutes and more.
     """
-    can_fit = config.weights != "none" and config.labelled
+    can_fit = config.weights != "none" and config.objective == "labels"
     if config.start == "head" and not can_fit:
-        missing = "labels" if not config.labelled else "pre-trained weights, and weights = none"
+        missing = "labels of images" if config.objective != "labels" else "pre-trained weights, and weights = none"
         raise ConfigError(f"start = head fits a head on frozen features; it needs {missing}.", try_="start = full")
     if config.start != "auto":
         return config
