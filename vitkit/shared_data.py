@@ -22,9 +22,7 @@ class SharedData:
         self._results: dict[tuple[Any, ...], Any] = {}
         self._kept_alive: list[Data] = []  # their ids are keys, and must not be given to others
 
-    def open(
-        self, source: str, *, label: str | None = None, group: str | None = None, task: Task = "classify"
-    ) -> Data:
+    def open(self, source: str, *, label: str | None = None, group: str | None = None, task: Task = "classify") -> Data:
         return self._once(
             ("open", source, label, group, task), lambda: open_data(source, label=label, group=group, task=task)
         )

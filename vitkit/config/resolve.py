@@ -60,7 +60,10 @@ def resolve(
             )
         task = "classify"  # masks that the data may have are not read
     data = open_data(
-        settings["data"], label=settings.get("label"), group=settings.get("group"), task="classify" if pretraining else task
+        settings["data"],
+        label=settings.get("label"),
+        group=settings.get("group"),
+        task="classify" if pretraining else task,
     )
     explicit = settings if explicit is None else explicit
     if data.task == "segment":

@@ -9,7 +9,6 @@ Shapes: B images, C channels, (Hc, Wc) of the canvas that images and masks come 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor

@@ -73,4 +73,3 @@ class MaskedEvalTransform(EvalTransform):
         image = super().__call__(np.ascontiguousarray(pixels[..., :-1]))
         mask = resize_mask(pixels[..., -1], self.image).astype(np.float32)
         return torch.cat([image, torch.from_numpy(mask)[None]])
-
