@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import toml
-from vitkit.config.image_size import choose_size
+from vitkit.config.image_size import choose_mask_size, choose_size
 from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.recipes import BY_DATA, RENAMED, describe_renamed, pick_recipe, recipe
 from vitkit.config.schema import Fit
@@ -119,6 +119,10 @@ def resolve(
         config = replace(config, data=str(Path(config.data).absolute()))
     if "dev" not in settings and _needs_thresholds(config, data):
         config = replace(config, dev=THRESHOLD_DEV)
+    masked = config.objective == "segment" and config.image is None and config.model
+    if masked and (mask_size := choose_mask_size(config.model, config.options, size())):
+        config = replace(config, image=mask_size.image)
+        reasons.append(mask_size.reason)
     if config.weights == "none" and config.image is None:
         model, side, why = choose_size(
             config.model or DEFAULT_MODEL, config.options, size(), named=bool(settings.get("model"))
