@@ -205,6 +205,7 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         raise _unused("schedule.drops", "schedule.kind = step")
     if explicit.get("augment", {}).get("crop") and config.augment.precrop is not None:
         raise _unused("augment.crop", "augment.precrop = false")
+    _refuse_unused_by_task(explicit, config)
     if config.start == "head":
         for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
             raise _unused(name, "start = full")
@@ -221,9 +222,36 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
             raise _unused(name, "--lr auto")
     for name in ("group", "duplicates", "train_on_val"):
         if name in explicit and not config.labelled:
-            raise _unused(name, "objective = labels, which holds images out")
+            raise _unused(name, "objective = labels or segment, which hold images out")
     if "test" in explicit and config.labelled and partition(data, **config.partition).held_out is None:
         raise _unused("test", "data without a test or val split, and these have one")
+
+
+def _refuse_unused_by_task(explicit: Mapping[str, Any], config: Fit) -> None:
+    """Raise an error for a setting of the other task: of labels in segmentation, or of masks elsewhere."""
+    augment = explicit.get("augment", {})
+    if config.objective != "segment":
+        if "segment" in explicit:
+            raise _unused("segment", "objective = segment, for data with masks")
+        for name in ("scale", "colour"):
+            if name in augment:
+                raise _unused(f"augment.{name}", "objective = segment, for data with masks")
+        return
+    for name in ("balance", "label_smoothing"):
+        if explicit.get(name):
+            raise _unused(name, "objective = labels")
+    for name in ("crop", "precrop", "randaugment", "mixup", "cutmix"):
+        if augment.get(name):
+            raise ConfigError(
+                f"augment.{name} would not move the masks with the images",
+                try_="augment.scale, aspect, flip, colour and erase, which segmentation has in its place",
+            )
+    if config.resize not in (None, "squash"):
+        raise ConfigError(
+            f"resize = {config.resize}: segmentation resizes all of an image to the model's input, so that every pixel "
+            "of its mask is found",
+            try_="resize = squash; --image HEIGHT WIDTH for the shape of your images",
+        )
 
 
 def _unused(name: str, needed: str) -> ConfigError:
