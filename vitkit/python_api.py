@@ -187,9 +187,10 @@ class Run(RunRecord):
         workers: int | None = None,
         max_failed: float = 0.01,
         engine: Literal["local", "ray"] = "local",
-    ) -> Evaluation:
+    ) -> Evaluation | SegmentationEvaluation:
         """Score the model on data: `.top1.value` with `.low` and `.high`, `.per_class`, `.confusion`, `.mistakes`, ….
 
+        A model that segments is scored on data with masks: `.mean_iou`, `.pixel_accuracy`, `.per_class`, ….
         Where the run held images of these data out of training, it scores those. `real` is ImageNet-ReaL's real.json;
         `map` is a JSON or CSV file of the model classes that each class of the data stands for, as for ObjectNet. The
         engine "ray" computes the logits on the cluster of RAY_ADDRESS, or on a local one.
@@ -198,8 +199,28 @@ class Run(RunRecord):
         from vitkit.evaluate.held_out import data_to_score
 
         _check_counts(batch=batch, workers=workers)
-        opened = data_to_score(self.source, open_data(data, label=label), split)
+        segments = isinstance(self.model, Segmenter)
+        opened = data_to_score(
+            self.source, open_data(data, label=label, task="segment" if segments else "classify"), split
+        )
         check_precision(self.model, self.device, precision)
+        if isinstance(self.model, Segmenter):
+            from vitkit.evaluate.segmentation import evaluate_masks
+
+            for name, value in (("real", real), ("map", map), ("engine", engine if engine != "local" else None)):
+                if value is not None:
+                    raise ConfigError(f"{name} is for classifiers, and {redacted(self.source)} segments images")
+            return evaluate_masks(
+                self.model,
+                opened,
+                split,
+                device=self.device,
+                precision=precision,
+                batch=batch,
+                workers=pick_workers(workers, self.device, 1),
+                max_failed=max_failed,
+                progress=self._progress,
+            )
         with _collect_logits(engine) as collect:
             return evaluate(
                 self.model,

@@ -14,7 +14,7 @@ import vitkit
 from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
-from vitkit.config.schema import Fit, Task
+from vitkit.config.schema import Fit
 from vitkit.continued_run import LOCK_PATIENCE, continued_config, is_finished
 from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record, pick_compared
 from vitkit.data.fingerprint import FingerprintCache
@@ -242,8 +242,7 @@ def resume(
     shared = shared or SharedData()
 
     def opened() -> Data:
-        task: Task = "segment" if config.objective == "segment" else "classify"
-        data = shared.open(config.data, label=config.label, task=task)
+        data = shared.open(config.data, label=config.label, task=config.data_task)
         return join_validation(data) if config.train_on_val else data
 
     with contextlib.ExitStack() as held:

@@ -10,7 +10,7 @@ from vitkit.data.masks.ignore import IGNORE
 
 
 def confusion_matrices(found: Tensor, given: Tensor, classes: int) -> Tensor:
-    """Count the pixels of masks (B, height, width) by class: (B, K, K) int64, given classes in rows, found in columns.
+    """Count the pixels of masks (B, …) by class: (B, K, K) int64, given classes in rows, found ones in columns.
 
     Pixels whose given class is ignored count nowhere.
     """

@@ -331,6 +331,11 @@ class Fit:
         return self.objective == "labels"
 
     @property
+    def data_task(self) -> Task:
+        """Return how the data of the run were opened: with their masks, or without."""
+        return "segment" if self.objective == "segment" else "classify"
+
+    @property
     def partition(self) -> dict[str, Any]:
         """Return the arguments of `vitkit.data.partition.partition`, which splits the images of the run."""
         names = ("objective", "test", "dev", "split_seed", "patience", "subset", "subset_per_class", "subset_images")

@@ -360,7 +360,7 @@ class _BatchBuilder:
         try:
             self._add_image(epoch, index, draws)
         except (DecodeError, DataError) as error:
-            self.failures.append((index, _reason(error, self.dataset.split.keys[index])))
+            self.failures.append((index, failure_reason(error, self.dataset.split.keys[index])))
             return False
         self.samples.append((epoch, index))
         return True
@@ -416,6 +416,6 @@ def _new_builder(dataset: SplitDataset, count: int, images: Tensor | None = None
     return _BatchBuilder(dataset, dataset.empty_batch(count) if images is None else images)
 
 
-def _reason(error: Exception, key: str) -> str:
+def failure_reason(error: Exception, key: str) -> str:
     """Return the error's first line without the image's name, which callers print next to it."""
     return str(error).splitlines()[0].removeprefix(f"{printable(key)} ")

@@ -70,7 +70,7 @@ def evaluate(
         matched = map_classes(model, data, class_map)
     else:
         matched = match_classes(model, data)
-    name = _split_to_score(data, split, labelled=not only_real_labels)
+    name = split_to_score(data, split, labelled=not only_real_labels)
     chosen = matched.data.splits[name]
     # the labels of the data decide how to score; a model that was trained on several labels stays multi-label
     multilabel = isinstance(chosen.labels, SparseLabels) or model.metadata.multilabel
@@ -188,7 +188,7 @@ def _without_leaked(
     )
 
 
-def _split_to_score(data: Data, split: str | None, *, labelled: bool) -> str:
+def split_to_score(data: Data, split: str | None, *, labelled: bool) -> str:
     if split is None:
         return scoring_split(data) if labelled else next(name for name in UNLABELLED if name in data.splits)
     name = split if split in data.splits else canonical_split(split)

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitkit.compute.confusion import confusion_matrices
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.stateless_rng import generator
@@ -36,12 +37,9 @@ def pixel_confusion(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
 
     It is computed on the masks' device. Pixels that are IGNORE in the given mask are not counted.
     """
-    counted = target != IGNORE
-    pairs = torch.where(counted, target.long() * classes + predicted.long(), classes * classes).flatten()
-    if bool(((target >= classes) & counted).any()) or bool((predicted >= classes).any()):
+    if bool(((target >= classes) & (target != IGNORE)).any()) or bool((predicted >= classes).any()):
         raise ValueError(f"a mask has other numbers than those of {classes} classes")
-    counts = torch.bincount(pairs, minlength=classes * classes + 1)
-    return counts[:-1].view(classes, classes)
+    return confusion_matrices(predicted.flatten()[None], target.flatten()[None], classes)[0]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The model that a run starts from: randomly initialised or with pre-trained weights, and a head for its classes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, TokenConfig
 from vitkit.model.resize_positions import describe_transfer
+from vitkit.model.segmenter import Segmenter
 from vitkit.model.variants import name_of
 from vitkit.stored_json import read_json
 from vitkit.text import counted
+from vitkit.train.initial_segmenter import initial_segmenter
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
 from vitkit.weights.input_channels import adapt_channels
@@ -29,11 +31,21 @@ from vitkit.weights.mapping import meta_state_dict
 from vitkit.weights.run_checkpoints import DESCRIPTION, WEIGHTS, stored_shapes
 
 
-def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tuple[Model, str]:
-    """Return the model in training mode and a description; `classes` is empty for pre-training without labels."""
+def initial_model(
+    config: Fit, classes: Sequence[str], *, multilabel: bool, record: Mapping[str, Any] | None = None
+) -> tuple[Model, str]:
+    """Return the model in training mode and a description; `classes` is empty for pre-training without labels.
+
+    record   what the provenance of the weights says about the data beside their name
+    """
+    segments = config.objective == "segment"
+    of_images = () if segments else classes  # a segmenter has no head for whole images
     model, origin = (
-        _random_model(config, len(classes)) if config.weights == "none" else _pretrained_model(config, classes)
+        _random_model(config, len(of_images)) if config.weights == "none" else _pretrained_model(config, of_images)
     )
+    if segments:
+        model, head = initial_segmenter(model, config, classes)
+        origin = f"{origin}; {head}"
     preprocessing = replace(model.metadata.preprocessing, origin="")  # from here on, the run's own record says so
     if config.resize is not None and config.resize != preprocessing.resize:
         preprocessing = replace(preprocessing, resize=config.resize, crop=1.0)
@@ -55,6 +67,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "multilabel": multilabel,
             **({"balance": config.balance, "priors": config.priors} if config.balance else {}),
             "weights": config.weights if (path := local_path(config.weights)) is None else path.name,
+            **(record or {}),
             "before": dict(model.metadata.provenance),
         },
     )
@@ -133,6 +146,8 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     model.resize(config.image or before.image, positions=config.load_positions)
     if isinstance(before, TokenConfig) and isinstance(model.config, TokenConfig):
         changes.append(describe_transfer(model.config, before.grid, config.load_positions))
+    if isinstance(model, Segmenter):  # whose head `initial_segmenter` decides on
+        return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
     # part of the pre-training head, which is replaced completely (paper, 3.2)
     hidden = getattr(model.config, "representation", None)
     if model.metadata.labels == tuple(classes) and classes and not hidden:

@@ -32,6 +32,7 @@ from vitkit.train.distributed import Parallelism, Processes, parallelize, pick_p
 from vitkit.train.ema import EMA
 from vitkit.train.head import decide_start, train_head
 from vitkit.train.initial_model import initial_model, restored_model, write_description
+from vitkit.train.initial_segmenter import record_of_masks
 from vitkit.train.kernel_build import KernelBuild
 from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
@@ -97,7 +98,12 @@ def train(
             print_line("note", EARLIER_EMA.format(step=step_of(resumed), decay=config.average))
     share = batch_per_process(config, processes.world_size)
     model, description = (
-        initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
+        initial_model(
+            config,
+            data.classes if labelled else (),
+            multilabel=data.multilabel,
+            record=record_of_masks(data, splits.train) if data.task == "segment" else None,
+        )
         if resumed is None
         else restored_model(resumed, config.weights)
     )
