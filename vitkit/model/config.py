@@ -14,6 +14,7 @@ from vitkit.errors import ConfigError, SizeError, did_you_mean
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.options import check_count
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.model.vit_config import ViTConfig as ViTConfig  # configs of all kinds can be imported from here
 from vitkit.model.vit_config import check_image
@@ -41,9 +42,15 @@ class ResNetConfig:
         return sum(self.body.layers)
 
 
-ModelConfig = ViTConfig | ResNetConfig | IGPTConfig
-TokenConfig = ViTConfig | IGPTConfig  # of models that read an image as a grid of tokens, with a position each
-KINDS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig, "igpt": IGPTConfig}  # in a record
+ModelConfig = ViTConfig | ResNetConfig | IGPTConfig | SegmenterConfig
+# of models that read an image as a grid of tokens, with a position each
+TokenConfig = ViTConfig | IGPTConfig | SegmenterConfig
+KINDS: dict[str, type[ModelConfig]] = {  # in a record
+    "vit": ViTConfig,
+    "resnet": ResNetConfig,
+    "igpt": IGPTConfig,
+    "segmenter": SegmenterConfig,
+}
 
 
 def parse_size(image: object) -> tuple[int, int]:
@@ -70,7 +77,9 @@ def check_options(
 
 
 def without_head(config: ModelConfig) -> ModelConfig:
-    """Return the config of the same model without logits."""
+    """Return the config of the same model without logits; a segmenter's is that of its backbone."""
+    if isinstance(config, SegmenterConfig):
+        return config.backbone
     return replace(config, classes=0, normalise=False) if isinstance(config, ViTConfig) else replace(config, classes=0)
 
 
@@ -86,14 +95,25 @@ def from_dict(record: Mapping[str, Any]) -> ModelConfig:
     if kind not in KINDS:
         raise ConfigError(f"a model record of kind {kind!r}", expected=" or ".join(KINDS))
     known = KINDS[kind]
-    # an option that this version does not know would change the model: refused, where other records may have more keys
-    check_options("this model record", known, options)
-    for name in ("stem", "body"):
-        if isinstance(options.get(name), Mapping):
-            check_options(f"{name} of this model record", ConvConfig, options[name])
-            if isinstance(attention := options[name].get("attention"), Mapping):
-                check_options(f"the attention in {name} of this model record", SpatialAttention, attention)
-    if "image" in options:
-        options["image"] = parse_size(options["image"])
-    config: ModelConfig = conform(options, known, "this model record", error=ConfigError)
+    checked = _check_names("this model record", known, options)
+    config: ModelConfig = conform(checked, known, "this model record", error=ConfigError)
     return config
+
+
+def _check_names(what: str, known: type[ModelConfig], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a config, nested ones too, with sides of an image as a tuple; refuse an unknown one.
+
+    It would change the model, where other records may have more keys.
+    """
+    checked = dict(options)
+    check_options(what, known, checked)
+    for name in ("stem", "body"):
+        if isinstance(checked.get(name), Mapping):
+            check_options(f"{name} of {what}", ConvConfig, checked[name])
+            if isinstance(attention := checked[name].get("attention"), Mapping):
+                check_options(f"the attention in {name} of {what}", SpatialAttention, attention)
+    if isinstance(checked.get("backbone"), Mapping):
+        checked["backbone"] = _check_names(f"the backbone of {what}", ViTConfig, checked["backbone"])
+    if "image" in checked:
+        checked["image"] = parse_size(checked["image"])
+    return checked
