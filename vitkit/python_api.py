@@ -37,6 +37,7 @@ from vitkit.evaluate.matching import class_names
 from vitkit.model.build import Model
 from vitkit.model.config import parse_size
 from vitkit.model.options import check_count
+from vitkit.model.segmenter import Segmenter
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.embedder import Embedder
 from vitkit.predict.image_stream import workers_for
@@ -52,6 +53,7 @@ from vitkit.weights.load import load
 if TYPE_CHECKING:
     from vitkit.evaluate.evaluation import Evaluation
     from vitkit.evaluate.probe import ProbeResult
+    from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
     from vitkit.export.trace import ExportInput
     from vitkit.export.write import Export, Format
     from vitkit.inspect.inspection_page import InspectionPage

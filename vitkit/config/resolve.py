@@ -201,7 +201,7 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
             raise _unused(f"masked.{name}" if objective.masked else "masked", f"objective = {' or '.join(reading)}")
     for name in explicit.get("segment", {}):
         if config.objective != "segment":
-            raise _unused("segment", "objective = segment")
+            raise _unused("segment", "objective = segment, for data with masks")
         if name != "head" and config.segment.head == "linear":
             raise _unused(f"segment.{name}", "segment.head = queries")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
@@ -236,8 +236,6 @@ def _refuse_unused_by_task(explicit: Mapping[str, Any], config: Fit) -> None:
     """Raise an error for a setting of the other task: of labels in segmentation, or of masks elsewhere."""
     augment = explicit.get("augment", {})
     if config.objective != "segment":
-        if "segment" in explicit:
-            raise _unused("segment", "objective = segment, for data with masks")
         for name in ("scale", "colour"):
             if name in augment:
                 raise _unused(f"augment.{name}", "objective = segment, for data with masks")

@@ -27,7 +27,9 @@ def load_in_threads(
     return map_in_threads(compute, numbers, threads=threads)
 
 
-def map_in_threads(compute: Callable[[int], Result], numbers: Iterable[int], *, threads: int) -> Generator[Result, None, None]:
+def map_in_threads(
+    compute: Callable[[int], Result], numbers: Iterable[int], *, threads: int
+) -> Generator[Result, None, None]:
     """Yield the results for the numbers, in their order, computed ahead by so many threads; with 0, by the caller's."""
     if not threads:
         yield from map(compute, numbers)

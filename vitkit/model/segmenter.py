@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitkit.model.base import ImageModel
@@ -81,6 +82,14 @@ class Segmenter(ImageModel[SegmenterConfig]):
         self.check_images(images)
         x, earlier = self._encode(images, {}, mask_probability)
         return [*earlier, self.head(x, self.config.grid)]
+
+    def log_probabilities(self, scores: Tensor) -> Tensor:
+        """Return the log-probabilities of classes (B, K, …) for scores of this model, upsampled or not."""
+        if self.config.head == "linear":
+            return scores.log_softmax(dim=1)
+        total = scores.sum(dim=1, keepdim=True)
+        tiny = torch.finfo(scores.dtype).tiny
+        return scores.clamp_min(tiny).log() - total.clamp_min(tiny).log()
 
     def pool_image(self, images: Tensor, seen: Seen) -> Tensor:
         return self._patches(self._encode(images, seen)[0]).mean(dim=1)  # (B, D)

@@ -120,7 +120,8 @@ def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
     model = build(configure_model(name, {**settings, "options": config.options}, classes=classes))
     half = (0.5,) * model.config.channels
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=half, std=half))
-    return model, f"randomly initialised, {_describe_head(model.config)}"
+    head = "" if config.objective == "segment" else f", {_describe_head(model.config)}"
+    return model, f"randomly initialised{head}"
 
 
 def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
@@ -155,7 +156,8 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     else:
         dropped = f"tanh layer of {hidden} dropped, " if hidden else ""
         new = f"linear head {model.config.classes} → {len(classes)} classes, zero-initialised"
-        changes.append(dropped + new if classes else "no head")
+        if classes or config.objective != "segment":
+            changes.append(dropped + new if classes else "no head")
         model.replace_head(len(classes))
     return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
 

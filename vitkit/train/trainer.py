@@ -409,6 +409,11 @@ def _describe_regularisation(config: Fit, model: Model) -> list[str]:
 
 def _describe_augmentation(config: Fit) -> list[str]:
     settings, items = config.augment, []
+    if config.objective == "segment":
+        (least, most), (narrow, wide) = settings.scale, settings.aspect
+        items.append(f"drawn at {least:g} to {most:g} times its sides, stretched by {narrow:.2g} to {wide:.2g}")
+        items += ["random horizontal flip of half of the images"] * settings.flip
+        items += [f"colour jitter {settings.colour:g}"] * bool(settings.colour)
     if settings.randaugment:
         items.append(f"RandAugment ({settings.randaugment[0]}, {settings.randaugment[1]:g})")
     items += [f"{name} {getattr(settings, name):g}" for name in ("erase", "mixup", "cutmix") if getattr(settings, name)]
