@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from vitkit.data.sources import fashion
 from vitkit.data.sources.arrays import open_arrays
@@ -32,7 +33,13 @@ KINDS = (
 )
 
 
-def open_data(source: str | os.PathLike[str], *, label: str | None = None, group: str | None = None) -> Data:
+def open_data(
+    source: str | os.PathLike[str],
+    *,
+    label: str | None = None,
+    group: str | None = None,
+    task: Literal["auto", "classify", "segment"] = "classify",
+) -> Data:
     """Open the data; `label` names the label column of a manifest or Hugging Face dataset, if it is ambiguous.
 
     `group` names the column of a manifest whose images belong together, or is a regular expression for their paths.
