@@ -24,4 +24,5 @@ OBJECTIVES = {
     "masked-pixel": ObjectiveSettings(
         title="masked-pixel prediction", recipe="small_masked_pixel", masked=("rate",), options={"causal": False}
     ),
+    "segment": ObjectiveSettings(title="segmentation"),
 }

@@ -176,6 +176,11 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         if name not in objective.masked:
             reading = [known for known, one in OBJECTIVES.items() if name in one.masked]
             raise _unused(f"masked.{name}" if objective.masked else "masked", f"objective = {' or '.join(reading)}")
+    for name in explicit.get("segment", {}):
+        if config.objective != "segment":
+            raise _unused("segment", "objective = segment")
+        if name != "head" and config.segment.head == "linear":
+            raise _unused(f"segment.{name}", "segment.head = queries")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
     if "drops" in explicit.get("schedule", {}) and config.schedule.kind != "step":

@@ -8,7 +8,7 @@ from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, c
 from vitkit.errors import ConfigError
 from vitkit.model.options import PositionTransfer
 
-Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel"]
+Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel", "segment"]
 Start = Literal["auto", "head", "full"]
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
@@ -123,6 +123,22 @@ class Masked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The settings of segmentation."""
+
+    head: Literal["auto", "linear", "queries"] = setting(
+        "auto",
+        "what gives every pixel a class: linear, a projection of each patch, trains fast; queries, mask queries in the "
+        "last blocks (EoMT), finds sharper masks; auto: by the data and the device",
+    )
+    queries: int = setting(100, "mask queries of an image, each of which finds one mask at most", POSITIVE)
+    query_blocks: int = setting(4, "last blocks of the model, which the mask queries join", POSITIVE)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "segment")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fit:
     """The settings of one training run; `--set KEY=VALUE` and `--config FILE.toml` reach every field by its name."""
 
@@ -218,6 +234,7 @@ class Fit:
     )
     augment: Augmentation = setting(Augmentation, "the augmentation of training images")
     masked: Masked = setting(Masked, "masked patch prediction")
+    segment: Segment = setting(Segment, "segmentation")
 
     test: float = setting(0.2, "share held out for testing where the data have no test or val", PART)
     dev: float = setting(0.0, "share of the training images held out for validation, without val", SHARE)
@@ -303,13 +320,14 @@ class Fit:
             raise ConfigError(f"{' and '.join(chosen)}: a run has one subset", try_="one of them")
         if self.subset_per_class is not None and self.objective != "labels":
             raise ConfigError(
-                "subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share of all images"
+                "subset_per_class needs a label for each image; this run reads none.",
+                try_="--set subset=0.1, a share of all images",
             )
 
     @property
     def labelled(self) -> bool:
         """Return whether the run reads labels, and so holds images out and is scored."""
-        return self.objective == "labels"
+        return self.objective in ("labels", "segment")
 
     @property
     def partition(self) -> dict[str, Any]:

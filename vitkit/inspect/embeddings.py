@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import ConfigError
-from vitkit.inspect.inference import DoesNotApply, require_tokens
+from vitkit.inspect.inference import DoesNotApply, reason_without_tokens, require_tokens
 from vitkit.model.build import Model
 from vitkit.model.igpt import ImageGPT
 from vitkit.model.options import INSIDE_ATTENTION
 from vitkit.model.resnet import ConvBody, ResNet, standardise
+from vitkit.model.segmenter import Segmenter
 from vitkit.model.vit import VisionTransformer
 
 COMPONENTS = 28  # as in Fig. 7
@@ -88,7 +89,12 @@ def similarity_by_offset(similarity: NDArray[np.float32]) -> tuple[NDArray[np.fl
 def filter_components(model: Model, count: int = COMPONENTS) -> Filters:
     """Return principal components of the patch embedding's filters, or of the 7 x 7 kernels of a ResNet's root."""
     if not isinstance(model, VisionTransformer | ResNet):
-        raise DoesNotApply(f"filters: {model.kind} has none, its first layer is a table of colours.")
+        reason = (
+            reason_without_tokens(model)
+            if isinstance(model, Segmenter)
+            else f"{model.kind} has none, its first layer is a table of colours."
+        )
+        raise DoesNotApply(f"filters: {reason}")
     body = model.body if isinstance(model, ResNet) else model.stem
     if isinstance(body, ConvBody):
         kernels, layer = standardise(body.root.weight, body.config), "root convolution"  # as they are used

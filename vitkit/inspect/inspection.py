@@ -20,13 +20,14 @@ from vitkit.inspect.distance import AttentionDistance, attention_distance, weigh
 from vitkit.inspect.embeddings import Filters, filter_components, position_similarity
 from vitkit.inspect.heatmaps import Floats, enlarge_pixels, overlay
 from vitkit.inspect.image_set import ImageSet, InspectedImage
-from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, eval_mode
+from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, eval_mode, reason_without_tokens
 from vitkit.inspect.query_token import Token, default_tokens, middle_patch, query_weights
 from vitkit.inspect.relevance import Relevance, relevance
 from vitkit.inspect.rollout import rollout
 from vitkit.inspect.unit_attention import unit_attention, unit_layers
 from vitkit.model.build import Model, TokenModel
 from vitkit.model.resnet import ResNet
+from vitkit.model.segmenter import Segmenter
 from vitkit.pages.inline_images import THUMBNAIL, ImagePair, decode_sample, inline_image, sample_indices
 from vitkit.text import counted
 
@@ -106,7 +107,7 @@ def inspect_model(
     inspection.filters = _if_applicable(inspection, lambda: filter_components(model))
     inspection.similarity = _if_applicable(inspection, lambda: position_similarity(model))
     if not isinstance(model, TokenModel):
-        if unit_layers(model):
+        if isinstance(model, ResNet) and unit_layers(model):
             log(f"attention in {counted(len(shown), 'image')}")
             inspection.attention = [_unit_attention(model, images)]
             log(f"attention distance over {counted(len(image_set.images), 'image')}")
@@ -114,7 +115,7 @@ def inspect_model(
             inspection.distance = replace(parts[0], per_image=np.concatenate([part.per_image for part in parts]))
             reason = "Rollout and relevance: convolutions mix pixels between the attention layers of a ResNet."
         else:
-            reason = f"Attention maps, rollout, relevance and attention distance: {model.kind} has no attention."
+            reason = f"Attention maps, rollout, relevance and attention distance: {_without_attention(model)}"
         inspection.not_applicable.append(reason)
         return inspection
     log(f"attention in {counted(len(shown), 'image')}")
@@ -132,6 +133,10 @@ def inspect_model(
         inspection.query_patch = middle_patch(model) if causal else _brightest_patch(inspection.rollout[0])
         inspection.examples = _head_examples(model, images[:1], inspection.distance, inspection.query_patch)
     return inspection
+
+
+def _without_attention(model: Model) -> str:
+    return reason_without_tokens(model) if isinstance(model, Segmenter) else f"{model.kind} has no attention."
 
 
 def rollout_overlays(model: Model, split: Split) -> list[ImagePair]:
@@ -166,7 +171,8 @@ def _check_options(
     """Check the options before any work and return the layers to show."""
     if not isinstance(model, TokenModel):
         if layers or heads or tokens:
-            choice = "all of its attention layers and heads are shown" if unit_layers(model) else "it has none to show"
+            shown = isinstance(model, ResNet) and unit_layers(model)
+            choice = "all of its attention layers and heads are shown" if shown else "it has none to show"
             raise DoesNotApply(f"layers, heads and tokens cannot be chosen for {model.kind}: {choice}.")
         return None
     for token in tokens or ():

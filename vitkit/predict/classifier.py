@@ -24,7 +24,7 @@ from vitkit.compute.embedding_model import EmbeddingPool
 from vitkit.compute.pipeline import Outputs
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError, DecodeError, WeightsError
-from vitkit.model.build import Model, shared_copy
+from vitkit.model.build import Model, check_of_images, shared_copy
 from vitkit.predict.answer_columns import compute_answers
 from vitkit.predict.embedder import Embedder
 from vitkit.predict.engines import Engine, exact_engine
@@ -64,6 +64,7 @@ class Classifier:
             # the caller's model keeps its mode and device
             self.model = shared_copy(source) if model_device == self.device else copy.deepcopy(source)
         self.model.eval()
+        check_of_images(self.model, "the class of an image")
         config, metadata = self.model.config, self.model.metadata
         if not config.classes:
             raise WeightsError(

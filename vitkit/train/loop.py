@@ -144,6 +144,7 @@ class TrainingLoop:
     def _step(self, step: int, batches: Iterator[Batch]) -> _UnreadStep:
         lr = self.config.lr * lr_factor(self.config.schedule, step, self.plan.steps)
         set_lr(self.optimizer, lr)
+        self.objective.at_step(step, self.plan.steps)
         result = self.step(self._micro_batches(step, batches))
         if self.ema is not None:
             self.ema.update()
