@@ -25,7 +25,7 @@ _NAME_COLUMNS = ("name", "class", "label", "class_name", "classes")
 
 def find_class_file(paths: Iterable[str]) -> str | None:
     """Return the file of class names among relative paths: the nearest to the top, then the first kind of `NAMES`."""
-    known = {name: place for place, name in enumerate(NAMES)}
+    known = {name: position for position, name in enumerate(NAMES)}
     found = [
         (path.count("/"), known[name], path) for path in paths if (name := path.rsplit("/", 1)[-1].lower()) in known
     ]

@@ -32,7 +32,7 @@ IGNORED_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class NamedClass:
-    """A class as a file of names has it; without a number, its place in the file is its number."""
+    """A class as a file of names has it; without a number, its position in the file is its number."""
 
     name: str
     number: int | None = None
@@ -104,7 +104,7 @@ def build_table(entries: Sequence[NamedClass], origin: str, *, numbers_found: Co
     Entries of the same name are one class. `numbers_found` are those in the masks: where they are 0 and 255 alone, and
     two classes have names, 255 is the second.
     """
-    numbered = [(place if entry.number is None else entry.number, entry) for place, entry in enumerate(entries)]
+    numbered = [(position if entry.number is None else entry.number, entry) for position, entry in enumerate(entries)]
     numbered.sort(key=lambda pair: pair[0])
     _check_numbers([number for number, _ in numbered], origin)
     if is_binary(numbers_found) and [number for number, _ in numbered] == [0, 1]:

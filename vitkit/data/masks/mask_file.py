@@ -73,7 +73,7 @@ def _values(image: Image.Image) -> StoredMask:
 
 
 def _sixteen_bits(values: NDArray[np.generic]) -> NDArray[np.uint16]:
-    low, high = int(values.min()), int(values.max())  # type: ignore[call-overload]
+    low, high = int(values.min()), int(values.max())
     if low < 0 or high > np.iinfo(np.uint16).max:
         raise DecodeError(f"its numbers are {low:,} to {high:,}; class numbers have at most 16 bits")
     return values.astype(np.uint16)
@@ -89,7 +89,7 @@ def _palette(image: Image.Image) -> NDArray[np.uint32]:
 def packed_colours(colours: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """Return (…, 3) colours as numbers 0xRRGGBB (…)."""
     red, green, blue = (colours[..., channel].astype(np.uint32) for channel in range(3))
-    return red << 16 | green << 8 | blue
+    return np.asarray(red << 16 | green << 8 | blue, np.uint32)
 
 
 def unpacked_colour(packed: int) -> tuple[int, int, int]:

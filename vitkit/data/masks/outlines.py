@@ -94,10 +94,10 @@ def _following(
     keys = (start_y * side + start_x) * 2 + (candidates.end > candidates.start)
     order = np.argsort(keys)
     keys = keys[order]
-    wanted = (y * side + x) * 2 + preferred
-    found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    other = np.minimum(np.searchsorted(keys, wanted ^ 1), len(keys) - 1)
-    return order[np.where(keys[found] == wanted, found, other)]
+    preferred_keys = (y * side + x) * 2 + preferred
+    found = np.minimum(np.searchsorted(keys, preferred_keys), len(keys) - 1)
+    other = np.minimum(np.searchsorted(keys, preferred_keys ^ 1), len(keys) - 1)
+    return order[np.where(keys[found] == preferred_keys, found, other)]
 
 
 def _is_outer(edges: _Edges, loop: Loop) -> bool:

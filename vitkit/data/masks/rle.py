@@ -65,8 +65,8 @@ def _size(rle: Mapping[str, Any]) -> tuple[int, int]:
 
 def _compress(counts: list[int]) -> str:
     text = bytearray()
-    for place, count in enumerate(counts):
-        rest = count - counts[place - 2] if place > 2 else count
+    for position, count in enumerate(counts):
+        rest = count - counts[position - 2] if position > 2 else count
         while True:
             bits, rest = rest & 0x1F, rest >> _BITS
             more = rest != (-1 if bits & _SIGN else 0)

@@ -25,7 +25,7 @@ from vitkit.data.sources.splits import ALL
 from vitkit.errors import DecodeError
 from vitkit.text import counted, few, printable
 
-SAMPLED = 200  # masks whose numbers are looked at where the classes are known already
+SAMPLED = 200  # masks whose numbers are read where the classes are known already
 _PEEKED = 5  # masks that are looked into where names alone do not tell masks from classes
 _MOST_VALUES = 64  # different numbers of such a mask; photos have more
 
@@ -33,7 +33,7 @@ _MOST_VALUES = 64  # different numbers of such a mask; photos have more
 def open_mask_folder(name: str, root: str, scan: FolderScan) -> Data | None:
     """Open a folder whose masks are image files; None where it holds none."""
     layout = find_mask_layout(name, scan.images)
-    if layout is None or not (layout.certain or _look_like_masks(root, layout.pairs)):
+    if layout is None or not (layout.certain or _may_be_masks(root, layout.pairs)):
         return None
     notes = [*layout.notes]
     if list(layout.images) == [ALL]:
@@ -87,7 +87,7 @@ def _apply_lists(root: str, others: Sequence[str], layout: MaskLayout) -> Iterab
     return notes
 
 
-def _look_like_masks(root: str, pairs: Sequence[tuple[str, str]]) -> bool:
+def _may_be_masks(root: str, pairs: Sequence[tuple[str, str]]) -> bool:
     """Return whether files are masks by what is in them: few values each, and one at least as large as its image."""
     same_size = False
     for index in sorted({*np.linspace(0, len(pairs) - 1, min(_PEEKED, len(pairs))).astype(int).tolist()}):

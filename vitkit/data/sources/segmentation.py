@@ -12,6 +12,7 @@ from vitkit.data.sources.dataset import AllRows, Data, DataError, ImageStore, Pa
 from vitkit.data.sources.splits import SPLITS
 from vitkit.text import counted
 
+BACKGROUND = "background"  # the class of pixels that no object covers
 MASKED, UNMASKED = 0, -1  # labels of images with and without a mask
 
 
@@ -46,3 +47,10 @@ def build_segmentation(
     named = tuple(classes)
     all_notes += label_notes(named, {})
     return Data(name, kind, named, splits, tuple(all_notes), task="segment", palette=palette)
+
+
+def with_background(names: Iterable[str]) -> list[str]:
+    """Return the names of classes of objects, each once, after that of the background, which may be among them."""
+    unique = list(dict.fromkeys(names))
+    background = next((name for name in unique if name.lower() == BACKGROUND), BACKGROUND)
+    return [background, *(name for name in unique if name != background)]
