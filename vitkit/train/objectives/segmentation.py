@@ -25,7 +25,7 @@ eager_set_loss: Callable[[Sequence[QueryPrediction], Tensor], LossAndMetrics] = 
 
 
 class Segmentation(Objective):
-    """What the objectives of both heads share."""
+    """An objective of segmentation, with linear head or mask queries."""
 
     model: Segmenter
 
