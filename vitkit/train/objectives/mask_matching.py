@@ -1,4 +1,4 @@
-"""Which query answers for which mask: the assignment of least cost (DETR), by SciPy's solver on the host.
+"""The matching of queries with masks: the assignment of least cost (DETR), by SciPy's solver on the host.
 
 The cost of a pair is that of the losses: classification, cross-entropy of the mask and dice, on points that all masks
 of an image share.

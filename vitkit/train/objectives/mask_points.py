@@ -28,8 +28,9 @@ class Neighbours(NamedTuple):
         return (self.weights * (self.labels == classes[:, None, None])).sum(dim=2)
 
     def labelled(self) -> Tensor:
-        """Return how much each point counts, which is less where pixels around it are ignored: (M, P)."""
-        return 1 - (self.weights * (self.labels == IGNORE)).sum(dim=2)
+        """Return how much each point counts, the share of the pixels around it that are not ignored: (M, P)."""
+        ignored = (self.weights * (self.labels == IGNORE)).sum(dim=2)
+        return 1 - ignored / self.weights.sum(dim=2)
 
 
 def sample_logits(masks: Tensor, points: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ Shapes: B images, C channels, K classes, h' x w' grid of scores. Targets are cla
 with IGNORE for pixels that count nowhere.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,10 +20,12 @@ from vitkit.train.objectives.mask_losses import set_loss
 from vitkit.train.objectives.mask_matching import check_solver
 
 ANNEALING_POWER = 0.9
+# never compiled: the host decides, and the number of masks differs in every batch
+eager_set_loss: Callable[[Sequence[QueryPrediction], Tensor], LossAndMetrics] = torch.compiler.disable(set_loss)
 
 
 class Segmentation(Objective):
-    """What the objectives of both heads share."""
+    """An objective of segmentation, with linear head or mask queries."""
 
     model: Segmenter
 
@@ -92,11 +96,7 @@ class MaskSet(Segmentation):
 
     def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:
         predictions = self.model.predictions(self.normalise(pixels), self.mask_probability)
-        return self.score(predictions, targets)
-
-    @torch.compiler.disable  # the host decides
-    def score(self, predictions: list[QueryPrediction], targets: Tensor) -> LossAndMetrics:
-        loss, parts = set_loss(predictions, targets)
+        loss, parts = eager_set_loss(predictions, targets)
         with torch.no_grad():
             return loss, {"pixel_accuracy": pixel_accuracy(predictions[-1].scores(), targets), **parts}
 
