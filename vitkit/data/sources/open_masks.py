@@ -1,7 +1,6 @@
 """Open a folder that holds masks in any form: files beside the images, COCO's JSON or YOLO's text."""
 
 from pathlib import Path
-from typing import Literal
 
 from vitkit.data.sources.coco import find_coco, open_coco
 from vitkit.data.sources.dataset import Data, DataError
@@ -11,7 +10,6 @@ from vitkit.data.sources.mask_folders import open_mask_folder
 from vitkit.data.sources.mask_layout import find_mask_layout
 from vitkit.data.sources.yolo import find_yolo, open_yolo
 
-Task = Literal["auto", "classify", "segment"]
 BOXES_ONLY = "has boxes and no areas: boxes are for detection, which vitkit does not do"
 _LAYOUTS = (
     "images/a.jpg with masks/a.png, also train/ with trainannot/, splits above or below",
