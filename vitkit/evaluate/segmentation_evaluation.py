@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from vitkit.data.groups import describe_leaks
 from vitkit.errors import ConfigError
-from vitkit.evaluate.evaluation import MOST_BYTES, Estimate
+from vitkit.evaluate.evaluation import MOST_BYTES, Estimate, Evaluation
 from vitkit.stored_json import conform, parse_json, read_bytes
 from vitkit.text import counted, interval, percent
 
@@ -123,3 +123,10 @@ def is_segmentation(text: str | bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(record, dict) and record.get("task") == TASK
+
+
+def read_evaluation(path: Path) -> Evaluation | SegmentationEvaluation:
+    """Read the evaluation.json of a run, a classifier's or that of a model that segments."""
+    content = read_bytes(path, error=ConfigError, most=MOST_BYTES)
+    kind = SegmentationEvaluation if is_segmentation(content) else Evaluation
+    return kind.from_json(content, str(path))
