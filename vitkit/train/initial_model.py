@@ -19,6 +19,7 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, TokenConfig
 from vitkit.model.resize_positions import describe_transfer
 from vitkit.model.segmenter import Segmenter
+from vitkit.model.segmenter_config import SegmenterConfig, with_backbone_options
 from vitkit.model.variants import name_of
 from vitkit.stored_json import read_json
 from vitkit.text import counted
@@ -189,7 +190,11 @@ def _with_regularisation(model: Model, config: Fit) -> Model:
         return model
     if missing := [name for name in requested if not hasattr(model.config, name)]:
         raise ConfigError(f"{model.kind} has no {' or '.join(missing)}.")
-    built = build(replace(model.config, **requested))
+    current = model.config
+    if isinstance(current, SegmenterConfig):
+        built = build(with_backbone_options(current, requested))
+    else:
+        built = build(replace(current, **requested))
     built.load_state_dict(model.state_dict())
     built.metadata = model.metadata
     return built
