@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -46,7 +46,7 @@ class MaskReport:
 
 def check_masks(
     data: Data,
-    sizes: dict[str, Sequence[tuple[int, int]]],
+    sizes: Mapping[str, Sequence[tuple[int, int]]],
     *,
     workers: int = 4,
     progress: Progress = no_progress,

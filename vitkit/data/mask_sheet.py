@@ -84,13 +84,13 @@ def draw_mask(image: Image.Image, mask: NDArray[np.uint8], palette: Palette, opa
     over = colours[mask]
     row, column = np.indices(mask.shape)
     light, dark = np.array(STRIPES, np.float32)
-    stripes = np.where(((row + column) % STRIPE < STRIPE // 2)[..., None], light, dark)
-    over = np.where((mask == IGNORE)[..., None], stripes, over)
+    stripes = np.where(np.expand_dims((row + column) % STRIPE < STRIPE // 2, 2), light, dark)
+    over = np.where(np.expand_dims(mask == IGNORE, 2), stripes, over)
     blended = (1 - opacity) * np.asarray(image, np.float32) + opacity * over
     border = np.zeros(mask.shape, bool)
     border[1:] |= mask[1:] != mask[:-1]
     border[:, 1:] |= mask[:, 1:] != mask[:, :-1]
-    blended[border] = 255
+    blended[border] = (blended[border] + 255) / 2  # half of it: thin objects are nothing but border
     return Image.fromarray(blended.round().astype(np.uint8))
 
 
