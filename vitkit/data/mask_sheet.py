@@ -55,7 +55,7 @@ def _pairs(split: Split, palette: Palette, channels: int) -> list[_Pair]:
     masked = split.rows_with_labels()
     chosen = masked[np.linspace(0, len(masked) - 1, min(2 * IMAGES, len(masked))).astype(int)]
     spread = [*chosen[::2], *chosen[1::2]]  # the others stand in for those that cannot be read
-    pairs = {}
+    pairs: dict[int, _Pair] = {}
     for index in map(int, spread):
         if len(pairs) < IMAGES and (pair := _pair(split, index, palette, channels)):
             pairs[index] = pair
