@@ -78,7 +78,9 @@ names = st.lists(st.text("abc éß'#:,[]{}\"-", min_size=1, max_size=8).map(str.
 def test_data_yaml_is_read_as_yaml_does(tmp_path_factory: pytest.TempPathFactory, some: list[str], form: str):
     content = {"path": "../data", "names": dict(enumerate(some)) if form == "mapping" else some, "nc": len(some)}
     path = tmp_path_factory.mktemp("yolo") / "data.yaml"
-    path.write_text(yaml.safe_dump(content, default_flow_style=None if form == "flow" else False, allow_unicode=True, width=9999))
+    path.write_text(
+        yaml.safe_dump(content, default_flow_style=None if form == "flow" else False, allow_unicode=True, width=9999)
+    )
     found = read_data_yaml(path, "data.yaml")
     assert list(found.names.values()) == some
 
