@@ -86,6 +86,7 @@ def check(
     data: PathOrName,
     *,
     label: str | None = None,
+    task: Literal["auto", "classify", "segment"] = "auto",
     channels: int = 3,
     sheet: PathOrName | None = None,
     image: int | tuple[int, int] = 224,
@@ -96,6 +97,7 @@ def check(
     """Decode all images once, as `vitkit check` does, and return what would hurt training: `.ok`, `.problems`, ….
 
     label        the column that holds the classes, in a manifest or hf: set
+    task         "auto" is "segment" where the data have masks, otherwise "classify"
     channels     3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files
     sheet        draw the model's input, class by class, into this image file; `image` and `resize` are for it
     """
@@ -104,7 +106,7 @@ def check(
     size = parse_size(image)
     if sheet is not None:
         check_sheet_path(Path(sheet))
-    opened = open_data(data, label=label)
+    opened = open_data(data, label=label, task=task)
     report = check_data(opened, channels=channels, workers=workers, progress=progress or _progress_on_terminals())
     if sheet is not None:
         save_sheet(contact_sheet(opened, size, resize, channels), Path(sheet))
