@@ -45,7 +45,7 @@ class Objective(nn.Module):
         """Prepare for step `step`, from 0, of a run of `steps`: for what changes during training."""
 
     def before_compiling(self) -> None:
-        """Prepare for torch.compile: for what it must not trace."""
+        """Leave out what torch.compile is not for; called before the objective is compiled."""
 
     def example_targets(self, count: int) -> Tensor:
         """Return targets for `count` images, of the shape that training has, for a dry run."""

@@ -90,7 +90,7 @@ class MaskSet(Segmentation):
         self.set_loss: Callable[[Sequence[QueryPrediction], Tensor], LossAndMetrics] = set_loss
 
     def before_compiling(self) -> None:
-        """Leave the set loss in eager mode: the host decides, and the number of masks differs in every batch."""
+        """Leave out the set loss: the host decides, and the number of masks differs in every batch."""
         self.set_loss = torch.compiler.disable(set_loss)
 
     def at_step(self, step: int, steps: int) -> None:
