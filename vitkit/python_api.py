@@ -44,6 +44,7 @@ from vitkit.predict.image_stream import workers_for
 from vitkit.predict.inputs import ImageInput, expand
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.samples import find_samples
+from vitkit.predict.segmentation import ImageSegmenter, SegmentedImage
 from vitkit.predict.stream import predict_files
 from vitkit.progress import Progress, no_progress, show_progress
 from vitkit.run_record import RunRecord, describe_config
@@ -167,6 +168,11 @@ class Run(RunRecord):
         classifier.use_fast_engine(find_samples(self.source, self.model))
         return classifier
 
+    @cached_property
+    def segmenter(self) -> ImageSegmenter:
+        """The model as a function of images to masks, if it was trained on masks."""
+        return ImageSegmenter(self.model)
+
     def __repr__(self) -> str:
         described = self.describe()
         if not described and "model" in self.__dict__:
@@ -243,12 +249,17 @@ class Run(RunRecord):
 
     def predict(
         self, images: ImageInput | Iterable[ImageInput], *, fast: bool = False, workers: int | None = None
-    ) -> list[Prediction]:
+    ) -> list[Prediction] | list[SegmentedImage]:
         """Return a prediction for each image, in their order: `.label`, `.probability`, `.top(5)`, or an `.error`.
 
-        The images are paths, folders, patterns such as "new/*.jpg", bytes, open files, PIL images or arrays.
+        A model that segments returns `.mask`, `.shares` and `.save(path)` for each. The images are paths, folders,
+        patterns such as "new/*.jpg", bytes, open files, PIL images or arrays.
         """
         _check_counts(workers=workers)
+        if isinstance(self.model, Segmenter):
+            if fast:
+                raise ConfigError(f"fast engines are for classifiers, and {redacted(self.source)} segments images")
+            return self.segmenter(expand(images))
         inputs, classifier = expand(images), self.fast_classifier if fast else self.classifier
         paths = [normalised(image) for image in inputs if isinstance(image, str | os.PathLike)]
         if len(paths) < len(inputs):
@@ -412,7 +423,7 @@ class Run(RunRecord):
         from vitkit.run import resume
 
         resume(self.path, sys.stdout, device=device, workers=workers)
-        for name in ("model", "classifier", "fast_classifier"):
+        for name in ("model", "classifier", "fast_classifier", "segmenter"):
             self.__dict__.pop(name, None)  # they are those of the checkpoint
         return self
 
