@@ -78,9 +78,8 @@ def _score_and_report(
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    commands = shell_commands(folder.path, classifies=config.labelled, masks=config.objective == "segment")[
-        :4
-    ]  # the report has all of them
+    segments = config.objective == "segment"
+    commands = shell_commands(folder.path, classifies=config.labelled, masks=segments)[:4]  # the report has all of them
     if "head" in folder.record():
         purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
         run, full = shlex.quote(str(folder.path)), shlex.quote(f"{folder.path}-full")
