@@ -1,4 +1,4 @@
-"""The verb `fit`: train a classifier."""
+"""The verb `fit`: train a classifier, or a model that segments images, by the data."""
 
 from typing import Annotated
 
@@ -20,6 +20,8 @@ def fit(
     options: SharedOptions,
 ) -> None:
     """Train a classifier on your images, score it on held-out ones and write a report.
+
+    Where images have masks, as PNG, COCO JSON or YOLO polygons, the model learns to segment them.
 
     vitkit fit photos/
 

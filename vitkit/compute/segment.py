@@ -17,11 +17,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.compute.upsample import TILE, Size, Span, ToProbabilities, upsample_mask, upsample_mask_and_probability
+from vitkit.compute.upsample import (
+    TILE,
+    Size,
+    Span,
+    ToProbabilities,
+    shares,
+    softmax,
+    upsample_mask,
+    upsample_mask_and_probability,
+)
 from vitkit.compute.windows import is_large, mask_of_windows, window_grid
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError
+from vitkit.model.segmenter import Segmenter
 
 # (B, C, height, width) float32, preprocessed, anywhere → (B, K, h', w') float32 where they are computed
 ComputeScores = Callable[[Tensor], Tensor]
@@ -111,6 +121,11 @@ def exact_scores(model: nn.Module, device: torch.device, dtype: torch.dtype = to
             return computed
 
     return scores
+
+
+def probabilities_of_scores(model: Segmenter) -> ToProbabilities:
+    """Return how scores become probabilities: a linear head's are logits, those of queries sums of probabilities."""
+    return softmax if model.config.head == "linear" else shares
 
 
 def trained_size(provenance: Mapping[str, Any]) -> Size | None:

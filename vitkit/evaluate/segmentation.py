@@ -58,20 +58,20 @@ def evaluate_masks(
     rows = chosen.rows_with_labels()
     compute = compute_mask_of(model.to(device), device, precision)
     counts, windows, failures = MaskCounts(model.config.classes), 0, dict[int, str]()
-    for found in progress(
-        found_masks(compute, chosen, rows, model.config.channels, batch or inference_batch(model, device), workers),
+    for one in progress(
+        predicted_masks(compute, chosen, rows, model.config.channels, batch or inference_batch(model, device), workers),
         len(rows),
         "evaluating",
-        lambda one: 1,
+        lambda image: 1,
     ):
-        if found.failure:
-            failures[found.index] = found.failure
+        if one.failure:
+            failures[one.index] = one.failure
             if len(failures) > allowed_failures(len(rows), max_failed):
                 such_as = [f"{chosen.keys[index]}: {reason}" for index, reason in [*failures.items()][:5]]
                 raise too_many_failures(len(failures), len(rows), max_failed, such_as)
             continue
-        counts.add(found.index, found.mask, found.given)
-        windows += found.windows > 1
+        counts.add(one.index, one.mask, one.target)
+        windows += one.windows > 1
     if not len(counts):
         raise DataError(
             "no image could be decoded with its mask; there is nothing to score.",
@@ -104,12 +104,12 @@ def compute_mask_of(model: Model, device: torch.device, precision: Precision) ->
 
 
 @dataclass(frozen=True, eq=False)
-class FoundMask:
-    """The mask that was found for an image, beside the given one; or why there is none."""
+class ScoredMask:
+    """The mask that the model predicts for an image, beside the target; or why there is none."""
 
     index: int  # in the split
     mask: np.ndarray  # (h, w)
-    given: np.ndarray  # (h, w)
+    target: np.ndarray  # (h, w)
     windows: int = 1
     failure: str = ""
 
@@ -119,15 +119,15 @@ class _Sample:
     """A decoded image with its mask: resized to the model's input as a whole, or its pixels, to be cut."""
 
     index: int
-    given: np.ndarray
+    target: np.ndarray
     inputs: Tensor | None = None
     pixels: np.ndarray | None = None
     failure: str = ""
 
 
-def found_masks(
+def predicted_masks(
     compute: ComputeMask, split: Split, rows: np.ndarray, channels: int, batch: int, threads: int
-) -> Iterator[FoundMask]:
+) -> Iterator[ScoredMask]:
     """Yield the masks of these images of a split, in no particular order: whole images are computed in batches."""
 
     def prepare(row: int) -> _Sample:
@@ -136,18 +136,18 @@ def found_masks(
             joined = decode_sample(split, index, channels, masks=True)
         except (DecodeError, DataError) as error:
             return _Sample(index, np.empty(0, np.uint8), failure=failure_reason(error, split.keys[index]))
-        pixels, given = joined[..., :-1], joined[..., -1].astype(np.uint8)
-        if compute.windows((given.shape[0], given.shape[1])) > 1:
-            return _Sample(index, given, pixels=pixels)
-        return _Sample(index, given, inputs=compute.transform(np.ascontiguousarray(pixels)))
+        pixels, target = joined[..., :-1], joined[..., -1].astype(np.uint8)
+        if compute.windows((target.shape[0], target.shape[1])) > 1:
+            return _Sample(index, target, pixels=pixels)
+        return _Sample(index, target, inputs=compute.transform(np.ascontiguousarray(pixels)))
 
     whole: list[_Sample] = []
     for sample in map_in_threads(prepare, range(len(rows)), threads=threads):
         if sample.failure:
-            yield FoundMask(sample.index, sample.given, sample.given, failure=sample.failure)
+            yield ScoredMask(sample.index, sample.target, sample.target, failure=sample.failure)
         elif sample.pixels is not None:
-            found = compute(sample.pixels)
-            yield FoundMask(sample.index, found.mask, sample.given, found.windows)
+            predicted = compute(sample.pixels)
+            yield ScoredMask(sample.index, predicted.mask, sample.target, predicted.windows)
         else:
             whole.append(sample)
         if len(whole) == batch:
@@ -156,10 +156,10 @@ def found_masks(
     yield from _masks_of(compute, whole)
 
 
-def _masks_of(compute: ComputeMask, samples: list[_Sample]) -> Iterator[FoundMask]:
+def _masks_of(compute: ComputeMask, samples: list[_Sample]) -> Iterator[ScoredMask]:
     if not samples:
         return
     scores = compute.scores(torch.stack([sample.inputs for sample in samples if sample.inputs is not None]))
     for sample, own in zip(samples, scores, strict=True):
-        found = compute.of_scores(own, (sample.given.shape[0], sample.given.shape[1]))
-        yield FoundMask(sample.index, found.mask, sample.given)
+        predicted = compute.of_scores(own, (sample.target.shape[0], sample.target.shape[1]))
+        yield ScoredMask(sample.index, predicted.mask, sample.target)

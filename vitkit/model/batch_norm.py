@@ -24,10 +24,10 @@ class BatchNorm(nn.Module):
         self.eps, self.momentum = eps, momentum
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D)
-        wide = x.float()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean, var = self._batch_statistics(wide) if self.training else (self.running_mean, self.running_var)
-        scale = (var.float() + self.eps).rsqrt() * self.weight.float()
-        return ((wide - mean.float()) * scale + self.bias.float()).to(x.dtype)
+        scale = (var.to(wide.dtype) + self.eps).rsqrt() * self.weight
+        return ((wide - mean) * scale + self.bias).to(x.dtype)
 
     def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of each feature in the batch (D,), and average them into the running ones."""

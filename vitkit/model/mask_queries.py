@@ -24,8 +24,9 @@ class QueryPrediction(NamedTuple):
     masks: Tensor  # (B, Q, h', w')
 
     def scores(self) -> Tensor:
-        """Return how much each class claims each pixel: (B, K, h', w'), in float32."""
-        classes, masks = self.classes.float().softmax(dim=-1)[..., :-1], self.masks.float().sigmoid()
+        """Return how much each class claims each pixel: (B, K, h', w'), in float32 at least."""
+        wide = torch.promote_types(self.masks.dtype, torch.float32)
+        classes, masks = self.classes.to(wide).softmax(dim=-1)[..., :-1], self.masks.to(wide).sigmoid()
         return torch.einsum("bqk,bqhw->bkhw", classes, masks)
 
 

@@ -74,7 +74,7 @@ class SegmenterConfig:
 
     @property
     def upscalings(self) -> int:
-        """How often the patch features are doubled for the masks, to a stride of about 4 pixels (EoMT): 2 for /16."""
+        """The doublings of the patch features for masks, up to a stride of about 4 pixels (EoMT): 2 for /16."""
         return max(self.backbone.stride.bit_length() - 3, 1) if self.head == "queries" else 0
 
     @property

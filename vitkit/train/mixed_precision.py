@@ -60,11 +60,11 @@ class _SwappedWeights(nn.Module):
         self.objective = objective
         parameters = dict(objective.named_parameters())
         slots = tensor_slots(objective)
-        in_place = running_statistics(objective).keys()  # updated in the forward pass, which a copy would lose
+        statistics = running_statistics(objective).keys()  # updated in the forward pass, which a copy would lose
         self.slots = {
             name: slot
             for name, slot in slots.items()
-            if name in parameters or (name.startswith("model.") and name not in in_place)
+            if name in parameters or (name.startswith("model.") and name not in statistics)
         }
 
     def master_weights(self) -> dict[str, Tensor]:

@@ -410,8 +410,10 @@ def _describe_regularisation(config: Fit, model: Model) -> list[str]:
 def _describe_augmentation(config: Fit) -> list[str]:
     settings, items = config.augment, []
     if config.objective == "segment":
-        (least, most), (narrow, wide) = settings.scale, settings.aspect
-        items.append(f"drawn at {least:g} to {most:g} times its sides, stretched by {narrow:.2g} to {wide:.2g}")
+        scale, aspect = settings.scale, settings.aspect
+        items.append(
+            f"drawn at {scale[0]:g} to {scale[1]:g} times its sides, stretched by {aspect[0]:.2g} to {aspect[1]:.2g}"
+        )
         items += ["random horizontal flip of half of the images"] * settings.flip
         items += [f"colour jitter {settings.colour:g}"] * bool(settings.colour)
     if settings.randaugment:

@@ -22,7 +22,7 @@ BATCH, MAX_BATCH = 64, 512
 
 
 class Scores(Protocol):
-    """What is summed over the validation images, and the metrics that the sums give."""
+    """The sums over the validation images of a task, and the metrics that they give."""
 
     def sums(
         self,

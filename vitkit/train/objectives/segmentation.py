@@ -4,6 +4,8 @@ Shapes: B images, C channels, K classes, h' x w' grid of scores. Targets are cla
 with IGNORE for pixels that count nowhere.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,12 +13,19 @@ from torch import Tensor
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
+from vitkit.model.mask_queries import QueryPrediction
 from vitkit.model.segmenter import Segmenter
 from vitkit.train.objectives.base import LossAndMetrics, Objective
+from vitkit.train.objectives.mask_losses import set_loss
+from vitkit.train.objectives.mask_matching import check_solver
+
+ANNEALING_POWER = 0.9
+# never compiled: the host decides, and the number of masks differs in every batch
+eager_set_loss: Callable[[Sequence[QueryPrediction], Tensor], LossAndMetrics] = torch.compiler.disable(set_loss)
 
 
 class Segmentation(Objective):
-    """What the objectives of both heads share."""
+    """An objective of segmentation, with linear head or mask queries."""
 
     model: Segmenter
 
@@ -65,6 +74,44 @@ def pixel_accuracy(scores: Tensor, targets: Tensor) -> Tensor:
     return 1 - wrong.sum() / labelled.sum().clamp(min=1)
 
 
+class MaskSet(Segmentation):
+    """The set loss of mask queries, at the end and before each block that they are in (deep supervision).
+
+    Matching and points are those of this process and micro-batch, so a batch in parts has nearly the loss of the whole.
+    All draws come from torch's generator, which the loop seeds for each step.
+    """
+
+    capturable = False  # the host matches queries and masks
+    mask_probability: Tensor
+
+    def __init__(self, model: Model):
+        check_solver()
+        super().__init__(model)
+        blocks = self.model.config.query_blocks
+        self.register_buffer("mask_probability", torch.ones(blocks), persistent=False)
+
+    def at_step(self, step: int, steps: int) -> None:
+        probabilities = mask_probabilities(step, steps, len(self.mask_probability))
+        self.mask_probability.copy_(torch.tensor(probabilities))
+
+    def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:
+        predictions = self.model.predictions(self.normalise(pixels), self.mask_probability)
+        loss, parts = eager_set_loss(predictions, targets)
+        with torch.no_grad():
+            return loss, {"pixel_accuracy": pixel_accuracy(predictions[-1].scores(), targets), **parts}
+
+
+def mask_probabilities(step: int, steps: int, blocks: int) -> list[float]:
+    """Return with which probability queries see their own mask only, in each of the blocks that they are in.
+
+    As EoMT anneals it: a run has `blocks` + 2 stages; block i falls from 1 to 0 in stage i + 1, polynomially.
+    """
+    stage = steps / (blocks + 2)
+    progress = [min(max(step / stage - (block + 1), 0.0), 1.0) for block in range(blocks)]
+    return [(1 - done) ** ANNEALING_POWER for done in progress]
+
+
 def build_segmentation(model: Model) -> Segmentation:
     """Return the objective of the model's head."""
-    return PixelLabels(model)
+    queries = isinstance(model, Segmenter) and model.config.head == "queries"
+    return MaskSet(model) if queries else PixelLabels(model)
