@@ -18,7 +18,7 @@ from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.evaluate.thresholds import choose_thresholds
-from vitkit.inspect.inspection import rollout_overlays
+from vitkit.inspect.rollout_overlays import rollout_overlays
 from vitkit.model.build import Model
 from vitkit.progress import PrintLine, show_progress
 from vitkit.report.card import write_card
