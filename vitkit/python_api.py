@@ -383,20 +383,26 @@ class Run(RunRecord):
     ) -> Export:
         """Write the model as one file for other runtimes and compare it with the original: `.path`, `.comparison`.
 
+        The file takes raw images and gives probabilities, or of a model that segments masks at the images' own size.
         The format is that of the file's name, .onnx or .pt2. Without a name, the file is model.onnx in the run folder,
         or here for other weights.
         """
         from vitkit.export.target import check_int8_options, pick_target
         from vitkit.export.write import MAX_DROP, SCORED, export, export_int8
+        from vitkit.predict.segmentation import ImageSegmenter
 
         check_int8_options(int8, max_drop, images)
         target, format = pick_target(self.source, path, to, int8=int8, overwrite=overwrite)
-        classifier = Classifier(self.model, device="cpu")
-        samples = find_samples(self.source, classifier.model, data)
+        predictor = (
+            ImageSegmenter(self.model, device="cpu")
+            if isinstance(self.model, Segmenter)
+            else Classifier(self.model, device="cpu")
+        )
+        samples = find_samples(self.source, predictor.model, data)
         self._log("exporting", f"{redacted(self.source)} to {target}; tracing takes up to a minute")
         if int8:
             return export_int8(
-                classifier,
+                predictor,
                 target,
                 input=input,
                 samples=samples,
@@ -406,7 +412,7 @@ class Run(RunRecord):
                 max_drop=MAX_DROP if max_drop is None else max_drop,
             )
         return export(
-            classifier,
+            predictor,
             target,
             to=format,
             input=input,

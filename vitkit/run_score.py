@@ -22,7 +22,7 @@ from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.evaluate.segmentation import compute_mask_of, evaluate_masks
 from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
 from vitkit.evaluate.thresholds import choose_thresholds
-from vitkit.inspect.inspection import rollout_overlays
+from vitkit.inspect.rollout_overlays import rollout_overlays
 from vitkit.model.build import Model
 from vitkit.model.segmenter import Segmenter
 from vitkit.progress import PrintLine, show_progress
