@@ -45,7 +45,7 @@ class NamedClass:
 
 @dataclass(frozen=True, eq=False)
 class ClassTable:
-    """Stored numbers and colours → classes 0, 1, 2, …"""
+    """The classes 0, 1, 2, … of stored numbers and colours."""
 
     names: tuple[str, ...]
     palette: Palette
