@@ -25,7 +25,7 @@ NUMBER = 13  # characters of "99,999 images"
 
 @dataclass
 class ClassCover:
-    """How much of a split's masks is one class."""
+    """A class in the masks of a split."""
 
     images: int  # that have a pixel of it
     share: float  # of the pixels that are not ignored

@@ -72,10 +72,7 @@ class ShardPlan:
 def plan_shards(data: Data, *, megabytes: float, side: int | None = None, workers: int = 4) -> ShardPlan:
     """Cut each split into tar files of about so many megabytes."""
     if data.task == "segment":
-        raise DataError(
-            f"{data.name} has masks, which shards do not hold.",
-            try_="train on the folder itself; with --task classify, its images alone become shards",
-        )
+        raise DataError(f"{data.name} has masks, which shards do not hold.", try_="train on the folder itself")
     shards = []
     for name, split in data.splits.items():
         sizes = _stored_sizes(split, workers) if side is None else _mean_size(split, side, workers)

@@ -12,8 +12,10 @@ import pytest
 from PIL import Image
 
 from tests.data.masks.sample_masks import SIZE, image, numbers, save, write_pairs
+from vitkit.data.contents import Reading, changed_images, contents_record
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.partition import partition
+from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
 from vitkit.data.training_images import join_validation
@@ -269,3 +271,19 @@ def test_data_of_which_nothing_can_be_learned_are_refused(tmp_path: Path):
     save(tmp_path / "test/masks/a.png", numbers(0))
     with pytest.raises(DataError, match="no mask for an image to train on"):
         partition(open_data(tmp_path, task="auto"), objective="segment")
+
+
+def test_a_resumed_run_notices_that_a_mask_has_changed(tmp_path: Path):
+    write_pairs(tmp_path, "images/{}.jpg", "masks/{}.png", count=4)
+    data = open_data(tmp_path, task="auto")
+    record = contents_record(data, ["all"], "sample", Reading())
+    assert changed_images(data, record, Reading()) == []
+    save(tmp_path / "masks/2.png", numbers(9))
+    assert changed_images(open_data(tmp_path, task="auto"), record, Reading()) == ["images/2.jpg"]
+
+
+def test_shards_refuse_masks(tmp_path: Path):
+    write_pairs(tmp_path / "data", "images/{}.jpg", "masks/{}.png")
+    with pytest.raises(DataError, match="has masks, which shards do not hold"):
+        write_shards(open_data(tmp_path / "data", task="auto"), tmp_path / "shards")
+    assert not (tmp_path / "shards").exists()
