@@ -212,9 +212,8 @@ def describe_segmentation_head(config: SegmenterConfig) -> str:
     """Return what gives every pixel a class, in a few words."""
     if config.head == "linear":
         return "linear head on patches"
-    return (
-        f"{counted(config.queries, 'mask query', 'mask queries')} in the last {counted(config.query_blocks, 'block')}"
-    )
+    blocks = "block" if config.query_blocks == 1 else f"{config.query_blocks} blocks"
+    return f"{counted(config.queries, 'mask query', 'mask queries')} in the last {blocks}"
 
 
 def _channels(count: int) -> str:
