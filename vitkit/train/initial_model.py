@@ -210,17 +210,27 @@ def _describe(model: Model) -> str:
 
 
 def _sizes(config: ModelConfig) -> str:
-    record = asdict(config)
+    record = asdict(config.backbone if isinstance(config, SegmenterConfig) else config)
     return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
 
 
 def _describe_head(config: ModelConfig) -> str:
     if not config.classes:
         return "no head"
+    if isinstance(config, SegmenterConfig):
+        return f"{describe_segmentation_head(config)}, {counted(config.classes, 'class')}"
     hidden = getattr(config, "representation", None)
     if not hidden:
         return f"linear head, {counted(config.classes, 'class')}"
     return f"head of pre-training (3.1): tanh layer of {hidden}, then {counted(config.classes, 'class')}"
+
+
+def describe_segmentation_head(config: SegmenterConfig) -> str:
+    """Return what gives every pixel a class, in a few words."""
+    if config.head == "linear":
+        return "linear head on patches"
+    blocks = "block" if config.query_blocks == 1 else f"{config.query_blocks} blocks"
+    return f"{counted(config.queries, 'mask query', 'mask queries')} in the last {blocks}"
 
 
 def _channels(count: int) -> str:

@@ -107,7 +107,8 @@ class MaskSet(Segmentation):
 def mask_probabilities(step: int, steps: int, blocks: int) -> list[float]:
     """Return with which probability queries see their own mask only, in each of the blocks that they are in.
 
-    As EoMT anneals it: a run has `blocks` + 2 stages; block i falls from 1 to 0 in stage i + 1, polynomially.
+    As EoMT anneals its four blocks: a run has `blocks` + 2 stages; block i falls from 1 to 0 in stage i + 1,
+    polynomially. In the last stage, training is what inference is.
     """
     stage = steps / (blocks + 2)
     progress = [min(max(step / stage - (block + 1), 0.0), 1.0) for block in range(blocks)]
