@@ -18,7 +18,8 @@ from vitkit.inspect.distance import AttentionDistance, attention_distance, weigh
 from vitkit.inspect.embeddings import Filters, filter_components, position_similarity
 from vitkit.inspect.heatmaps import Floats
 from vitkit.inspect.image_set import ImageSet, InspectedImage
-from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, eval_mode, reason_without_tokens
+from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, eval_mode
+from vitkit.inspect.masks import InspectedMask, inspect_masks
 from vitkit.inspect.query_token import Token, default_tokens, middle_patch, query_weights
 from vitkit.inspect.relevance import Relevance, relevance
 from vitkit.inspect.rollout import rollout
@@ -71,6 +72,7 @@ class Inspection:
     examples: list[HeadExample] = field(default_factory=list)  # the heads of least and greatest distance
     similarity: Floats | None = None  # (h, w, h, w)
     completions: Completions | None = None
+    masks: list[InspectedMask] | None = None  # of the shown images
     not_applicable: list[str] = field(default_factory=list)
 
 
@@ -101,6 +103,9 @@ def inspect_model(
             inspection.completions = completions(model, images, sampling)
         else:
             inspection.completions = _if_applicable(inspection, lambda: completions(model, images, Sampling()))
+    if isinstance(model, Segmenter):
+        log(f"masks of {counted(len(shown), 'image')}")
+        inspection.masks = inspect_masks(model, images)
     inspection.filters = _if_applicable(inspection, lambda: filter_components(model))
     inspection.similarity = _if_applicable(inspection, lambda: position_similarity(model))
     if not isinstance(model, TokenModel):
@@ -112,7 +117,7 @@ def inspect_model(
             inspection.distance = replace(parts[0], per_image=np.concatenate([part.per_image for part in parts]))
             reason = "Rollout and relevance: convolutions mix pixels between the attention layers of a ResNet."
         else:
-            reason = f"Attention maps, rollout, relevance and attention distance: {_without_attention(model)}"
+            reason = f"Attention maps, rollout, relevance and attention distance: {model.kind} has no attention."
         inspection.not_applicable.append(reason)
         return inspection
     log(f"attention in {counted(len(shown), 'image')}")
@@ -130,10 +135,6 @@ def inspect_model(
         inspection.query_patch = middle_patch(model) if causal else _brightest_patch(inspection.rollout[0])
         inspection.examples = _head_examples(model, images[:1], inspection.distance, inspection.query_patch)
     return inspection
-
-
-def _without_attention(model: Model) -> str:
-    return reason_without_tokens(model) if isinstance(model, Segmenter) else f"{model.kind} has no attention."
 
 
 def _check_options(

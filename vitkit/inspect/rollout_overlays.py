@@ -7,15 +7,17 @@ from vitkit.inspect.image_set import ImageSet, InspectedImage
 from vitkit.inspect.inference import DoesNotApply
 from vitkit.inspect.rollout import rollout
 from vitkit.model.build import Model, TokenModel
+from vitkit.model.segmenter import Segmenter
 from vitkit.pages.inline_images import THUMBNAIL, ImagePair, decode_sample, inline_image, sample_indices
 
 
 def rollout_overlays(model: Model, split: Split) -> list[ImagePair]:
     """Return a few of a split's images with rollout over them, for a report; none for a model without attention.
 
-    None for a causal model: its maps are bright where pixels come early, which says nothing about the images.
+    None for a causal model: its maps are bright where pixels come early, which says nothing about the images. None for
+    a segmenter: its masks say more.
     """
-    if isinstance(model, TokenModel) and model.config.input_delay:
+    if isinstance(model, Segmenter) or (isinstance(model, TokenModel) and model.config.input_delay):
         return []
     transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     images = []
