@@ -7,14 +7,12 @@ their own, and a turn before they are decoded: what they hold, their windows and
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 
-from vitkit.compute.upsample import OnTile
 from vitkit.serve.fair_slots import FairSlots
 from vitkit.serve.fair_thread import FairThread
 
@@ -26,6 +24,36 @@ class MaskStopped(Exception):
     """Nobody waits for this mask any more."""
 
 
+class LargeMask:
+    """A large mask in its thread, which the event loop ends once nobody waits for it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = False
+        self._awaited: Future[Any] | None = None
+
+    def check(self) -> None:
+        """Raise MaskStopped if nobody waits for the mask any more; its thread calls this every now and then."""
+        if self._ended:
+            raise MaskStopped
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Have the event loop run the coroutine, and return its result; MaskStopped as soon as nobody waits for it."""
+        self._awaited = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        if self._ended:  # in the moment before
+            self._awaited.cancel()
+        try:
+            result: T = self._awaited.result()
+        except CancelledError:
+            raise MaskStopped from None
+        return result
+
+    def end(self) -> None:
+        self._ended = True
+        if self._awaited is not None:
+            self._awaited.cancel()
+
+
 class MaskThreads:
     """The threads of all models of a server. Each computes alone: the cores are the model's and the decoders'."""
 
@@ -35,21 +63,13 @@ class MaskThreads:
         self.small = FairThread(self._executor)
         self.large_turns = FairSlots(LARGE_AT_A_TIME)
 
-    async def run_large(self, work: Callable[[OnTile], T]) -> T:
-        """Return the result of the work, whose client holds one of `large_turns`.
-
-        The work calls what it is given every now and then, which ends it once its request has ended.
-        """
-        ended = threading.Event()
-
-        def check() -> None:
-            if ended.is_set():
-                raise MaskStopped
-
+    async def run_large(self, work: Callable[[LargeMask], T]) -> T:
+        """Return the result of the work, for a client who holds one of `large_turns`."""
+        mask = LargeMask()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._large_executor, work, check)
+            return await asyncio.get_running_loop().run_in_executor(self._large_executor, work, mask)
         finally:
-            ended.set()
+            mask.end()
 
     def shutdown(self) -> None:
         self._executor.shutdown(cancel_futures=True)

@@ -6,9 +6,7 @@ in a thread (`vitkit.serve.mask_threads`), and encoded there.
 Shapes: C channels, K classes, N windows, h' x w' grid of scores.
 """
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 
 import torch
@@ -26,12 +24,12 @@ from vitkit.serve.decode_task import DecodedImage
 from vitkit.serve.decode_upload import UNSTATED_LIMIT
 from vitkit.serve.fair_slots import FairSlots
 from vitkit.serve.mask_answer import MaskAnswer, MaskEncoding, answer_of
+from vitkit.serve.mask_threads import LargeMask
 from vitkit.serve.model_worker import CPU_BATCH, GPU_BATCH, NOT_FINITE, ModelWorker, Turn, WorkerResources, gather
 from vitkit.serve.segment_task import SegmentTask
 from vitkit.serve.upload import Upload
 
 LARGE_SCORES = 1 << 25  # scores to upsample, beyond which an image is large: about 0.3 s on a core
-POLL_SECONDS = 0.5  # in which a thread that waits for the model notices that its request has ended
 
 
 class SegmenterWorker(ModelWorker):
@@ -88,10 +86,11 @@ class SegmenterWorker(ModelWorker):
         if isinstance(decoded, str):
             return MaskAnswer(error=decoded)
         if is_large(decoded.size, self.compute.trained_size):
-            loop = asyncio.get_running_loop()
-            return await self.mask_threads.run_large(partial(self._mask_of_windows, decoded, turn, encoding, loop))
+            return await self.mask_threads.run_large(partial(self._mask_of_windows, decoded, turn, encoding))
         scores = await self.score_batcher.submit(decoded.image, turn.request, turn.client)
-        return await self.mask_threads.run_large(partial(self._mask_of_scores, scores, decoded.size, encoding))
+        return await self.mask_threads.run_large(
+            lambda job: self._mask_of_scores(scores, decoded.size, encoding, job.check)
+        )
 
     def _mask_of_scores(
         self, scores: Tensor, size: Size, encoding: MaskEncoding, on_tile: OnTile | None = None
@@ -100,9 +99,7 @@ class SegmenterWorker(ModelWorker):
             return MaskAnswer(error=NOT_FINITE)
         return self._answer(self.compute.of_scores(scores, size, on_tile), encoding)
 
-    def _mask_of_windows(
-        self, decoded: DecodedImage, turn: Turn, encoding: MaskEncoding, loop: asyncio.AbstractEventLoop, check: OnTile
-    ) -> MaskAnswer:
+    def _mask_of_windows(self, decoded: DecodedImage, turn: Turn, encoding: MaskEncoding, job: LargeMask) -> MaskAnswer:
         """Return the mask of an image in windows; its thread waits for the scores of one row of them after another."""
         assert self.compute.trained_size is not None
         row_numbers = {
@@ -112,14 +109,14 @@ class SegmenterWorker(ModelWorker):
         def band(rows: Span, columns: Sequence[Span]) -> list[Tensor]:
             first = row_numbers[rows] * len(columns)
             windows = decoded.image[first : first + len(columns)]
-            submitted = gather([self.score_batcher.submit(window, turn.request, turn.client) for window in windows])
-            scores = _wait_for(asyncio.run_coroutine_threadsafe(submitted, loop), check)
+            submitted = [self.score_batcher.submit(window, turn.request, turn.client) for window in windows]
+            scores = job.wait_for(gather(submitted))
             if not all(bool(torch.isfinite(one).all()) for one in scores):
                 raise _NotFinite
             return scores
 
         try:
-            return self._answer(self.compute.of_windows(decoded.size, band, check), encoding)
+            return self._answer(self.compute.of_windows(decoded.size, band, job.check), encoding)
         except _NotFinite:
             return MaskAnswer(error=NOT_FINITE)
 
@@ -152,17 +149,3 @@ class SegmenterWorker(ModelWorker):
 
 class _NotFinite(Exception):
     """The scores of a window are not finite."""
-
-
-def _wait_for(scores: "Future[list[Tensor]]", check: OnTile) -> list[Tensor]:
-    """Return the scores that the event loop has computed for this thread, unless nobody waits for them any more."""
-    try:
-        while True:
-            try:
-                return scores.result(timeout=POLL_SECONDS)
-            except TimeoutError:
-                if scores.done():
-                    raise
-                check()
-    finally:
-        scores.cancel()
