@@ -36,7 +36,7 @@ def faulty(root: Path) -> Path:
 
 
 def test_a_check_names_every_fault(tmp_path: Path):
-    report = check(open_data(faulty(tmp_path)))
+    report = check(open_data(faulty(tmp_path), task="auto"))
     assert report.masks is not None
     assert [key for key, _ in report.masks.bad] == ["train/images/0.png", "train/images/1.png"]
     assert "it is 5 x 5 (height x width), its image 12 x 16" in report.masks.bad[0][1]
@@ -57,7 +57,7 @@ def test_shares_are_those_of_a_count_of_all_pixels(tmp_path: Path):
     ignored = numbers(4)
     ignored[0] = IGNORE
     save(tmp_path / "masks/4.png", ignored)
-    report = check(open_data(tmp_path))
+    report = check(open_data(tmp_path, task="auto"))
     masks = np.stack([ignored if seed == 4 else numbers(seed) for seed in range(12)])
     counted = masks[masks != IGNORE]
     assert report.masks is not None
@@ -74,7 +74,7 @@ def test_classes_that_cover_almost_nothing_are_said(tmp_path: Path):
     rare = numbers(0)
     rare[-1, -1] = 3
     save(tmp_path / "masks/0.png", rare)
-    report = check(open_data(tmp_path))
+    report = check(open_data(tmp_path, task="auto"))
     assert any(
         "1 class covers almost nothing of all: class 3 (0.043 % of the pixels, 1 image)" in remark
         for remark in report.remarks
@@ -107,7 +107,7 @@ def test_task_chooses_how_a_folder_is_checked(tmp_path: Path):
 def test_the_sheet_has_the_colours_of_classes_over_the_images(tmp_path: Path):
     write_pairs(tmp_path, "images/{}.png", "masks/{}.png", count=2)
     (tmp_path / "class_dict.csv").write_text("name,r,g,b\nground,0,0,0\ncat,255,0,0\ndog,0,255,0\n")
-    data = open_data(tmp_path)
+    data = open_data(tmp_path, task="auto")
     pixels = np.asarray(contact_sheet(data, (32, 32), "crop", 3)).reshape(-1, 3)
     for colour in data.palette:
         assert (pixels == colour).all(axis=1).sum() >= 100  # in the legend
@@ -122,4 +122,4 @@ def test_drawing_mixes_image_and_colour_and_stripes_ignored_pixels():
 
 
 def test_a_sheet_is_drawn_where_masks_are_bad(tmp_path: Path):
-    assert contact_sheet(open_data(faulty(tmp_path)), (32, 32), "crop", 3).size[1] > 100
+    assert contact_sheet(open_data(faulty(tmp_path), task="auto"), (32, 32), "crop", 3).size[1] > 100
