@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from tests.damaged_json import damaged
 from tests.pages.browser import check_on_a_phone
 from tests.pages.test_inline_images import decode_data_url
 from tests.report.run_folders import HOSTILE, PLAIN, ParsedPage, make_evaluation, make_split, write_run
 from tests.report.segmentation_runs import STREET, evaluate_split, make_mask_split, predict_mask, write_mask_run
 from vitkit.data.groups import Leak
 from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
+from vitkit.evaluate.segmentation_printing import print_segmentation
 from vitkit.report.card import write_card
 from vitkit.report.mask_samples import WORST
 from vitkit.report.page import write_report
@@ -119,13 +123,28 @@ def test_a_run_that_was_not_scored_or_is_damaged_has_a_report(tmp_path: Path) ->
     write_card(folder)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(draw=st.data())
+def test_a_damaged_evaluation_still_gives_a_report(
+    tmp_path: Path, evaluation: SegmentationEvaluation, draw: st.DataObject
+) -> None:
+    folder = write_mask_run(tmp_path, evaluation)
+    content = draw.draw(damaged(json.loads(evaluation.to_json())))
+    (folder / "evaluation.json").write_text(json.dumps(content))
+    assert write_report(folder, make_mask_split(3), predict_mask=predict_mask).stat().st_size > 1000
+    write_card(folder)
+    run = read_run_data(folder)
+    if run.segmentation is not None:
+        print_segmentation(run.segmentation)
+
+
 def test_problems_name_what_the_scores_hide(tmp_path: Path) -> None:
     split = replace(make_mask_split(3), leaked=np.array([Leak.IDENTICAL] * 2 + [Leak.NONE] * 10, np.uint8))
     evaluation = evaluate_split(split, STREET, unlabelled=3, left_out={"a.png": "truncated"}, missing=("car",))
     blind = evaluation.per_class[1]
     assert blind.iou is not None
-    lost = replace(blind, iou=replace(blind.iou, value=0.0, low=0.0))
-    unasked = replace(lost, pixels=0)
+    empty = replace(blind.iou, value=0.0, low=0.0)
+    lost, unasked = replace(evaluation.per_class[0], iou=empty), replace(blind, iou=empty, pixels=0)
     folder = write_mask_run(
         tmp_path, replace(evaluation, per_class=(lost, unasked, evaluation.per_class[2]), windows=4)
     )
@@ -135,7 +154,7 @@ def test_problems_name_what_the_scores_hide(tmp_path: Path) -> None:
         "on the 10 that training has not seen",
         "Scoring skipped 1 image: a.png (truncated)",
         "3 images of the test split had no mask",
-        "Not one pixel was found of 1 class: road",
+        "Not one pixel was found of 1 class: sky",
         "1 class is in no given mask",
         "The scored data lack 1 class of the model: car",
         "4 of the images are much larger",

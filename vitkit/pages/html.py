@@ -14,7 +14,7 @@ from vitkit.atomic import write_text
 from vitkit.text import interval, percent, valid_utf8
 
 
-class Bounds(Protocol):
+class HasInterval(Protocol):
     """A score with an interval."""
 
     @property
@@ -71,7 +71,7 @@ def _rounded_percent(share: float) -> str:
     return no_break(f"{100 * share:.0f} %")
 
 
-def _bounds(estimate: Bounds) -> str:
+def _bounds(estimate: HasInterval) -> str:
     return no_break(interval(estimate.low, estimate.high))
 
 

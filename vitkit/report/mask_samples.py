@@ -36,8 +36,8 @@ class ShownMasks:
 
     score: MaskScore
     image: InlineImage
-    given: InlineImage
-    found: InlineImage
+    target: InlineImage
+    predicted: InlineImage
     wrong: InlineImage
     numbers: frozenset[int]  # the classes in either mask
     errors: tuple[str, ...]  # "12.3 % of its pixels: road taken for sidewalk"
@@ -79,38 +79,38 @@ def _show(
         return None
     size = (pixels.shape[0], pixels.shape[1])
     try:
-        given = split.read_mask(score.index, size)
+        target = split.read_mask(score.index, size)
     except (DecodeError, DataError):
         return None
-    found = predict_mask(pixels)
+    predicted = predict_mask(pixels)
     counts = MaskCounts(len(evaluation.classes))
-    counts.add(0, found, given)
+    counts.add(0, predicted, target)
     errors = tuple(
         f"{percent(share)} of its pixels: {evaluation.classes[truth]} taken for {evaluation.classes[prediction]}"
         for truth, prediction, share in largest_errors(counts.confusion, NAMED)
     )
-    small, given_small, found_small = _shrunk(pixels, given, found)
+    small, small_target, small_predicted = _shrunk(pixels, target, predicted)
     palette = colours(evaluation)
     return ShownMasks(
         score,
         _inline(small),
-        _inline(draw_mask(small, given_small, palette)),
-        _inline(draw_mask(small, found_small, palette)),
-        _inline(draw_errors(small, found_small, given_small)),
-        frozenset(np.unique(np.concatenate([given_small, found_small])).tolist()) - {IGNORE},
+        _inline(draw_mask(small, small_target, palette)),
+        _inline(draw_mask(small, small_predicted, palette)),
+        _inline(draw_errors(small, small_predicted, small_target)),
+        frozenset(np.unique(np.concatenate([small_target, small_predicted])).tolist()) - {IGNORE},
         errors,
     )
 
 
 def _shrunk(
-    pixels: NDArray[Any], given: NDArray[np.uint8], found: NDArray[np.uint8]
+    pixels: NDArray[Any], target: NDArray[np.uint8], predicted: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
     """Return an image and its masks at the size at which they are shown; masks are drawn after that, to stay sharp."""
     image = Image.fromarray(np.ascontiguousarray(as_rgb(pixels)))
     image.thumbnail((LARGEST, LARGEST), Image.Resampling.BICUBIC)
     small = np.asarray(image)
     size = (small.shape[0], small.shape[1])
-    return small, shrink_mask(given, size), shrink_mask(found, size)
+    return small, shrink_mask(target, size), shrink_mask(predicted, size)
 
 
 def _inline(pixels: NDArray[np.uint8]) -> InlineImage:

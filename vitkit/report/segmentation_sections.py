@@ -1,4 +1,4 @@
-"""What the report of a segmentation model shows: key figures, classes, masks side by side, confusions."""
+"""The sections of a segmentation model's report: key figures, classes, masks side by side, confusions."""
 
 from dataclasses import dataclass
 from typing import Any
