@@ -19,10 +19,10 @@ from vitkit.errors import Interrupted
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.rare_classes import recall_warning
-from vitkit.evaluate.segmentation import evaluate_masks
+from vitkit.evaluate.segmentation import compute_mask_of, evaluate_masks
 from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
 from vitkit.evaluate.thresholds import choose_thresholds
-from vitkit.inspect.inspection import rollout_overlays
+from vitkit.inspect.rollout_overlays import rollout_overlays
 from vitkit.model.build import Model
 from vitkit.model.segmenter import Segmenter
 from vitkit.progress import PrintLine, show_progress
@@ -67,14 +67,19 @@ def _score_and_report(
                 print_line("warning", warning)
     folder.add_to_record(finished=utc_timestamp())
     split = splits.train if splits.test is None else splits.test
-    report = write_report(folder.path, split, rollout_overlays(model, split))
+    if isinstance(model, Segmenter):
+        compute = compute_mask_of(model, device, "fp32")
+        report = write_report(folder.path, split, predict_mask=lambda pixels: compute(pixels).mask)
+    else:
+        report = write_report(folder.path, split, rollout_overlays(model, split))
     write_card(folder.path)
     print_line(
         "took",
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    commands = shell_commands(folder.path, classifies=config.labelled)[:4]  # the report has all of them
+    segments = config.objective == "segment"
+    commands = shell_commands(folder.path, classifies=config.labelled, masks=segments)[:4]  # the report has all of them
     if "head" in folder.record():
         purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
         run, full = shlex.quote(str(folder.path)), shlex.quote(f"{folder.path}-full")

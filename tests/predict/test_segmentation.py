@@ -16,10 +16,10 @@ from tests.data.sample_images import encode, scene
 from tests.predict.small_model import odd_images, small_model
 from tests.predict.small_segmenter import CLASSES, PALETTE, small_segmenter
 from vitkit.data.decode import decode
-from vitkit.data.masks.palette import default_palette
+from vitkit.data.masks.palette import default_palette, stored_palette
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError, WeightsError
-from vitkit.predict.segmentation import ImageSegmenter, palette_of
+from vitkit.predict.segmentation import ImageSegmenter
 
 
 def by_hand(content: bytes | np.ndarray) -> np.ndarray:
@@ -127,4 +127,4 @@ def test_classifiers_and_preprocessing_that_cuts_are_declined():
 def test_a_palette_that_is_none_gives_way_to_the_default(stored):
     model = small_segmenter()
     model.metadata = replace(model.metadata, provenance={"palette": stored})
-    assert palette_of(model) == default_palette(4)
+    assert stored_palette(model.metadata.provenance, 4) == default_palette(4)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.model.build import Model, TokenModel
-from vitkit.model.segmenter import Segmenter
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.vit import VisionTransformer
 
 MAX_ATTENTION_WEIGHTS = 2**26  # held at a time, 256 MiB: one layer for 12 images in L/16 at 384 px
@@ -23,14 +23,7 @@ def require_tokens(model: Model, analysis: str) -> TokenModel:
     """Return the model, or raise DoesNotApply for one without tokens."""
     if isinstance(model, TokenModel):
         return model
-    raise DoesNotApply(f"{analysis}: {reason_without_tokens(model)}")
-
-
-def reason_without_tokens(model: Model) -> str:
-    """Return why analyses of tokens do not apply to a model of another kind, as a sentence."""
-    if isinstance(model, Segmenter):
-        return f"it is built for classifiers, not for {model.kind}, in which queries may stand beside the tokens."
-    return f"{model.kind} has no tokens, and so no attention between them and no positions."
+    raise DoesNotApply(f"{analysis}: {model.kind} has no tokens, and so no attention between them and no positions.")
 
 
 def require_vit(model: Model, analysis: str) -> VisionTransformer:
@@ -43,7 +36,9 @@ def require_vit(model: Model, analysis: str) -> VisionTransformer:
 
 def batch_size(model: TokenModel) -> int:
     """Return the number of images whose attention in one layer fits into memory."""
-    return min(max(MAX_ATTENTION_WEIGHTS // (model.config.heads * model.config.tokens**2), 1), MAX_BATCH)
+    config = model.config
+    queries = config.queries if isinstance(config, SegmenterConfig) else 0
+    return min(max(MAX_ATTENTION_WEIGHTS // (config.heads * (queries + config.tokens) ** 2), 1), MAX_BATCH)
 
 
 @contextmanager

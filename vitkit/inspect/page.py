@@ -13,6 +13,7 @@ from vitkit.inspect.embeddings import similarity_by_offset, similarity_by_steps
 from vitkit.inspect.image_set import InspectedImage
 from vitkit.inspect.inspect_folder import GENERATOR, PAGE, InspectFolder
 from vitkit.inspect.inspection import SHOWN_IMAGES, Inspection, TokenAttention
+from vitkit.inspect.mask_section import mask_section
 from vitkit.inspect.query_token import default_token, describe_token
 from vitkit.model.build import TokenModel
 from vitkit.model.config import TokenConfig
@@ -29,6 +30,7 @@ def write_page(inspection: Inspection, folder: Path, source: str) -> list[Path]:
     output = InspectFolder(folder)
     content = (
         _summary(inspection)
+        | mask_section(inspection, output)
         | _image_rows(inspection, output)
         | _distance(inspection, output)
         | _embeddings(inspection, output)
@@ -247,6 +249,8 @@ def _code(inspection: Inspection, source: str) -> str:
         *[("embeddings", "filter_components(model)", "(n, side, side, channels)")] * (inspection.filters is not None),
         ("dense", "dense_features(model, images)", "(images, rows, columns, width)"),
     ]
+    if inspection.masks is not None:
+        calls.append(("masks", "inspect_masks(model, images)", "of each image .mask, .classes, .queries"))
     if inspection.similarity is not None:
         calls.append(("embeddings", "position_similarity(model)", "(rows, columns, rows, columns)"))
     if inspection.rollout is not None:

@@ -19,7 +19,7 @@ from vitkit.model.variants import configure
 from vitkit.model.vit import VisionTransformer
 
 Model = VisionTransformer | ResNet | ImageGPT | Segmenter
-TokenModel = VisionTransformer | ImageGPT  # that read an image as a grid of tokens, as their TokenConfig says
+TokenModel = VisionTransformer | ImageGPT | Segmenter  # that read a grid of tokens, as their TokenConfig says
 
 
 def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | None = None, **options: Any) -> Model:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitkit.compute.segment import ComputeMask, PredictedMask, exact_scores, probabilities_of_scores, trained_size
 from vitkit.compute.windows import is_large
-from vitkit.data.masks.palette import Palette, default_palette
+from vitkit.data.masks.palette import Palette, stored_palette
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model, shared_copy
@@ -125,7 +125,7 @@ class ImageSegmenter:
                 raise ConfigError(f"{len(labels)} class names for a model of {config.classes} classes")
             metadata = model.metadata = replace(metadata, labels=tuple(labels))
         self.classes: tuple[str, ...] = metadata.labels or tuple(map(str, range(config.classes)))
-        self.palette = palette_of(model)
+        self.palette = stored_palette(metadata.provenance, config.classes)
         self.preprocess = preprocess(model)
         self.transform = self.preprocess.transform
         self.compute = ComputeMask(
@@ -183,15 +183,3 @@ class ImageSegmenter:
         return SegmentedImage(
             predicted.mask, self.classes, self.palette, name, error, predicted.windows, predicted.probability
         )
-
-
-def palette_of(model: Model) -> Palette:
-    """Return the colours of a model's classes, from its provenance or else the default ones."""
-    classes, stored = model.config.classes, model.metadata.provenance.get("palette")
-    if not isinstance(stored, list | tuple) or len(stored) != classes:
-        return default_palette(classes)
-    try:
-        colours = [(int(red), int(green), int(blue)) for red, green, blue in stored]
-    except (TypeError, ValueError):
-        return default_palette(classes)
-    return tuple(colours) if all(0 <= v <= 255 for colour in colours for v in colour) else default_palette(classes)
