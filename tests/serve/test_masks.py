@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -13,57 +12,18 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 
-from tests.data.sample_images import encode, scene
+import vitkit
+from tests.model.kinds import randomise
 from tests.predict.small_segmenter import CLASSES, PALETTE, small_segmenter
-from tests.serve.asgi_client import base64_images, run_requests, send, wait_until
-from tests.serve.servers import PATIENT, TIMEOUT, image_form, make_image, make_pool, small_classifier
+from tests.serve.asgi_client import base64_images, run_requests, send
+from tests.serve.masks import LARGE, PHOTO, assert_same, mask_pool, python_mask, read_mask
+from tests.serve.servers import image_form, make_image, make_pool, small_classifier
 from vitkit.data.masks.rle import decode_rle
+from vitkit.data.preprocessing import Preprocessing
 from vitkit.predict.segmentation import ImageSegmenter
-from vitkit.serve.limits import Limits
-from vitkit.serve.mask_threads import LARGE_AT_A_TIME
-from vitkit.serve.model_pool import ModelPool
 from vitkit.serve.segmenter_worker import SegmenterWorker
-
-PHOTO = make_image(1, (60, 40), "JPEG")
-TRAINED = (20, 30)
-LARGE = encode(scene(90, 120), "PNG")
-
-
-def mask_pool(limits: Limits = PATIENT, trained_size: tuple[int, int] | None = TRAINED, **options: Any) -> ModelPool:
-    return make_pool(limits, masks=ImageSegmenter(small_segmenter(trained_size)), **options)
-
-
-def python_mask(content: bytes, trained_size: tuple[int, int] | None = TRAINED) -> NDArray[np.uint8]:
-    return ImageSegmenter(small_segmenter(trained_size))(content).mask
-
-
-def read_mask(row: Any) -> NDArray[np.uint8]:
-    """Return the mask of a row of the response, as the documentation reads it."""
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(row["mask"]))))
-
-
-def assert_same(mask: NDArray[np.uint8], expected: NDArray[np.uint8]) -> None:
-    """Rounding depends on the batch, and may decide between two classes of the same score."""
-    assert mask.shape == expected.shape
-    assert (mask == expected).mean() > 0.999
-
-
-def gate_scores(pool: ModelPool) -> tuple[threading.Event, list[int]]:
-    """Have the model of the pool wait for the event, and return a list that collects its batch sizes."""
-    worker, gate, sizes = pool.workers["masks"], threading.Event(), []
-    assert isinstance(worker, SegmenterWorker)
-    compute = worker.compute.scores
-
-    def scores(images: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(images))
-        assert gate.wait(TIMEOUT)
-        return compute(images)
-
-    worker.compute = replace(worker.compute, scores=scores)
-    return gate, sizes
 
 
 def test_masks_of_several_images_come_in_order_and_broken_ones_with_the_reason():
@@ -182,35 +142,6 @@ def test_both_kinds_of_models_are_served_beside_each_other():
         assert classes.json()["predictions"][0]["label"] == classifier(make_image(seed)).label
 
 
-def test_images_and_windows_that_wait_are_computed_together():
-    pool = mask_pool(batch=8)
-    gate, sizes = gate_scores(pool)
-    sample = pool.metrics.registry.get_sample_value
-    images = [make_image(seed) for seed in range(12)]
-
-    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
-        tasks = [asyncio.create_task(http.post("/v1/predict", files=image_form(image))) for image in (*images, LARGE)]
-        read = {"model": "masks", "outcome": "read"}
-        await wait_until(lambda: sample("vitkit_images_total", read) == 13)
-        await wait_until(lambda: len(pool.workers["masks"].score_batcher._queue) >= 11)  # type: ignore[attr-defined]
-        gate.set()
-        return await asyncio.gather(*tasks)
-
-    for response, image in zip(run_requests(pool, requests), (*images, LARGE), strict=True):
-        assert_same(read_mask(response.json()["predictions"][0]), python_mask(image))
-    assert sum(sizes) == 12 + 36
-    assert max(sizes) == 8
-    batches = {"model": "masks", "task": "segment"}
-    assert sample("vitkit_batch_images_sum", batches) == 48
-
-
-def test_an_image_of_too_many_windows_is_an_error_and_the_others_are_answered():
-    pool = mask_pool(replace(PATIENT, windows=35))
-    small, large = send("POST", "/v1/predict", pool=pool, files=image_form(PHOTO, LARGE)).json()["predictions"]
-    assert small["error"] is None
-    assert "cut into 36 windows of 30 x 20, over the limit of 35" in large["error"]
-
-
 @pytest.mark.parametrize("content", [PHOTO, LARGE], ids=["small", "large"])
 def test_scores_that_are_no_numbers_are_an_error_for_the_image(content: bytes):
     pool = mask_pool()
@@ -236,54 +167,21 @@ def test_a_model_that_fails_is_a_500(content: bytes):
     assert (response.status_code, response.json()["error"]) == (500, "The model failed on this request.")
 
 
-def test_large_images_take_turns_and_do_not_keep_small_ones_waiting():
-    pool = mask_pool(batch=2)
-    gate, _ = gate_scores(pool)
-    sample, worker = pool.metrics.registry.get_sample_value, pool.workers["masks"]
-
-    async def requests(http: httpx.AsyncClient) -> tuple[list[str], list[httpx.Response]]:
-        ended: list[str] = []
-
-        async def post(name: str, content: bytes) -> httpx.Response:
-            response = await http.post("/v1/predict", files=image_form(content))
-            ended.append(name)
-            return response
-
-        tasks = [asyncio.create_task(post("large", LARGE)) for _ in range(5)]
-        await wait_until(
-            lambda: sample("vitkit_images_total", {"model": "masks", "outcome": "read"}) == LARGE_AT_A_TIME
-        )
-        tasks.append(asyncio.create_task(post("small", PHOTO)))
-        await wait_until(
-            lambda: sample("vitkit_images_total", {"model": "masks", "outcome": "read"}) == LARGE_AT_A_TIME + 1
-        )
-        gate.set()
-        return ended, list(await asyncio.gather(*tasks))
-
-    ended, responses = run_requests(pool, requests)
-    assert ended[0] == "small"
-    assert [response.status_code for response in responses] == [200] * 6
-    assert worker.resources.mask_threads.large_turns.free == LARGE_AT_A_TIME
-
-
-def test_a_large_image_that_nobody_waits_for_is_not_computed_to_the_end():
-    pool = mask_pool(replace(PATIENT, seconds=1), batch=2)
-    gate, sizes = gate_scores(pool)
-    turns = pool.mask_threads.large_turns
-
-    async def requests(http: httpx.AsyncClient) -> list[httpx.Response]:
-        late = await http.post("/v1/predict", files=image_form(LARGE))
-        gate.set()
-        await wait_until(lambda: turns.free == LARGE_AT_A_TIME)
-        return [late, await http.post("/v1/predict", files=image_form(PHOTO))]
-
-    late, after = run_requests(pool, requests)
-    assert (late.status_code, after.status_code) == (504, 200)
-    assert sum(sizes) <= 2 + 1  # of 36 windows, the first batch was under way
-
-
 def test_serving_a_segmenter_does_not_change_it():
     segmenter = ImageSegmenter(small_segmenter())
     before = segmenter(PHOTO).mask
     send("POST", "/v1/predict", pool=make_pool(masks=segmenter), files=image_form(PHOTO))
     assert np.array_equal(before, segmenter(PHOTO).mask)
+
+
+def test_mask_queries_give_the_masks_of_python():
+    torch.manual_seed(1)
+    model = randomise(vitkit.create("mu/4+queries", classes=5, image=32, queries=7, query_blocks=1))
+    options = Preprocessing(resize="squash", interpolation="bilinear")
+    model.metadata = replace(model.metadata, preprocessing=options)
+    segmenter = ImageSegmenter(model)
+    images = [make_image(seed, (50 + seed, 40)) for seed in range(5)]
+    rows = send("POST", "/v1/predict", pool=make_pool(masks=segmenter), files=image_form(*images)).json()["predictions"]
+    for row, image in zip(rows, images, strict=True):
+        assert_same(read_mask(row), segmenter(image).mask)
+        assert {found["label"] for found in row["classes"]} <= {"0", "1", "2", "3", "4"}

@@ -1,9 +1,9 @@
 """The Accept header of a request: the types of response that a client wants (RFC 9110, section 12.5.1)."""
 
 
-def prefers(accept: str, wanted: str, otherwise: str) -> bool:
+def prefers(accept: str, kind: str, otherwise: str) -> bool:
     """Return whether the header gives one media type more weight than the other; without a header, it does not."""
-    return _weight(accept, wanted) > _weight(accept, otherwise)
+    return _weight(accept, kind) > _weight(accept, otherwise)
 
 
 def _weight(accept: str, kind: str) -> float:

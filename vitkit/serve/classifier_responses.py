@@ -1,4 +1,4 @@
-"""What the routes answer for a classifier: predictions, embeddings and attention maps."""
+"""Responses of the routes for a classifier: predictions, embeddings and attention maps."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What is answered about one image's mask: made at once, so that no mask waits in memory for its response."""
+"""The answer about one image's mask, encoded at once: no mask waits in memory for its response."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WorkerResources:
-    """What the workers of a server share: threads, processes, limits and metrics."""
+    """Threads, processes, limits and metrics that the workers of a server share."""
 
     compute_executor: Executor  # one thread for all models and tasks: threads that share cores slow each other down
     decode_pool: DecodePool
@@ -46,7 +46,7 @@ class WorkerResources:
 
 
 class ModelWorker(ABC):
-    """What the workers of all kinds of models have in common."""
+    """A worker of any kind of model: images are decoded in their turn, and computed in micro-batches."""
 
     def __init__(self, name: str, model: Model, batch: int, decode_task: DecodeTask, resources: WorkerResources):
         self.name, self.model, self.batch, self.decode_task = name, model, batch, decode_task

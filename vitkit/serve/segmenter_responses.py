@@ -1,4 +1,4 @@
-"""What the routes answer for a segmentation model: masks in JSON, or the PNG of one mask."""
+"""Responses of the routes for a segmentation model: masks in JSON, or the PNG of one mask."""
 
 import base64
 from functools import partial
