@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from vitkit.errors import ConfigError, VitkitError
-from vitkit.evaluate.evaluation import MOST_BYTES, Evaluation
-from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation, is_segmentation
-from vitkit.stored_json import read_bytes
+from vitkit.errors import VitkitError
+from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation, read_evaluation
 
 
 def read_evaluations(path: Path, unreadable: list[str]) -> tuple[Evaluation | None, SegmentationEvaluation | None]:
@@ -13,10 +12,8 @@ def read_evaluations(path: Path, unreadable: list[str]) -> tuple[Evaluation | No
     if not path.is_file():
         return None, None
     try:
-        content = read_bytes(path, error=ConfigError, most=MOST_BYTES)
-        if is_segmentation(content):
-            return None, SegmentationEvaluation.from_json(content, str(path))
-        return Evaluation.from_json(content, str(path)), None
+        evaluation = read_evaluation(path)
     except (OSError, VitkitError):
         unreadable.append(path.name)
         return None, None
+    return (None, evaluation) if isinstance(evaluation, SegmentationEvaluation) else (evaluation, None)
