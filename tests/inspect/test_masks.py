@@ -127,7 +127,9 @@ def test_a_cell_belongs_to_the_query_that_adds_most_to_its_class(kind: str):
         counts = np.bincount(winners.ravel(), minlength=config.queries)
         assert found.winners == (counts > 0).sum()
         assert len(found.queries) == min(SHOWN, found.winners)
-        assert [round(one.share * best.size) for one in found.queries] == sorted(counts[counts > 0], reverse=True)[:SHOWN]
+        assert [round(one.share * best.size) for one in found.queries] == sorted(counts[counts > 0], reverse=True)[
+            :SHOWN
+        ]
         for one in found.queries:
             assert round(one.share * best.size) == counts[one.query]
             assert one.number == classes[index, one.query].argmax()
