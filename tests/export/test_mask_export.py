@@ -28,7 +28,7 @@ from vitkit.cli.main import main
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError
 from vitkit.export.compare import TOLERANCE
-from vitkit.export.compare_masks import _tied, compare_masks
+from vitkit.export.compare_masks import GREY_LEVEL_TOLERANCE, _tied, compare_masks
 from vitkit.export.exported import ExportedModel, OnnxModel, open_exported
 from vitkit.export.mask_graph import upsample_masks
 from vitkit.export.metadata import ExportError, read_metadata
@@ -243,9 +243,18 @@ def test_of_equal_scores_the_lower_class_wins():
 def test_a_tie_agrees_and_another_class_does_not():
     scores = torch.tensor([1.0, 1.0 - 1e-6, 0.5])[:, None, None].expand(3, 2, 2)
     expected, other = np.zeros((4, 4), np.uint8), np.full((4, 4), 1, np.uint8)
-    assert _tied(scores, expected, other).all()
-    assert not _tied(scores, expected, other + 1).any()
-    assert not _tied(scores, expected, other + 2).any()  # no class of the model
+    assert _tied(scores, expected, other, 1e-4).all()
+    assert not _tied(scores, expected, other + 1, 1e-4).any()
+    assert not _tied(scores, expected, other + 2, 1e-4).any()  # no class of the model
+
+
+def test_where_grey_levels_are_rounded_one_more_or_less_is_allowed(tmp_path: Path):
+    made = model()
+    chain = replace(made.metadata.preprocessing, rounding="timm")
+    made.metadata = replace(made.metadata, preprocessing=chain)
+    for input, tolerance in (("uint8", GREY_LEVEL_TOLERANCE), ("tensor", TOLERANCE)):
+        exported = export(ImageSegmenter(made), tmp_path / f"{input}.pt2", to="pt2", input=input)  # type: ignore[arg-type]
+        assert exported.comparison.record()["tolerance"] == tolerance
 
 
 # what can go wrong
@@ -253,6 +262,8 @@ def test_a_tie_agrees_and_another_class_does_not():
 
 class Shifted:
     """An exported file whose masks are those of the class before, as one that disagrees would give."""
+
+    metadata = {"input": "uint8"}  # noqa: RUF012
 
     def masks(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
         ours = ImageSegmenter(model())
