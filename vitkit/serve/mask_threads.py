@@ -1,18 +1,23 @@
 """The threads that make masks of scores: upsampling takes far longer than the model where an image is large.
 
 One thread takes short jobs, in fair turns, so that a photo never waits for a panorama. Large images have threads of
-their own, and a turn before they are decoded: what they hold, their windows and scores, is bounded by that.
+their own, which let the model and small images come first. They take a turn before they are decoded, which bounds what
+they hold: their windows and scores.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
 
+from vitkit.serve.decode_process import NICENESS
 from vitkit.serve.fair_slots import FairSlots
 from vitkit.serve.fair_thread import FairThread
 
@@ -59,7 +64,7 @@ class MaskThreads:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "vitkit-masks", torch.set_num_threads, (1,))
-        self._large_executor = ThreadPoolExecutor(LARGE_AT_A_TIME, "vitkit-large-masks", torch.set_num_threads, (1,))
+        self._large_executor = ThreadPoolExecutor(LARGE_AT_A_TIME, "vitkit-large-masks", _start_large_thread)
         self.small = FairThread(self._executor)
         self.large_turns = FairSlots(LARGE_AT_A_TIME)
 
@@ -74,3 +79,9 @@ class MaskThreads:
     def shutdown(self) -> None:
         self._executor.shutdown(cancel_futures=True)
         self._large_executor.shutdown(cancel_futures=True)
+
+
+def _start_large_thread() -> None:
+    torch.set_num_threads(1)
+    if sys.platform == "linux":  # where a thread has a niceness of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
