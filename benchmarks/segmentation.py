@@ -37,6 +37,7 @@ import vitkit
 from vitkit.compute.segment import ComputeMask, exact_scores
 from vitkit.config.recipes import recipe
 from vitkit.config.schema import Fit
+from vitkit.config.toml import assignments, merge
 from vitkit.data.loader import Loader, SplitDataset
 from vitkit.data.masked_transforms import MaskedTrainTransform
 from vitkit.data.masks.ignore import IGNORE
@@ -95,8 +96,6 @@ def main() -> None:
 
 def fit_arm(arm: str, seed: int, options: argparse.Namespace) -> Result:
     """Run `vitkit fit` and read its score."""
-    from vitkit.config.toml import assignments
-
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         settings: dict[str, Any] = {
@@ -111,8 +110,8 @@ def fit_arm(arm: str, seed: int, options: argparse.Namespace) -> Result:
             "workers": options.workers,
             "out": str(Path(folder) / "run"),
             **({"model": "Ti/16"} if options.weights == "none" else {}),
-            **assignments(tuple(options.set)),
         }
+        settings = merge(settings, assignments(tuple(options.set)))
         run = vitkit.fit(options.data, **settings)
         evaluation = SegmentationEvaluation.read(run.path / "evaluation.json")
         model = vitkit.load(run.path)
