@@ -44,6 +44,7 @@ from vitkit.predict.image_stream import workers_for
 from vitkit.predict.inputs import ImageInput, expand
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.samples import find_samples
+from vitkit.predict.segmentation import ImageSegmenter, SegmentedImage
 from vitkit.predict.stream import predict_files
 from vitkit.progress import Progress, no_progress, show_progress
 from vitkit.run_record import RunRecord, describe_config
@@ -86,6 +87,7 @@ def check(
     data: PathOrName,
     *,
     label: str | None = None,
+    task: Literal["auto", "classify", "segment"] = "auto",
     channels: int = 3,
     sheet: PathOrName | None = None,
     image: int | tuple[int, int] = 224,
@@ -96,6 +98,7 @@ def check(
     """Decode all images once, as `vitkit check` does, and return what would hurt training: `.ok`, `.problems`, ….
 
     label        the column that holds the classes, in a manifest or hf: set
+    task         "auto" is "segment" where the data have masks, otherwise "classify"
     channels     3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files
     sheet        draw the model's input, class by class, into this image file; `image` and `resize` are for it
     """
@@ -104,7 +107,7 @@ def check(
     size = parse_size(image)
     if sheet is not None:
         check_sheet_path(Path(sheet))
-    opened = open_data(data, label=label)
+    opened = open_data(data, label=label, task=task)
     report = check_data(opened, channels=channels, workers=workers, progress=progress or _progress_on_terminals())
     if sheet is not None:
         save_sheet(contact_sheet(opened, size, resize, channels), Path(sheet))
@@ -164,6 +167,11 @@ class Run(RunRecord):
         classifier = Classifier(self.model)
         classifier.use_fast_engine(find_samples(self.source, self.model))
         return classifier
+
+    @cached_property
+    def segmenter(self) -> ImageSegmenter:
+        """The model as a function of images to masks, if it was trained on masks."""
+        return ImageSegmenter(self.model)
 
     def __repr__(self) -> str:
         described = self.describe()
@@ -241,12 +249,17 @@ class Run(RunRecord):
 
     def predict(
         self, images: ImageInput | Iterable[ImageInput], *, fast: bool = False, workers: int | None = None
-    ) -> list[Prediction]:
+    ) -> list[Prediction] | list[SegmentedImage]:
         """Return a prediction for each image, in their order: `.label`, `.probability`, `.top(5)`, or an `.error`.
 
-        The images are paths, folders, patterns such as "new/*.jpg", bytes, open files, PIL images or arrays.
+        A model that segments returns `.mask`, `.shares` and `.save(path)` for each. The images are paths, folders,
+        patterns such as "new/*.jpg", bytes, open files, PIL images or arrays.
         """
         _check_counts(workers=workers)
+        if isinstance(self.model, Segmenter):
+            if fast:
+                raise ConfigError(f"fast engines are for classifiers, and {redacted(self.source)} segments images")
+            return self.segmenter(expand(images))
         inputs, classifier = expand(images), self.fast_classifier if fast else self.classifier
         paths = [normalised(image) for image in inputs if isinstance(image, str | os.PathLike)]
         if len(paths) < len(inputs):
@@ -416,7 +429,7 @@ class Run(RunRecord):
         from vitkit.run import resume
 
         resume(self.path, sys.stdout, device=device, workers=workers)
-        for name in ("model", "classifier", "fast_classifier"):
+        for name in ("model", "classifier", "fast_classifier", "segmenter"):
             self.__dict__.pop(name, None)  # they are those of the checkpoint
         return self
 

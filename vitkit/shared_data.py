@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from vitkit.config.schema import Fit, Task
+from vitkit.config.schema import Fit
 from vitkit.data.contents import ContentsRecord
 from vitkit.data.groups import KeptTogether
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
+from vitkit.data.task import Task
 from vitkit.train.cache import ImagesInMemory
 
 

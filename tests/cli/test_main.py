@@ -13,8 +13,8 @@ from vitkit.cli.main import VERBS, main, verb_function
 
 OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, made here as well
     "demo": "--out --json",
-    "check": "DATA --image --resize --channels --sheet --label --workers --json",
-    "fit": "DATA --model --weights --image --steps --epochs --batch --lr --recipe --out --resume --config --set "
+    "check": "DATA --image --resize --channels --sheet --label --task --workers --json",
+    "fit": "DATA --model --weights --task --image --steps --epochs --batch --lr --recipe --out --resume --config --set "
     "--label --seed --device --precision --workers --track --json",
     "pretrain": "DATA --objective --model --weights --image --steps --epochs --batch --lr --recipe --out --resume "
     "--config --set --label --seed --device --precision --workers --track --json",

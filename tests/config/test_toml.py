@@ -46,6 +46,8 @@ AUGMENTATIONS = {
     "crop": maybe(RANGE),
     "precrop": maybe(COUNT),
     "aspect": RANGE,
+    "scale": RANGE,
+    "colour": ZERO_OR_MORE,
     "flip": st.booleans(),
     "randaugment": maybe(st.tuples(st.integers(1, 9), st.floats(0, 30))),
     "erase": SHARE,
@@ -62,6 +64,7 @@ OPTION = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 FITS = {
     "data": TEXT,
     "label": maybe(TEXT),
+    "task": st.sampled_from(["auto", "classify", "segment"]),
     "out": TEXT,
     "objective": st.sampled_from(["labels", "masked-patch"]),
     "recipe": TEXT,
@@ -159,6 +162,7 @@ def test_settings_do_not_differ_from_themselves(config: Fit):
 TYPED: dict[str, tuple[str, Any]] = {
     "data": ("photos/", "photos/"),
     "label": ("species", "species"),
+    "task": ("segment", "segment"),
     "out": ("runs/a", "runs/a"),
     "objective": ("masked-patch", "masked-patch"),
     "recipe": ("pets_transfer", "pets_transfer"),
@@ -203,6 +207,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "augment.crop": ("false", None),
     "augment.precrop": ("448", 448),
     "augment.aspect": ("[1, 1.5]", (1, 1.5)),
+    "augment.scale": ("[0.5, 2]", (0.5, 2)),
+    "augment.colour": ("0.5", 0.5),
     "augment.flip": ("false", False),
     "augment.randaugment": ("[2, 9]", (2, 9)),
     "augment.erase": ("0.25", 0.25),

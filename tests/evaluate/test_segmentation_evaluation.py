@@ -47,7 +47,11 @@ def test_the_record_comes_back_from_json():
     [
         ({"task": "classify"}, "not the evaluation of a segmentation model"),
         ({"confusion": [[1]]}, "confusion matrix is not 3 x 3"),
-        ({"per_class": []}, "0 rows for 3 classes"),
+        ({"per_class": []}, "table of 0 rows is not of its classes"),
+        ({"classes": ["a", "b", "c"]}, "table of 3 rows is not of its classes"),
+        ({"palette": [[0, 0, 256]] * 3}, "not 0 to 255"),
+        ({"pixels": 0}, "a count below 0, no pixels"),
+        ({"confusion": [[-1, 0, 0]] * 3}, "a count below 0"),
         ({"palette": [[0, 0, 0]]}, "1 colours for 3 classes"),
         ({"mean_iou": None}, "mean_iou should be an object"),
         ({"worst": [{"key": "a"}]}, r"worst\[0\]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from vitkit.train import checkpoint
 from vitkit.train.cuda_graph import should_capture
 from vitkit.train.distributed import Processes
 from vitkit.train.dry_run import dry_run, random_batch
+from vitkit.train.initial_model import initial_model
 from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.objectives.base import Objective
 from vitkit.train.objectives.mask_losses import class_loss, dice_loss, mask_losses, point_cross_entropy, set_loss
@@ -331,12 +333,14 @@ def test_the_loss_of_pixels_compiles_as_one_graph():
 def test_mask_queries_train_compiled_up_to_the_matching():
     objective = build_segmentation(make("queries").train())
     pixels, targets = batch_for(objective)
+    plain = copy.deepcopy(objective)
+    objective.before_compiling()
     compiled = torch.compile(objective, backend="aot_eager")
     torch.manual_seed(3)
     loss, _ = compiled(pixels, targets)
     loss.backward()
     torch.manual_seed(3)
-    expected, _ = objective(pixels, targets)
+    expected, _ = plain(pixels, targets)
     assert_close(loss, expected, atol=1e-4, rtol=1e-4)
     assert all(parameter.grad is not None for parameter in objective.parameters())
 
@@ -364,3 +368,26 @@ def test_both_heads_learn_to_tell_a_bright_box_from_a_dark_ground(name: str, opt
     model.eval()
     scores = F.interpolate(model(objective.normalise(pixels)), (32, 32), mode="bilinear")
     assert (scores.argmax(1) == targets).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("name", ["mu/8+linear", "mu/8+queries"])
+def test_a_run_starts_from_scratch_or_from_the_weights_of_a_segmenter(name: str, tmp_path: Path):
+    options = {"query_blocks": 1, "queries": 6} if "queries" in name else {}
+    config = Fit(model=name, weights="none", image=(32, 16), options=options)
+    model, description = initial_model(config, ("sky", "road", "car"), multilabel=False)
+    assert model.config.score_grid == ((8, 4) if options else (4, 2))
+    described = "6 mask queries in the last block, 3 classes" if options else "linear head on patches, 3 classes"
+    assert description.startswith(f"{name} at 32 x 16 px")
+    assert described in description
+    with torch.no_grad():
+        model.head.logits.weight.normal_()
+    vitkit.save(model, tmp_path)
+    config = Fit(weights=str(tmp_path), image=(16, 24), stochastic_depth=0.1, channels=1)
+    again, description = initial_model(config, ("sky", "road"), multilabel=False)
+    assert again.backbone.config.stochastic_depth == pytest.approx(again.backbone.encoder.blocks[-1].drop) == 0.1
+    assert (again.config.image, again.config.channels, again.config.classes) == ((16, 24), 1, 2)
+    assert not again.head.logits.weight.any()
+    if options:
+        assert torch.equal(again.head.queries, model.head.queries)
+    with pytest.raises(ConfigError, match="has no answer without classes"):
+        initial_model(config, (), multilabel=False)

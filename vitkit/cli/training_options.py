@@ -54,10 +54,6 @@ class TrainingOptions:
         ),
     ] = ()
     label: Label = None
-    task: Annotated[
-        Literal["auto", "classify", "segment"] | None,
-        option("classify images, or segment them by their masks; default: segment where there are masks", "TASK"),
-    ] = None
     seed: Annotated[int | None, option("of all randomness; default: 0", "N")] = None
     device: Device = None
     precision: Annotated[Literal["auto", "bf16", "fp32"] | None, option("of the arithmetic", "auto|bf16|fp32")] = None

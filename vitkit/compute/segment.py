@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vitkit.compute.upsample import (
     TILE,
+    OnTile,
     Size,
     Span,
     ToProbabilities,
@@ -27,7 +28,7 @@ from vitkit.compute.upsample import (
     upsample_mask,
     upsample_mask_and_probability,
 )
-from vitkit.compute.windows import is_large, mask_of_windows, window_grid
+from vitkit.compute.windows import ComputeBand, is_large, mask_of_windows, window_count
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError
@@ -67,34 +68,35 @@ class ComputeMask:
             return self._in_windows(pixels, size)
         return self.of_scores(self.scores(self.transform(pixels)[None])[0], size)
 
-    def of_scores(self, scores: Tensor, size: Size) -> PredictedMask:
+    def of_scores(self, scores: Tensor, size: Size, on_tile: OnTile | None = None) -> PredictedMask:
         """Return the mask of an image of this size that was squashed as a whole, from its scores (K, h', w')."""
+        options: Any = {"tile": self.tile, "on_tile": on_tile}
         with torch.inference_mode():
             if self.to_probabilities is None:
-                return PredictedMask(upsample_mask(scores, size, tile=self.tile).cpu().numpy(), 1)
-            mask, probability = upsample_mask_and_probability(scores, size, self.to_probabilities, tile=self.tile)
+                return PredictedMask(upsample_mask(scores, size, **options).cpu().numpy(), 1)
+            mask, probability = upsample_mask_and_probability(scores, size, self.to_probabilities, **options)
             return PredictedMask(mask.cpu().numpy(), 1, probability.cpu().numpy())
+
+    def of_windows(self, size: Size, band: ComputeBand, on_tile: OnTile | None = None) -> PredictedMask:
+        """Return the mask of an image of this size that is cut into windows, from the scores of rows of windows."""
+        assert self.trained_size is not None
+        mask = torch.empty(size, dtype=torch.uint8)
+        probability = None if self.to_probabilities is None else torch.empty(size)
+        options: Any = {"tile": self.tile, "on_tile": on_tile}
+        with torch.inference_mode():
+            mask_of_windows(size, self.trained_size, band, mask, probability, self.to_probabilities, **options)
+        return PredictedMask(mask.numpy(), self.windows(size), None if probability is None else probability.numpy())
 
     def windows(self, size: Size) -> int:
         """Return the number of windows of an image of this size."""
-        if not is_large(size, self.trained_size):
-            return 1
-        assert self.trained_size is not None
-        rows, columns = window_grid(size, self.trained_size)
-        return len(rows) * len(columns)
+        return window_count(size, self.trained_size)
 
     def _in_windows(self, pixels: NDArray[Any], size: Size) -> PredictedMask:
-        assert self.trained_size is not None
-
         def band(rows: Span, columns: Sequence[Span]) -> list[Tensor]:
             windows = (pixels[slice(*rows), slice(*span)] for span in columns)
             return [scores for batch in _batches(windows, self.batch) for scores in self._scores_of(batch)]
 
-        mask = torch.empty(size, dtype=torch.uint8)
-        probability = None if self.to_probabilities is None else torch.empty(size)
-        with torch.inference_mode():
-            mask_of_windows(size, self.trained_size, band, mask, probability, self.to_probabilities, tile=self.tile)
-        return PredictedMask(mask.numpy(), self.windows(size), None if probability is None else probability.numpy())
+        return self.of_windows(size, band)
 
     def _scores_of(self, windows: Sequence[NDArray[Any]]) -> Tensor:
         return self.scores(torch.stack([self.transform(window) for window in windows]))

@@ -21,21 +21,27 @@ Span = tuple[int, int]  # the first row or column, and the one after the last
 TILE = 1 << 23  # scores of a tile: 32 MiB in float32
 
 ToProbabilities = Callable[[Tensor], Tensor]  # (K, rows, columns) scores → probabilities of the classes
+OnTile = Callable[[], None]  # called before each tile; what it raises ends the computation
 
 
-def upsample_mask(scores: Tensor, size: Size, *, tile: int = TILE) -> Tensor:
+def upsample_mask(scores: Tensor, size: Size, *, tile: int = TILE, on_tile: OnTile | None = None) -> Tensor:
     """Upsample scores (K, h', w') to `size` and return the class with the highest score: (h, w) uint8, on the device.
 
     Of equal scores the lower class wins.
     """
     mask = torch.empty(size, dtype=torch.uint8, device=scores.device)
-    for rows, columns in tiles(len(scores), size, tile):
+    for rows, columns in tiles(len(scores), size, tile, on_tile):
         mask[slice(*rows), slice(*columns)] = upsample_tile(scores, size, rows, columns).argmax(0)
     return mask
 
 
 def upsample_mask_and_probability(
-    scores: Tensor, size: Size, to_probabilities: ToProbabilities, *, tile: int = TILE
+    scores: Tensor,
+    size: Size,
+    to_probabilities: ToProbabilities,
+    *,
+    tile: int = TILE,
+    on_tile: OnTile | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the mask, and the probability of each pixel's class: (h, w) uint8 and (h, w) float32.
 
@@ -43,7 +49,7 @@ def upsample_mask_and_probability(
     """
     mask = torch.empty(size, dtype=torch.uint8, device=scores.device)
     probability = torch.empty(size, dtype=torch.float32, device=scores.device)
-    for rows, columns in tiles(len(scores), size, tile):
+    for rows, columns in tiles(len(scores), size, tile, on_tile):
         upsampled = upsample_tile(scores, size, rows, columns)
         pixels = slice(*rows), slice(*columns)
         mask[pixels], probability[pixels] = class_and_probability(upsampled, to_probabilities)
@@ -66,13 +72,15 @@ def shares(scores: Tensor) -> Tensor:
     return scores / scores.sum(0, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
 
 
-def tiles(classes: int, size: Size, tile: int = TILE) -> Iterator[tuple[Span, Span]]:
+def tiles(classes: int, size: Size, tile: int = TILE, on_tile: OnTile | None = None) -> Iterator[tuple[Span, Span]]:
     """Yield the rows and columns of tiles of at most `tile` scores, or of one pixel, which cover an image."""
     height, width = size
     columns = max(min(width, tile // classes), 1)
     rows = max(min(height, tile // (classes * columns)), 1)
     for top in range(0, height, rows):
         for left in range(0, width, columns):
+            if on_tile is not None:
+                on_tile()
             yield (top, min(top + rows, height)), (left, min(left + columns, width))
 
 

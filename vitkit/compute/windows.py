@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitkit.compute.upsample import (
     TILE,
+    OnTile,
     Size,
     Span,
     ToProbabilities,
@@ -45,6 +46,14 @@ def is_large(size: Size, trained_size: Size | None) -> bool:
 def window_grid(size: Size, window: Size) -> tuple[list[Span], list[Span]]:
     """Return the rows and the columns of windows of an image of this size."""
     return window_spans(size[0], window[0]), window_spans(size[1], window[1])
+
+
+def window_count(size: Size, window: Size | None) -> int:
+    """Return the number of windows of an image of this size: 1 for one that is not large."""
+    if window is None or not is_large(size, window):
+        return 1
+    rows, columns = window_grid(size, window)
+    return len(rows) * len(columns)
 
 
 def window_spans(length: int, window: int) -> list[Span]:
@@ -73,6 +82,7 @@ def mask_of_windows(
     to_probabilities: ToProbabilities | None,
     *,
     tile: int = TILE,
+    on_tile: OnTile | None = None,
 ) -> None:
     """Fill the mask (h, w), and the probability of each pixel's class, from the averaged scores of windows."""
     rows, columns = window_grid(size, window)
@@ -84,7 +94,7 @@ def mask_of_windows(
             in_columns = [number for number, span in enumerate(columns) if span[0] < right and span[1] > left]
             covering = [(bands[row][column], rows[row], columns[column]) for row in in_rows for column in in_columns]
             classes = len(covering[0][0])
-            for (first, last), (start, stop) in tiles(classes, (bottom - top, right - left), tile):
+            for (first, last), (start, stop) in tiles(classes, (bottom - top, right - left), tile, on_tile):
                 area = (top + first, top + last), (left + start, left + stop)
                 scores = _average(covering, *area)
                 pixels = slice(*area[0]), slice(*area[1])

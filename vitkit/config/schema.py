@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, check_ranges, setting
+from vitkit.data.task import Task
 from vitkit.errors import ConfigError
 from vitkit.model.options import PositionTransfer
 
 Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel", "segment"]
 Start = Literal["auto", "head", "full"]
-Task = Literal["auto", "classify", "segment"]
+
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
 

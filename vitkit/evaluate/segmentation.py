@@ -141,7 +141,7 @@ def predicted_masks(
             return _Sample(index, target, pixels=pixels)
         return _Sample(index, target, inputs=compute.transform(np.ascontiguousarray(pixels)))
 
-    whole: list[_Sample] = []
+    waiting: list[_Sample] = []
     for sample in map_in_threads(prepare, range(len(rows)), threads=threads):
         if sample.failure:
             yield ScoredMask(sample.index, sample.target, sample.target, failure=sample.failure)
@@ -149,11 +149,11 @@ def predicted_masks(
             predicted = compute(sample.pixels)
             yield ScoredMask(sample.index, predicted.mask, sample.target, predicted.windows)
         else:
-            whole.append(sample)
-        if len(whole) == batch:
-            yield from _masks_of(compute, whole)
-            whole = []
-    yield from _masks_of(compute, whole)
+            waiting.append(sample)
+        if len(waiting) == batch:
+            yield from _masks_of(compute, waiting)
+            waiting = []
+    yield from _masks_of(compute, waiting)
 
 
 def _masks_of(compute: ComputeMask, samples: list[_Sample]) -> Iterator[ScoredMask]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
 from vitkit.text import percent
@@ -37,4 +38,15 @@ def class_confusions(evaluation: SegmentationEvaluation) -> list[ClassConfusion]
             float(counts[truth, prediction] / errors),
         )
         for truth, prediction in zip(*np.unravel_index(order[: np.count_nonzero(counts)], counts.shape), strict=True)
+    ]
+
+
+def largest_errors(confusion: NDArray[np.int64], most: int) -> list[tuple[int, int, float]]:
+    """Return the largest cells off the diagonal: true class, predicted class, share of all pixels."""
+    wrong, total = confusion.copy(), int(confusion.sum())
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    cells = [divmod(int(cell), len(wrong)) for cell in order]
+    return [
+        (truth, prediction, wrong[truth, prediction] / total) for truth, prediction in cells if wrong[truth, prediction]
     ]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from vitkit.data.groups import describe_leaks
 from vitkit.errors import ConfigError
-from vitkit.evaluate.evaluation import MOST_BYTES, Estimate
+from vitkit.evaluate.evaluation import MOST_BYTES, Estimate, Evaluation
 from vitkit.stored_json import conform, parse_json, read_bytes
 from vitkit.text import counted, interval, percent
 
@@ -102,14 +102,19 @@ class SegmentationEvaluation:
         return evaluation
 
     def _check(self, origin: str) -> None:
-        """Raise an error for tables that do not belong to the classes."""
+        """Raise an error for tables that do not belong to the classes, and for numbers that are none of pixels."""
         classes = len(self.classes)
-        if len(self.per_class) != classes:
-            raise ConfigError(f"{origin} is damaged: it has {len(self.per_class)} rows for {classes} classes.")
+        if tuple(row.name for row in self.per_class) != self.classes:
+            raise ConfigError(f"{origin} is damaged: its table of {len(self.per_class)} rows is not of its classes.")
         if len(self.confusion) != classes or any(len(row) != classes for row in self.confusion):
             raise ConfigError(f"{origin} is damaged: its confusion matrix is not {classes} x {classes}.")
         if self.palette and len(self.palette) != classes:
             raise ConfigError(f"{origin} is damaged: it has {len(self.palette)} colours for {classes} classes.")
+        if any(not 0 <= value <= 255 for colour in self.palette for value in colour):
+            raise ConfigError(f"{origin} is damaged: the values of its colours are not 0 to 255.")
+        counts = (self.images, self.pixels, self.ignored, *(image.index for image in (*self.worst, *self.typical)))
+        if not self.classes or min(counts) < 0 or not self.pixels or any(min(row) < 0 for row in self.confusion):
+            raise ConfigError(f"{origin} is damaged: it has a count below 0, no pixels or no classes.")
 
     @classmethod
     def read(cls, path: Path) -> SegmentationEvaluation:
@@ -123,3 +128,10 @@ def is_segmentation(text: str | bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(record, dict) and record.get("task") == TASK
+
+
+def read_evaluation(path: Path) -> Evaluation | SegmentationEvaluation:
+    """Read the evaluation.json of a run, a classifier's or that of a model that segments."""
+    content = read_bytes(path, error=ConfigError, most=MOST_BYTES)
+    kind = SegmentationEvaluation if is_segmentation(content) else Evaluation
+    return kind.from_json(content, str(path))

@@ -1,4 +1,4 @@
-"""What an exported file takes and gives, with a few lines of Python for people who do not have vitkit."""
+"""An exported file in a few lines of Python, for people who do not have vitkit: what it takes and gives."""
 
 import json
 from pathlib import Path

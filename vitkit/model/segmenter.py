@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitkit.errors import ConfigError
 from vitkit.model.base import ImageModel
 from vitkit.model.capture import Seen, keep, match_names
 from vitkit.model.config import parse_size
@@ -135,6 +136,8 @@ class Segmenter(ImageModel[SegmenterConfig]):
 
     def replace_head(self, classes: int) -> None:
         """Replace the layer of class logits with a zero-initialised one; queries and their masks stay."""
+        if classes == 0:
+            raise ConfigError(f"{self.kind} has no answer without classes", try_="the weights of a classifier")
         check_count("classes", classes, least=1)
         self.config = replace(self.config, classes=classes)
         self.head.replace_classes(self.config)

@@ -66,12 +66,7 @@ class Classifier:
         self.model.eval()
         check_of_images(self.model, "the class of an image")
         config, metadata = self.model.config, self.model.metadata
-        if not config.classes:
-            raise WeightsError(
-                f"{source if isinstance(source, str | os.PathLike) else 'the model'} has no classes to predict: it was "
-                "pre-trained without labels, or its head was removed.",
-                try_="vitkit fit DATA --weights RUN, then use that run",
-            )
+        check_has_classes(self.model, os.fspath(source) if isinstance(source, str | os.PathLike) else "the model")
         if labels is not None:
             if len(labels) != config.classes:
                 raise ConfigError(f"{len(labels)} class names for a model of {config.classes} classes")
@@ -181,3 +176,12 @@ class Classifier:
         if embedder is None:
             embedder = self._embedders[pool, normalise] = Embedder(self.model, pool=pool, normalise=normalise)
         return embedder.vectors(images) if isinstance(images, Tensor) else embedder(images)
+
+
+def check_has_classes(model: Model, name: str) -> None:
+    """Raise a WeightsError for a model without a head; `name` is what its user calls it."""
+    if not model.config.classes:
+        raise WeightsError(
+            f"{name} has no classes to predict: it was pre-trained without labels, or its head was removed.",
+            try_="vitkit fit DATA --weights RUN, then use that run",
+        )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from vitkit.compute.upsample import Size
 from vitkit.compute.windows import is_large
 from vitkit.data.decode import decode
 from vitkit.data.sources.dataset import DataError, Split
+from vitkit.data.threads import map_in_threads
 from vitkit.errors import DecodeError
 from vitkit.predict.segmentation import ImageSegmenter, SegmentedImage
 from vitkit.progress import Progress, no_progress
@@ -56,8 +56,9 @@ class _Prepared:
 def _segmented(
     segmenter: ImageSegmenter, split: Split, indices: range, batch: int, threads: int
 ) -> Iterator[SegmentedImage]:
+    prepare = partial(_prepare, segmenter, split)
     waiting: list[tuple[int, _Prepared]] = []
-    for index, prepared in zip(indices, _prepare_all(segmenter, split, indices, threads), strict=True):
+    for index, prepared in zip(indices, map_in_threads(prepare, indices, threads=threads), strict=True):
         waiting.append((index, prepared))
         if len(waiting) == batch or index == indices[-1]:
             yield from _compute(segmenter, split, waiting)
@@ -99,20 +100,3 @@ def _prepare(segmenter: ImageSegmenter, split: Split, index: int) -> _Prepared:
 def _reason(error: Exception, name: str) -> str:
     """Return why an image cannot be read, without its name, which its row has already."""
     return str(error).removeprefix(f"{name} cannot be read: ").removesuffix(".")
-
-
-def _prepare_all(segmenter: ImageSegmenter, split: Split, indices: range, threads: int) -> Iterator[_Prepared]:
-    if not threads:
-        yield from (_prepare(segmenter, split, index) for index in indices)
-        return
-    pool = ThreadPoolExecutor(threads, "vitkit-images")
-    ahead: deque[Future[_Prepared]] = deque()
-    try:
-        for index in indices:
-            ahead.append(pool.submit(_prepare, segmenter, split, index))
-            if len(ahead) > 2 * threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -82,8 +82,8 @@ class SegmentedImage:
         if self.error is not None:
             return f"SegmentedImage({self.name!r}, error={self.error!r})"
         height, width = self.mask.shape
-        found = ", ".join(f"{name} {share:.1%}" for name, share in self.shares.items())
-        return f"SegmentedImage({self.name!r}, {height} x {width}: {found})"
+        classes = ", ".join(f"{name} {share:.1%}" for name, share in self.shares.items())
+        return f"SegmentedImage({self.name!r}, {height} x {width}: {classes})"
 
 
 class ImageSegmenter:

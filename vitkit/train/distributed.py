@@ -171,6 +171,7 @@ def parallelize(
         # a compiled backward returns all gradients together anyway
         computed = MixedPrecision(objective, per_tensor=parallelism == "ddp" and not compiled)
     if compiled:
+        objective.before_compiling()
         computed.compile(options=INDUCTOR_OPTIONS)
     if parallelism == "fsdp":
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # for those who shard

@@ -19,6 +19,7 @@ from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, TokenConfig
 from vitkit.model.resize_positions import describe_transfer
 from vitkit.model.segmenter import Segmenter
+from vitkit.model.segmenter_config import SegmenterConfig, with_backbone_options
 from vitkit.model.variants import name_of
 from vitkit.stored_json import read_json
 from vitkit.text import counted
@@ -189,7 +190,11 @@ def _with_regularisation(model: Model, config: Fit) -> Model:
         return model
     if missing := [name for name in requested if not hasattr(model.config, name)]:
         raise ConfigError(f"{model.kind} has no {' or '.join(missing)}.")
-    built = build(replace(model.config, **requested))
+    current = model.config
+    if isinstance(current, SegmenterConfig):
+        built = build(with_backbone_options(current, requested))
+    else:
+        built = build(replace(current, **requested))
     built.load_state_dict(model.state_dict())
     built.metadata = model.metadata
     return built
@@ -205,17 +210,27 @@ def _describe(model: Model) -> str:
 
 
 def _sizes(config: ModelConfig) -> str:
-    record = asdict(config)
+    record = asdict(config.backbone if isinstance(config, SegmenterConfig) else config)
     return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
 
 
 def _describe_head(config: ModelConfig) -> str:
     if not config.classes:
         return "no head"
+    if isinstance(config, SegmenterConfig):
+        return f"{describe_segmentation_head(config)}, {counted(config.classes, 'class')}"
     hidden = getattr(config, "representation", None)
     if not hidden:
         return f"linear head, {counted(config.classes, 'class')}"
     return f"head of pre-training (3.1): tanh layer of {hidden}, then {counted(config.classes, 'class')}"
+
+
+def describe_segmentation_head(config: SegmenterConfig) -> str:
+    """Return what gives every pixel a class, in a few words."""
+    if config.head == "linear":
+        return "linear head on patches"
+    blocks = "block" if config.query_blocks == 1 else f"{config.query_blocks} blocks"
+    return f"{counted(config.queries, 'mask query', 'mask queries')} in the last {blocks}"
 
 
 def _channels(count: int) -> str:

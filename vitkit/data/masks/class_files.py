@@ -1,5 +1,6 @@
 """Files that name the classes of masks, in the forms that people have: a name per line, tables with colours, JSON."""
 
+import contextlib
 import csv
 import json
 import re
@@ -57,9 +58,10 @@ def read_class_file(path: Path, shown: str) -> list[NamedClass]:
 def _from_lines(lines: Sequence[str], shown: str) -> list[NamedClass]:
     """Return the classes of text lines, all of one form: the first form that every line has."""
     for parse in (_red_green_blue_name, _name_with_colour, _number_and_name):
-        parsed = [parse(line) for line in lines]
-        if all(parsed):
-            return [one for one in parsed if one is not None]
+        with contextlib.suppress(ValueError):  # a number that is no part of a colour
+            parsed = [one for line in lines if (one := parse(line))]
+            if len(parsed) == len(lines):
+                return parsed
     return [NamedClass(line) for line in lines]
 
 
@@ -117,7 +119,7 @@ def _column(header: Sequence[str], names: Sequence[str]) -> int | None:
 def _colour(values: Sequence[str]) -> Colour:
     red, green, blue = (int(value) for value in values)
     if max(red, green, blue) > 255 or min(red, green, blue) < 0:
-        raise DataError(f"{red} {green} {blue} is no colour.", expected="three numbers from 0 to 255")
+        raise ValueError(f"{red} {green} {blue} is no colour")
     return red, green, blue
 
 

@@ -45,7 +45,7 @@ class NamedClass:
 
 @dataclass(frozen=True, eq=False)
 class ClassTable:
-    """Stored numbers and colours → classes 0, 1, 2, …"""
+    """The classes 0, 1, 2, … of stored numbers and colours."""
 
     names: tuple[str, ...]
     palette: Palette
@@ -73,8 +73,13 @@ class ClassTable:
         if not len(self.colours):
             grey = (colours >> 16 == colours & 255) & (colours >> 8 & 255 == colours & 255)
             return np.where(grey, self.numbers[colours & 255], np.int16(UNKNOWN))
-        nearest = np.minimum(np.searchsorted(self.colours, colours), len(self.colours) - 1)
-        return np.where(self.colours[nearest] == colours, self.classes_of_colours[nearest], np.int16(UNKNOWN))
+        # one search for each run of equal pixels: masks have a hundredth as many runs as pixels
+        flat = colours.ravel()
+        starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
+        runs = flat[starts]
+        nearest = np.minimum(np.searchsorted(self.colours, runs), len(self.colours) - 1)
+        found = np.where(self.colours[nearest] == runs, self.classes_of_colours[nearest], np.int16(UNKNOWN))
+        return np.repeat(found, np.diff(np.append(starts, len(flat)))).reshape(colours.shape)
 
     def _checked(
         self, values: NDArray[np.uint16] | NDArray[np.uint32], classes: NDArray[np.int16], mask: StoredMask

@@ -33,6 +33,9 @@ class CocoMasks:
     def mask_name(self, row: int) -> str:
         return f"{self.origin}, {self.images[row]}"
 
+    def mask_content(self, row: int) -> bytes:
+        return self.annotations[row].encode()
+
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         stated = (int(self.sizes[row, 0]), int(self.sizes[row, 1]))
         name = printable(self.mask_name(row))

@@ -4,7 +4,9 @@ Only what such files consist of is read: `key: value`, lists and number → name
 and text over several lines are none of it.
 """
 
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from vitkit.data.sources.dataset import DataError
 from vitkit.stored_json import read_bytes
 
 MOST_BYTES = 1 << 20
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""")
 
 
 @dataclass
@@ -68,8 +71,8 @@ def _add_names(found: DataYaml, value: str, line: int) -> None:
         return
     if value[0] not in "[{":
         raise DataError(f"line {line} of {found.origin} should list the names: {value}.", expected="names: [cat, dog]")
-    for item in re.findall(r"""(?:[^,'"]|'(?:[^']|'')*'|"[^"]*")+""", value[1:-1]):
-        _add_name(found, item.strip() if value[0] == "{" else f"- {item.strip()}", line)
+    for item in _items(value[1:-1]):
+        _add_name(found, item if value[0] == "{" else f"- {item}", line)
 
 
 def _add_name(found: DataYaml, item: str, line: int) -> None:
@@ -85,12 +88,43 @@ def _add_name(found: DataYaml, item: str, line: int) -> None:
 
 def _without_comment(line: str) -> str:
     """Cut off "# …", unless it is inside quotes or a word."""
-    match = re.match(r"""(?:'[^']*'|"[^"]*"|(?<!\s)#|[^#'"]|['"])*""", line)
-    return (match[0] if match else line).rstrip()
+    position, starts = 0, True  # whether a value may start here, so that a quote is one
+    while position < len(line):
+        character = line[position]
+        if character == "#" and (position == 0 or line[position - 1].isspace()):
+            return line[:position].rstrip()
+        if starts and (quoted := _QUOTED.match(line, position)):
+            position = quoted.end()
+            continue
+        starts = character in "[{,:-" or (starts and character.isspace())
+        position += 1
+    return line.rstrip()
+
+
+def _items(text: str) -> Iterator[str]:
+    """Yield what is between the commas of a list in one line; commas in quotes do not count."""
+    position = start = 0
+    while position < len(text):
+        quoted = _QUOTED.match(text, position) if not _value(text[start:position]) else None
+        if text[position] == ",":
+            yield text[start:position].strip()
+            start = position + 1
+        position = quoted.end() if quoted else position + 1
+    if text[start:].strip():
+        yield text[start:].strip()
+
+
+def _value(item: str) -> str:
+    """Return what follows the number of "0: cat", or all of "cat"."""
+    return re.sub(r"^\s*\d+\s*:\s", "", item).strip()
 
 
 def _unquoted(text: str) -> str:
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        inner = text[1:-1]
-        return inner.replace("''", "'") if text[0] == "'" else inner
-    return text
+    if not _QUOTED.fullmatch(text):
+        return text
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    try:
+        return str(json.loads(text))  # its escapes are JSON's, as far as names of classes need them
+    except ValueError:
+        return text[1:-1]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.bounded_read import read_image_file
 from vitkit.data.masks.class_table import ClassTable
 from vitkit.data.masks.mask_file import read_mask_file
 from vitkit.data.sources.dataset import DataError, PackedStrings
@@ -23,6 +24,9 @@ class FileMasks:
 
     def mask_name(self, row: int) -> str:
         return self.paths[row]
+
+    def mask_content(self, row: int) -> bytes:
+        return read_image_file(join(self.root, self.paths[row]))
 
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         name = printable(self.paths[row])

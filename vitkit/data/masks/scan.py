@@ -60,8 +60,9 @@ def _values_of(path: str | os.PathLike[str]) -> tuple[StoredMask, list[int]] | N
         mask = read_mask_file(path)
     except (OSError, DecodeError):
         return None
-    if mask.is_colour:
-        return mask, np.unique(mask.values).tolist()
+    if mask.is_colour:  # of each run of equal pixels one: sorting all of them would take longer than decoding
+        flat = mask.values.ravel()
+        return mask, np.unique(flat[np.append(True, flat[1:] != flat[:-1])]).tolist()
     return mask, np.flatnonzero(np.bincount(mask.values.ravel())).tolist()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ class MaskStore(Protocol):
     """A store that reads the mask of one image by its row in the image store; pickled as that one is.
 
     A mask is uint8 (height, width): a class number for each pixel, or IGNORE. A store may have `mask_name(row)`: the
-    file of the mask, for messages.
+    file of the mask, for messages; and `mask_content(row)`: bytes that differ where the stored mask does.
     """
 
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -37,3 +37,9 @@ class RenumberedMasks:
 
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         return self.numbers[self.masks.read_mask(row, size)]
+
+    def __getattr__(self, name: str) -> Any:
+        """Offer what else the store has."""
+        if name not in ("mask_name", "mask_content"):  # no others: it is pickled
+            raise AttributeError(name)
+        return getattr(self.masks, name)

@@ -32,6 +32,9 @@ class YoloMasks:
     def mask_name(self, row: int) -> str:
         return self.paths[row]
 
+    def mask_content(self, row: int) -> bytes:
+        return "\n".join(read_lines(Path(self.root, self.paths[row]))).encode()
+
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         name = printable(self.paths[row])
         mask = np.zeros(size, np.uint8)

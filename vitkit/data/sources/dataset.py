@@ -163,10 +163,17 @@ class Split:
         """Read the mask of an image of this (height, width); if it cannot be used, the DataError says which and why."""
         if self.masks is None or self.labels[index] != 0:
             raise DataError(f"{self.keys[index]} has no mask.")
-        try:
-            return self.masks.read_mask(int(self.rows[index]), size)
-        except OSError as error:
-            raise DataError(f"The mask of {self.keys[index]} cannot be read: {error.strerror or error}.") from error
+        return self.masks.read_mask(int(self.rows[index]), size)
+
+    def mask_name(self, index: int) -> str:
+        """Return where the mask of an image is, for messages."""
+        name = getattr(self.masks, "mask_name", None)
+        return name(int(self.rows[index])) if name else f"the mask of {self.keys[index]}"
+
+    def mask_content(self, index: int) -> bytes:
+        """Return bytes that differ where the stored mask of an image does; none where it has no mask."""
+        content = getattr(self.masks, "mask_content", None)
+        return content(int(self.rows[index])) if content and self.labels[index] == 0 else b""
 
     def read_ahead(self, indices: Sequence[int]) -> Split:
         """Return the split with requests for these images under way, in their order, if they come over a network."""

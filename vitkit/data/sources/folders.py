@@ -9,7 +9,8 @@ from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.folder_layout import infer_layout
 from vitkit.data.sources.folder_scan import FolderScan, scan_folder, scan_remote_folder
 from vitkit.data.sources.image_files import HEIC, FileImages, count_by_extension, extension
-from vitkit.data.sources.open_masks import Task, no_masks, open_masks
+from vitkit.data.sources.open_masks import no_masks, open_masks
+from vitkit.data.task import Task
 from vitkit.storage.urls import is_url
 
 

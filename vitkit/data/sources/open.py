@@ -13,12 +13,13 @@ from vitkit.data.sources.group_pattern import group_by_pattern
 from vitkit.data.sources.hub import PREFIX, open_hub
 from vitkit.data.sources.image_files import is_image, is_system_file
 from vitkit.data.sources.manifest import ENDINGS, open_manifest
-from vitkit.data.sources.open_masks import Task, no_masks, open_coco_file, packed_masks_note
+from vitkit.data.sources.open_masks import no_masks, open_coco_file, packed_masks_note
 from vitkit.data.sources.remote import open_remote
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, has_index, open_shards
 from vitkit.data.sources.tars import open_tars
 from vitkit.data.sources.vtab1k import is_vtab1k, open_vtab1k
 from vitkit.data.sources.zips import open_zip
+from vitkit.data.task import Task
 from vitkit.errors import did_you_mean
 from vitkit.regular_file import NotRegularFile, check_regular
 from vitkit.storage.urls import is_url

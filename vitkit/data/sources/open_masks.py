@@ -1,7 +1,6 @@
 """Open a folder that holds masks in any form: files beside the images, COCO's JSON or YOLO's text."""
 
 from pathlib import Path
-from typing import Literal
 
 from vitkit.data.sources.coco import find_coco, open_coco
 from vitkit.data.sources.dataset import Data, DataError
@@ -9,9 +8,8 @@ from vitkit.data.sources.folder_scan import FolderScan, scan_folder
 from vitkit.data.sources.image_files import count_by_extension
 from vitkit.data.sources.mask_folders import open_mask_folder
 from vitkit.data.sources.mask_layout import find_mask_layout
-from vitkit.data.sources.yolo import find_yolo, open_yolo
+from vitkit.data.sources.yolo import find_shapes, find_yolo, open_yolo
 
-Task = Literal["auto", "classify", "segment"]
 BOXES_ONLY = "has boxes and no areas: boxes are for detection, which vitkit does not do"
 _LAYOUTS = (
     "images/a.jpg with masks/a.png, also train/ with trainannot/, splits above or below",
@@ -30,10 +28,11 @@ def open_masks(name: str, root: str, scan: FolderScan) -> tuple[Data | None, lis
             return data, []
         notes.append(f"{coco[0]} {BOXES_ONLY}")
     if pairs := find_yolo(scan):
-        data = open_yolo(name, root, scan, pairs)
-        if data is not None:
-            return data, []
-        notes.append(f"{next(filter(None, pairs.values()))} {BOXES_ONLY}")
+        shapes = find_shapes(root, pairs)
+        if shapes == "polygons":
+            return open_yolo(name, root, scan, pairs), []
+        if shapes == "boxes":
+            notes.append(f"{next(filter(None, pairs.values()))} {BOXES_ONLY}")
     return open_mask_folder(name, root, scan), notes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -40,12 +41,18 @@ def find_yolo(scan: FolderScan) -> dict[str, str]:
     return pairs if any(pairs.values()) else {}
 
 
-def open_yolo(name: str, root: str, scan: FolderScan, pairs: dict[str, str]) -> Data | None:
-    """Open images with polygons in text files; None where the files have boxes only, or no numbers."""
+def find_shapes(root: str, pairs: dict[str, str]) -> Literal["polygons", "boxes", ""]:
+    """Return what the lines of label files are: polygons, at least some of them; boxes; or something else."""
     labels = [text for text in pairs.values() if text]
-    sampled = _sample(root, labels)
-    if not any(len(words) > BOX for words in sampled):
-        return None
+    lengths = {len(words) for words in _sample(root, labels) if all(map(_is_number, words))}
+    if any(length > BOX for length in lengths):
+        return "polygons"
+    return "boxes" if BOX in lengths else ""
+
+
+def open_yolo(name: str, root: str, scan: FolderScan, pairs: dict[str, str]) -> Data:
+    """Open images with polygons in text files."""
+    labels = [text for text in pairs.values() if text]
     check_dense()
     classes, origin = _classes(root, scan.others, labels)
     names = with_background(classes.values())
@@ -73,6 +80,14 @@ def open_yolo(name: str, root: str, scan: FolderScan, pairs: dict[str, str]) -> 
         masks = YoloMasks(absolute(root), texts, numbers, origin)
         splits[split] = RawMasks(keys, FileImages(root, keys), masks, [*map(bool, texts)])
     return build_segmentation(name, "YOLO polygons", splits, table.names, table.palette, notes)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _sample(root: str, labels: Sequence[str]) -> list[list[str]]:

@@ -44,6 +44,9 @@ class Objective(nn.Module):
     def at_step(self, step: int, steps: int) -> None:
         """Prepare for step `step`, from 0, of a run of `steps`: for what changes during training."""
 
+    def before_compiling(self) -> None:
+        """Leave out what torch.compile is not for; called before the objective is compiled."""
+
     def example_targets(self, count: int) -> Tensor:
         """Return targets for `count` images, of the shape that training has, for a dry run."""
         return torch.zeros(count, max(self.model.config.classes, 1), device=self.mean.device)

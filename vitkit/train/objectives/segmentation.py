@@ -20,8 +20,6 @@ from vitkit.train.objectives.mask_losses import set_loss
 from vitkit.train.objectives.mask_matching import check_solver
 
 ANNEALING_POWER = 0.9
-# never compiled: the host decides, and the number of masks differs in every batch
-eager_set_loss: Callable[[Sequence[QueryPrediction], Tensor], LossAndMetrics] = torch.compiler.disable(set_loss)
 
 
 class Segmentation(Objective):
@@ -89,6 +87,11 @@ class MaskSet(Segmentation):
         super().__init__(model)
         blocks = self.model.config.query_blocks
         self.register_buffer("mask_probability", torch.ones(blocks), persistent=False)
+        self.set_loss: Callable[[Sequence[QueryPrediction], Tensor], LossAndMetrics] = set_loss
+
+    def before_compiling(self) -> None:
+        """Leave out the set loss: the host decides, and the number of masks differs in every batch."""
+        self.set_loss = torch.compiler.disable(set_loss)
 
     def at_step(self, step: int, steps: int) -> None:
         probabilities = mask_probabilities(step, steps, len(self.mask_probability))
@@ -96,7 +99,7 @@ class MaskSet(Segmentation):
 
     def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:
         predictions = self.model.predictions(self.normalise(pixels), self.mask_probability)
-        loss, parts = eager_set_loss(predictions, targets)
+        loss, parts = self.set_loss(predictions, targets)
         with torch.no_grad():
             return loss, {"pixel_accuracy": pixel_accuracy(predictions[-1].scores(), targets), **parts}
 
@@ -104,7 +107,8 @@ class MaskSet(Segmentation):
 def mask_probabilities(step: int, steps: int, blocks: int) -> list[float]:
     """Return with which probability queries see their own mask only, in each of the blocks that they are in.
 
-    As EoMT anneals it: a run has `blocks` + 2 stages; block i falls from 1 to 0 in stage i + 1, polynomially.
+    As EoMT anneals its four blocks: a run has `blocks` + 2 stages; block i falls from 1 to 0 in stage i + 1,
+    polynomially. In the last stage, training is what inference is.
     """
     stage = steps / (blocks + 2)
     progress = [min(max(step / stage - (block + 1), 0.0), 1.0) for block in range(blocks)]

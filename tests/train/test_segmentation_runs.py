@@ -1,0 +1,152 @@
+"""Segmentation runs: killed and resumed bit for bit, on two processes as on one, in bf16 as in fp32."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitkit
+from tests.data.mask_images import CLASSES, write_masked_folder
+from tests.train.runs import (
+    LONG,
+    Command,
+    assert_same_end,
+    command_line,
+    last_step,
+    losses,
+    metric_lines,
+    resume,
+    torchrun,
+    weights,
+)
+from vitkit.data.sources.open import open_data
+from vitkit.evaluate.segmentation import evaluate_masks
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STEPS = 12
+HEADS = {"linear": {"segment__head": "linear"}, "queries": {"segment__head": "queries", "segment__queries": 6}}
+SETTINGS: dict[str, Any] = {
+    "model": "mu/8",
+    "image": (48, 64),
+    "channels": 3,
+    "recipe": "small_segmentation",
+    "batch": 8,
+    "micro": 4,
+    "epochs": False,
+    "steps": STEPS,
+    "save_every": 2,
+    "score_every": 4,
+    "average": 0.9,
+    "dropout": 0.1,
+    "lr": 0.001,
+}
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_masked_folder(tmp_path_factory.mktemp("shapes"), 12)
+
+
+def arguments(out: Path, shapes: Path, head: str, **settings: Any) -> list[str]:
+    queries = {"segment__query_blocks": 1} if head == "queries" else {}
+    return command_line(out, data=str(shapes), **{**SETTINGS, **HEADS[head], **queries, **settings})
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def finished(
+    request: pytest.FixtureRequest, shapes: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp(request.param)
+    started = Command(arguments(folder / "run", shapes, request.param), folder / "log")
+    assert started.wait() == 0, started.output
+    return request.param, folder / "run"
+
+
+def test_a_run_ends_with_a_score_of_masks(finished: tuple[str, Path], shapes: Path):
+    head, run = finished
+    record = json.loads((run / "evaluation.json").read_text())
+    assert record["task"] == "segment"
+    assert record["classes"] == list(CLASSES)
+    model = vitkit.load(run)
+    assert model.config.head == head
+    again = evaluate_masks(model, open_data(shapes, task="segment"))
+    assert again.mean_iou.value == record["mean_iou"]["value"]
+    assert again.images == 12
+    assert [line["step"] for line in metric_lines(run, "score")] == [4, 8, 12]
+    assert (run / "report.html").is_file()
+
+
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_kills_change_nothing(workers: int, finished: tuple[str, Path], shapes: Path, tmp_path: Path):
+    head, expected = finished
+    run = tmp_path / "run"
+    for number, step in enumerate((2, 5, 9)):
+        command = ["resume", str(run)] if number else arguments(run, shapes, head, workers=workers)
+        started = Command(command, tmp_path / "log")
+        assert started.kill_once(lambda step=step: last_step(run) >= step), started.output
+    resume(run, tmp_path / "log")
+    assert_same_end(run, expected)
+
+
+def test_a_signal_saves_and_a_resumed_run_is_the_same(finished: tuple[str, Path], shapes: Path, tmp_path: Path):
+    head, expected = finished
+    run = tmp_path / "run"
+    started = Command(arguments(run, shapes, head, save_every=100), tmp_path / "log")
+    deadline = time.monotonic() + LONG
+    while last_step(run) < 3:
+        assert started.process.is_alive(), started.output
+        assert time.monotonic() < deadline, started.output
+        time.sleep(0.005)
+    os.kill(started.process.pid, signal.SIGTERM)
+    assert started.wait() == 143, started.output
+    resume(run, tmp_path / "log")
+    assert metric_lines(run) == metric_lines(expected)
+
+
+@pytest.mark.parametrize("head", ["linear", pytest.param("queries", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_two_processes_give_the_losses_of_one(head: str, parallel: str, shapes: Path, tmp_path: Path):
+    """Without dropout, which each rank draws for itself; queries draw points, too, so that theirs are only near.
+
+    Batch normalisation is over the ranks: a batch of 8 on one process, and of 4 on each of two.
+    """
+    plain: dict[str, Any] = {"dropout": 0.0, "steps": 6}
+    one, two = tmp_path / "one", tmp_path / "two"
+    started = Command(arguments(one, shapes, head, **plain, micro=8), tmp_path / "log")
+    assert started.wait() == 0, started.output
+    done = torchrun(*arguments(two, shapes, head, **plain, parallel=parallel))
+    assert done.returncode == 0, done.stderr
+    tolerance = 1e-5 if head == "linear" else 0.5
+    assert losses(two) == pytest.approx(losses(one), rel=0, abs=tolerance)
+    scores = [[line["mean_iou"] for line in metric_lines(run, "score")] for run in (one, two)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4 if head == "linear" else 0.2)
+
+
+@pytest.mark.parametrize("head", ["linear", pytest.param("queries", marks=pytest.mark.slow)])
+def test_bf16_gives_about_the_losses_of_fp32(head: str, shapes: Path, tmp_path: Path):
+    runs = {}
+    for precision in ("fp32", "bf16"):
+        runs[precision] = tmp_path / precision
+        started = Command(arguments(runs[precision], shapes, head, precision=precision, dropout=0.0), tmp_path / "log")
+        assert started.wait() == 0, started.output
+    # the first losses are those of the same weights; later ones drift apart, as bf16 rounds
+    assert losses(runs["bf16"])[:3] == pytest.approx(losses(runs["fp32"])[:3], rel=0.03)
+    assert all(tensor.dtype == torch.float32 for tensor in weights(runs["bf16"]).values() if tensor.is_floating_point())
+
+
+def test_a_segmenter_starts_from_another_one(finished: tuple[str, Path], shapes: Path, tmp_path: Path):
+    """The head is kept where the classes are the same."""
+    head, run = finished
+    settings = {"weights": str(run), "model": f"mu/8+{head}", "steps": 1}
+    started = Command(arguments(tmp_path / "next", shapes, head, **settings), tmp_path / "log")
+    assert started.wait() == 0, started.output
+    assert "head kept" in started.output
+    assert json.loads((tmp_path / "next" / "evaluation.json").read_text())["mean_iou"]["value"] > 0.2
