@@ -20,7 +20,7 @@ def mask_section(inspection: Inspection, output: InspectFolder) -> dict[str, Any
     """Return what the template needs, and write the PNGs."""
     model = inspection.model
     if inspection.masks is None or not isinstance(model, Segmenter):
-        return {"masks": []}
+        return {"masks": [], "queries": None}
     palette = stored_palette(model.metadata.provenance, model.config.classes)
     names = model.metadata.labels or tuple(f"class {number}" for number in range(model.config.classes))
     queries = model.config.head == "queries"
