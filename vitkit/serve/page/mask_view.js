@@ -5,7 +5,7 @@ import { byId } from "./dom.js";
 const TINY = 64;                 // up to this side, pixels are shown as squares
 const STEPS = 50;                // of an arrow key, from one side of the mask to the other
 const HINT = matchMedia("(pointer: coarse)").matches ? "Touch the image to see the class of a pixel."
-  : "Point at the image, or use its arrow keys, to see the class of a pixel.";
+  : "Point at the image, or move over it with arrow keys, to see the class of a pixel.";
 const canvas = byId("mask"), point = byId("point");
 
 let mask = null;                 // { numbers, width, height, classes }
