@@ -202,7 +202,7 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
     for name in explicit.get("segment", {}):
         if config.objective != "segment":
             raise _unused("segment", "objective = segment, for data with masks")
-        if name != "head" and config.segment.head == "linear":
+        if name != "head" and config.segment.head != "queries":
             raise _unused(f"segment.{name}", "segment.head = queries")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")

@@ -146,7 +146,7 @@ class Segment:
     head: Literal["auto", "linear", "queries"] = setting(
         "auto",
         "what gives every pixel a class: linear, a projection of each patch, trains fast; queries, mask queries in the "
-        "last blocks (EoMT), finds sharper masks; auto: by the data and the device",
+        "last blocks (EoMT), finds sharper masks; auto: that of the weights, else linear",
     )
     queries: int = setting(100, "mask queries of an image, each of which finds one mask at most", POSITIVE)
     query_blocks: int = setting(4, "last blocks of the model, which the mask queries join", POSITIVE)
