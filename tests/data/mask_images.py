@@ -30,7 +30,12 @@ def scene_with_mask(seed: int, size: tuple[int, int] = (48, 64)) -> tuple[np.nda
 
 
 def write_masked_folder(
-    folder: Path, images: int, *, size: tuple[int, int] = (48, 64), splits: tuple[str, ...] = ("train", "val")
+    folder: Path,
+    images: int,
+    *,
+    size: tuple[int, int] = (48, 64),
+    splits: tuple[str, ...] = ("train", "val"),
+    classes: tuple[str, ...] = CLASSES,
 ) -> Path:
     """Write images/SPLIT/N.jpg, masks/SPLIT/N.png and classes.txt."""
     for number in range(images * len(splits)):
@@ -40,5 +45,5 @@ def write_masked_folder(
             path = folder / kind / split / f"{number:03d}.{ending}"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(array).save(path, quality=95)
-    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    (folder / "classes.txt").write_text("\n".join(classes) + "\n")
     return folder
