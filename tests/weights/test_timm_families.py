@@ -162,3 +162,41 @@ def test_a_folder_of_timms_hub_without_model_args_is_read_by_its_tensors(fixture
     assert (model.config.registers, model.config.class_position) == (4, False)
     theirs = expected("timm_dinov2_reg4")
     torch.testing.assert_close(model(theirs["image"]), theirs["logits"], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tag", "expected"),
+    [
+        ("vit_base_patch16_siglip_224", "webli", "bicubic"),
+        ("vit_huge_patch14_gap_224", "in1k_ijepa", "bicubic"),
+        ("vit_base_patch16_224", "mae", "bicubic"),
+        ("deit_tiny_patch16_224", "fb_in1k", "bicubic"),
+        ("vit_tiny_patch16_224", "augreg_in21k_ft_in1k", "paper"),
+    ],
+)
+def test_the_filter_of_positions_is_that_of_the_family_and_survives_a_round_trip(
+    architecture: str, tag: str, expected: str, tmp_path: Path
+):
+    vitkit.save(vitkit.create("mu/16", classes=3, image=32), tmp_path, format="timm")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["position_interpolation"]
+    config |= {"architecture": architecture, "pretrained_cfg": {**config["pretrained_cfg"], "tag": tag}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = vitkit.load(tmp_path)
+    assert model.metadata.interpolation == expected
+    vitkit.save(model, tmp_path / "again", format="timm")
+    assert vitkit.load(tmp_path / "again").metadata.interpolation == expected
+
+
+def test_a_configuration_of_another_size_names_the_patches_that_there_are(tmp_path: Path):
+    """timm's pretrained_cfg keeps its size where create_model was given another img_size."""
+    model = vitkit.create("mu/16", classes=3, image=64, class_position=False)
+    vitkit.save(model, tmp_path, format="timm")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model_args"]["img_size"] = [96, 96]
+    config["pretrained_cfg"]["input_size"] = [3, 96, 96]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(vitkit.VitkitError, match=r"positions for 16 patches, not for 6 x 6(.|\n)*grid=") as failed:
+        vitkit.load(tmp_path)
+    assert "--grid" in str(failed.value)
+    assert vitkit.load(tmp_path, grid=(4, 4)).config == model.config

@@ -95,6 +95,7 @@ class _Arguments(TypedDict, total=False):
     interpolation: str | None
     mean: list[float] | None
     std: list[float] | None
+    position_interpolation: PositionInterpolation  # vitkit's own
     vitkit: Provenance
 
 
@@ -215,6 +216,7 @@ def config_of(model: Model) -> dict[str, Any]:
         "model_args": arguments,
         "pretrained_cfg": pretrained,
         "preprocessing": asdict(preprocessing),
+        "position_interpolation": model.metadata.interpolation,
         "vitkit": dict(model.metadata.provenance),
     }
     if model.metadata.labels:
@@ -343,11 +345,14 @@ def _has_swiglu(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) ->
 def _interpolation(
     checkpoint: formats.Checkpoint, arguments: Mapping[str, Any], config: ModelConfig
 ) -> PositionInterpolation:
-    """Return timm's filter for weights that timm's code or DeiT's was made for, and Google's for Google's."""
+    """Return the filter on record, else timm's for weights that are not Google's, and Google's for Google's."""
+    if interpolation := arguments.get("position_interpolation"):
+        return interpolation
+    later = _is_later(config) or (isinstance(config, ViTConfig) and config.ln_pre)  # the latter is CLIP
     if not arguments.get("architecture"):
-        return "bicubic-no-antialias" if _is_mae(checkpoint) else "bicubic" if _is_later(config) else "paper"
+        return "bicubic-no-antialias" if _is_mae(checkpoint) else "bicubic" if later else "paper"
     tag = f"{arguments['architecture']}.{arguments.get('tag') or ''}"
-    return "bicubic" if _is_later(config) or re.search(r"^deit|\.(mae|dino)\b", tag) else "paper"
+    return "bicubic" if later or re.search(r"^deit|siglip|\.(mae|dino)\b|_ijepa\b", tag) else "paper"
 
 
 def _is_mae(checkpoint: formats.Checkpoint) -> bool:
