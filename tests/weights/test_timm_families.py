@@ -15,7 +15,7 @@ from tests.conftest import expected
 from tests.model.kinds import images_for, make, randomise
 from vitkit.errors import WeightsError
 from vitkit.model.positions import sincos_table
-from vitkit.weights import timm
+from vitkit.weights import timm_write
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 TIMM = [
@@ -120,7 +120,7 @@ def test_maes_files_are_known_by_their_table_and_lose_their_decoder_with_a_messa
     model = randomise(vitkit.create("mu/8", image=32, classes=0, gelu="exact").eval())
     with torch.no_grad():
         model.encoder.positions[0].table.copy_(sincos_table((4, 4), 32, 1))
-    tensors = timm.tensors_of(model)
+    tensors = timm_write.tensors_of(model)
     save_file(tensors, tmp_path / "encoder.safetensors")
     decoder = {"decoder_embed.weight": torch.randn(8, 32), "decoder_embed.bias": torch.randn(8)}
     decoder |= {"mask_token": torch.zeros(1, 1, 8), "decoder_blocks.0.norm1.weight": torch.ones(8)}
