@@ -50,7 +50,8 @@ class _Arguments(TypedDict, total=False):
     interpolation: str | None
     mean: list[float] | None
     std: list[float] | None
-    position_interpolation: PositionInterpolation  # vitkit's own
+    position_interpolation: PositionInterpolation  # vitkit's own, as those below
+    projection: int | None
     vitkit: Provenance
 
 
@@ -83,7 +84,7 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
         if timm_dinov3.recognises(checkpoint.tensors):
             config = timm_dinov3.infer(checkpoint, arguments)
         else:
-            checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors))
+            checkpoint = replace(checkpoint, tensors=_fix(checkpoint.tensors, arguments))
             config = infer_vit(checkpoint, arguments)
         rules = list(vit_rules(config))
     else:
@@ -148,9 +149,10 @@ def _is_later(config: ModelConfig) -> bool:
     )
 
 
-def _fix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _fix(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     """Add the zeros that timm's option qkv_bias=False leaves out; remove those that it adds to CLIP's projection."""
     fixed = mapping.zero_biases(tensors, r"blocks\.\d+\.attn\.qkv")
-    if "norm_pre.weight" in tensors and "head.bias" in tensors and not tensors["head.bias"].any():
+    zero_bias = "head.bias" in tensors and not tensors["head.bias"].any()
+    if "norm_pre.weight" in tensors and zero_bias and arguments.get("projection", True):
         del fixed["head.bias"]  # timm keeps the projection as a head
     return fixed

@@ -10,7 +10,7 @@ from vitkit.model.conv_config import ConvConfig
 from vitkit.model.options import Gelu, Pool
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.infer_sizes import infer_gelu, infer_heads, infer_image, split_positions
-from vitkit.weights.timm_known import EPSILONS
+from vitkit.weights.timm_known import CLIP_EPS, EPSILONS, PLAIN_EPS
 
 _GELU: dict[str | None, Gelu] = {None: "exact", "gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 
@@ -77,7 +77,7 @@ def infer_vit(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> ViTConfig
         patch_bias=not clip,
         ln_pre=clip,
         projection=checkpoint.shape("head.weight", 2)[0] if projected else None,
-        eps=1e-5 if clip else 1e-6,
+        eps=CLIP_EPS if clip else PLAIN_EPS,
         positions="none" if no_positions else "1d",
         pool=pool,
         class_token=class_token,

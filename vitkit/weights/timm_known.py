@@ -29,16 +29,18 @@ RESNETS = {
     "R152x4": "resnetv2_152x4_bit",
 }
 
+PLAIN_EPS, CLIP_EPS = 1e-6, 1e-5  # of the LayerNorms; no argument changes those of an architecture
+
 # The options that `conversion_losses` judges and `config_of` writes.
 KNOWN = allow(
     "the timm format",
     vit="depth width mlp heads patch stem image channels classes positions inject pool class_token representation "
-    "norm axial gelu eps dropout stochastic_depth class_position distillation registers swiglu layer_scale",
-    plain="patch_bias projection normalise ln_pre query_bias key_bias value_bias rotary rotary_base rotary_layout "
-    "content induced seeds",
+    "norm axial gelu eps dropout stochastic_depth class_position distillation registers swiglu layer_scale ln_pre "
+    "patch_bias projection",
+    plain="normalise query_bias key_bias value_bias rotary rotary_base rotary_layout content induced seeds",
     only={
         "attention": (None,),
-        "gelu": ("tanh", "exact"),
+        "gelu": ("tanh", "exact", "quick"),
         "pool": ("token", "gap", "gap-norm", "attention"),
         "distillation": ("none", "heads"),
     },
@@ -67,6 +69,7 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
         )
     if config.distillation != "none" and (config.swiglu or config.registers or config.layer_scale is not None):
         unsupported.append("a distillation token with registers, LayerScale or SwiGLU: timm's DeiT has none of them")
+    unsupported += _clip_losses(config)
     if config.positions not in ("1d", "none") or config.inject != "stem":
         unsupported.append(
             f"positions={config.positions!r} injected at {config.inject!r}: timm's ViT has one 1-D table, at the stem"
@@ -78,7 +81,24 @@ def conversion_losses(model: Model) -> formats.ConversionLosses:
     if config.stem and name_of(config) not in HYBRIDS:
         unsupported.append(f"this hybrid: timm has {', '.join(HYBRIDS)}")
     changed: list[str] = []
-    (changed if abs(config.eps - 1e-6) > formats.NEGLIGIBLE_EPS else dropped).extend(
-        formats.epsilon_difference(config.eps, 1e-6)
+    eps = CLIP_EPS if config.ln_pre else PLAIN_EPS
+    (changed if abs(config.eps - eps) > formats.NEGLIGIBLE_EPS else dropped).extend(
+        formats.epsilon_difference(config.eps, eps)
     )
     return formats.ConversionLosses(unsupported=unsupported, changed=changed, dropped=dropped)
+
+
+def _clip_losses(config: ViTConfig) -> list[str]:
+    """Return what timm's CLIP towers cannot hold, and what of CLIP its other models cannot."""
+    losses = []
+    if config.ln_pre and config.patch_bias:
+        losses.append("ln_pre with a bias of the patch embedding: timm's pre_norm leaves that bias out")
+    if not config.ln_pre and not config.patch_bias:
+        losses.append("patch_bias=False without ln_pre: timm leaves that bias out with pre_norm alone")
+    if config.projection and not config.ln_pre:
+        losses.append(f"projection={config.projection} without ln_pre: timm has a projection in CLIP towers alone")
+    if config.projection and config.classes:
+        losses.append(f"a classifier on top of CLIP's projection (classes={config.classes}): timm's tower has one head")
+    if config.ln_pre and (config.stem or config.swiglu or config.distillation != "none"):
+        losses.append("ln_pre with a stem, SwiGLU or a distillation token: timm's CLIP towers have none of them")
+    return losses

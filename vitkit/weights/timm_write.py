@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitkit.model.build import Model
 from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig
-from vitkit.model.options import Pool
+from vitkit.model.options import Gelu, Pool
 from vitkit.model.variants import name_of
 from vitkit.weights import mapping, timm_dinov3
 from vitkit.weights.timm_known import HYBRIDS, RESNETS
@@ -15,30 +15,34 @@ from vitkit.weights.timm_names import resnet_rules, vit_rules
 from vitkit.weights.timm_preprocessing import CROP_MODES, crop_pct
 
 _POOL: dict[Pool, str] = {"token": "token", "gap": "avg", "gap-norm": "avg", "attention": "map"}
+_ACT_LAYER: dict[Gelu, str] = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
 
 
 def tensors_of(model: Model) -> dict[str, Tensor]:
     if isinstance(model.config, ResNetConfig):
         return mapping.to_foreign_tensors(model, resnet_rules(model.config))
     assert isinstance(model.config, ViTConfig)
-    return mapping.to_foreign_tensors(model, vit_rules(model.config))
+    tensors = mapping.to_foreign_tensors(model, vit_rules(model.config))
+    if model.config.projection:  # timm's head has a bias
+        tensors["head.bias"] = tensors["head.weight"].new_zeros(model.config.projection)
+    return tensors
 
 
 def config_of(model: Model) -> dict[str, Any]:
     """Return the config.json for `timm.create_model("local-dir:FOLDER", pretrained=True)`."""
     config, preprocessing = model.config, model.metadata.preprocessing
     name = name_of(config) or ""
-    architecture, arguments = _architecture(config), {}
+    architecture, arguments, outputs = _architecture(config), {}, config.classes
     if isinstance(config, ResNetConfig):
         architecture, pool = RESNETS[name], "avg"
     else:
         assert isinstance(config, ViTConfig)
-        pool = _POOL[config.pool]
+        pool, outputs = _POOL[config.pool], config.projection or config.classes
         arguments = {
             "img_size": list(config.image),
             "class_token": config.class_token,
             "global_pool": pool,
-            "act_layer": "gelu_tanh" if config.gelu == "tanh" else "gelu",
+            "act_layer": _ACT_LAYER[config.gelu],
         }
         if timm_dinov3.is_dinov3(config):
             architecture, arguments = timm_dinov3.architecture_of(config)
@@ -47,6 +51,8 @@ def config_of(model: Model) -> dict[str, Any]:
             del arguments["act_layer"]
         if config.registers and not timm_dinov3.is_dinov3(config):
             arguments["reg_tokens"] = config.registers
+        if config.ln_pre:
+            arguments["pre_norm"] = True
         if config.layer_scale is not None:
             arguments["init_values"] = config.layer_scale
         if config.class_token and config.positions != "none" and (config.registers or not config.class_position):
@@ -68,7 +74,7 @@ def config_of(model: Model) -> dict[str, Any]:
     pretrained = {
         "input_size": [config.channels, *config.image],
         "fixed_input_size": isinstance(config, ViTConfig),
-        "num_classes": config.classes,
+        "num_classes": outputs,
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),
         "interpolation": preprocessing.interpolation,
@@ -79,8 +85,8 @@ def config_of(model: Model) -> dict[str, Any]:
         arguments["in_chans"] = config.channels
     record = {
         "architecture": architecture,
-        "num_classes": config.classes,
-        "num_features": model.representation_width,
+        "num_classes": outputs,
+        "num_features": config.width if isinstance(config, ViTConfig) else model.representation_width,
         "global_pool": pool,
         "model_args": arguments,
         "pretrained_cfg": pretrained,
@@ -88,6 +94,8 @@ def config_of(model: Model) -> dict[str, Any]:
         "position_interpolation": model.metadata.interpolation,
         "vitkit": dict(model.metadata.provenance),
     }
+    if isinstance(config, ViTConfig) and config.ln_pre:
+        record["projection"] = config.projection  # tells it from a classifier whose biases are zero
     if model.metadata.labels:
         record["label_names"] = list(model.metadata.labels)
     return record
@@ -99,6 +107,8 @@ def _architecture(config: ModelConfig) -> str:
         return "vit_giant_patch14_dinov2"
     if isinstance(config, ViTConfig) and config.distillation != "none":
         return "deit_base_distilled_patch16_224"
+    if isinstance(config, ViTConfig) and config.ln_pre:
+        return f"vit_base_patch16_clip_{'quickgelu_' if config.gelu == 'quick' else ''}224"
     return "vit_base_patch16_224"
 
 
