@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitkit
 from tests.data.mask_images import CLASSES, write_masked_folder
@@ -26,6 +28,8 @@ from tests.train.runs import (
     torchrun,
     weights,
 )
+from vitkit.data.masks.ignore import IGNORE
+from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
 from vitkit.evaluate.segmentation import evaluate_masks
 
@@ -150,3 +154,12 @@ def test_a_segmenter_starts_from_another_one(finished: tuple[str, Path], shapes:
     assert started.wait() == 0, started.output
     assert "head kept" in started.output
     assert json.loads((tmp_path / "next" / "evaluation.json").read_text())["mean_iou"]["value"] > 0.2
+
+
+def test_validation_masks_that_ignore_every_pixel_are_named_as_the_reason(tmp_path: Path):
+    data = write_masked_folder(tmp_path / "data", 4, splits=("train", "val", "test"))
+    for path in (data / "masks" / "val").iterdir():
+        Image.fromarray(np.full((48, 64), IGNORE, np.uint8)).save(path)
+    settings: dict[str, Any] = {"model": "mu/8", "weights": "none", "image": (48, 64), "steps": 1, "epochs": None}
+    with pytest.raises(DataError, match="no pixel of the validation images has a class"):
+        vitkit.fit(data, out=tmp_path / "run", **settings)
