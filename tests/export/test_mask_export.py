@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import vitkit
+from tests.data.mask_images import CLASSES, write_masked_folder
 from tests.data.sample_images import encode, oriented, scene
 from tests.export.exported_files import DEEP, IMAGES, odd_images, written
 from tests.model.kinds import SEGMENTERS, make
-from vitkit.cli.export import export as verb
 from vitkit.cli.main import main
+from vitkit.config.schema import Fit
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.errors import ConfigError
 from vitkit.export.compare import TOLERANCE
@@ -38,6 +37,7 @@ from vitkit.export.write import export, export_int8
 from vitkit.predict.inputs import pixels_of
 from vitkit.predict.samples import package_samples
 from vitkit.predict.segmentation import ImageSegmenter
+from vitkit.run_folder import RunFolder
 
 PALETTE = [[7 * number, 255 - number, 13] for number in range(10)]
 LABELS = tuple(f"class {number}" for number in range(10))
@@ -176,14 +176,6 @@ def test_the_usage_lines_of_a_file_write_the_mask(
     assert record["gives"].startswith("masks, (batch, height, width) uint8, of the images' own size")
 
 
-def test_the_usage_lines_in_the_help_are_those_that_are_printed(file: ExportedModel):
-    if not isinstance(file, OnnxModel):
-        pytest.skip("the help has those of ONNX")
-    lines = usage(file.path.name, file.metadata)["ask"]
-    lines = lines[lines.index('session = onnxruntime.InferenceSession("model.onnx")') + 1 :]
-    assert textwrap.indent("\n".join(lines), "    ") in inspect.cleandoc(verb.__doc__ or "")
-
-
 @pytest.mark.parametrize(
     ("kind", "format", "input"),
     [
@@ -308,3 +300,16 @@ def test_the_verb_prints_the_comparison_and_writes_it_as_json(tmp_path: Path, ca
     record = json.loads(capsys.readouterr().out)
     assert record["comparison"]["share"] > 0.999
     assert record["int8"] is None
+
+
+def test_the_verb_compares_on_the_runs_own_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_masked_folder(tmp_path / "shapes", 5)
+    made = vitkit.create("mu/8+linear", classes=3, image=32)
+    chain = Preprocessing(resize="squash")
+    made.metadata = replace(made.metadata, labels=CLASSES, preprocessing=chain)
+    folder = RunFolder(tmp_path / "run")
+    vitkit.save(made, folder.path)
+    folder.write_config(Fit(data=str(tmp_path / "shapes"), model="mu/8", image=(32, 32), objective="segment"))
+    folder.add_to_record(data={})
+    main(["export", str(folder.path), "--to", "pt2", "--input", "tensor"])
+    assert f"(11 images of 7 sizes; {tmp_path / 'shapes'}, val)" in capsys.readouterr().out

@@ -200,3 +200,31 @@ def test_a_configuration_of_another_size_names_the_patches_that_there_are(tmp_pa
         vitkit.load(tmp_path)
     assert "--grid" in str(failed.value)
     assert vitkit.load(tmp_path, grid=(4, 4)).config == model.config
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "architecture"),
+    [
+        ("timm_deit3", "cls_token", "deit3_small_patch16_224"),
+        ("timm_dinov2_reg4", "cls_token", "vit_small_patch14_reg4_dinov2"),
+        ("timm_dinov2_reg4", "reg_token", "vit_small_patch14_reg4_dinov2"),
+        ("timm_dinov3", "reg_token", "vit_small_patch16_dinov3_qkvb"),
+    ],
+)
+@pytest.mark.parametrize("arguments", ["model_args", "architecture"])
+def test_a_missing_token_is_refused_by_name(
+    name: str, token: str, architecture: str, arguments: str, fixtures: Path, tmp_path: Path
+):
+    """Without the token, the other tensors are a model, too; what tells is the number in config.json, or the name."""
+    vitkit.save(vitkit.load(fixtures / f"{name}_weights.safetensors", heads=2), tmp_path, format="timm")
+    config = json.loads((tmp_path / "config.json").read_text())
+    if arguments == "architecture":
+        config["architecture"] = architecture
+        for argument in ("class_token", "reg_tokens", "num_reg_tokens"):
+            config["model_args"].pop(argument, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors[token]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=f"lacks {token}"):
+        vitkit.load(tmp_path, heads=2)

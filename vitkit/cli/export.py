@@ -73,17 +73,8 @@ def export(
         probabilities, logits = (output.detach().numpy() for output in program(torch.from_numpy(pixels[None])))
         labels = json.loads(extra["vitkit.json"])["labels"]
 
-    A model that segments gives masks at the images' own size, and the lines from session.run on are:
-
-        masks, scores = session.run(None, {"images": pixels[None]})
-        record = json.loads(session.get_modelmeta().custom_metadata_map["vitkit"])
-        labels, colours = record["labels"], record["palette"]
-        mask = Image.fromarray(masks[0])  # class numbers
-        mask.putpalette(sum(colours, []))
-        mask.save("mask.png")
-        shares = numpy.bincount(masks[0].ravel(), minlength=len(labels)) / masks[0].size
-        for index in shares.argsort()[::-1][:5]:
-            print(f"{shares[index]:.1%}  {labels[index]}")
+    A model that segments gives masks at the images' own size, and scores: the lines that are printed for its file
+    write a mask as a PNG.
     """
     at_least(1, images=images)
     size = None if image is None else image_size(image)

@@ -81,6 +81,9 @@ class _Arguments(TypedDict, total=False):
     """The part of config.json that is read, with its tables model_args and pretrained_cfg in one."""
 
     act_layer: str | None
+    class_token: bool
+    reg_tokens: int
+    num_reg_tokens: int
     global_pool: str
     pos_embed: str
     num_heads: int | None
@@ -123,6 +126,8 @@ def load(checkpoint: formats.Checkpoint) -> formats.LoadedWeights:
     config: ModelConfig
     if checkpoint.has("patch_embed.proj.weight"):
         checkpoint = replace(checkpoint, image=_image(arguments) or checkpoint.image)
+        for name in _configured_tokens(arguments):
+            checkpoint.shape(name, 3)  # without it, the rest would be a model, too: another one
         if timm_dinov3.recognises(checkpoint.tensors):
             config = timm_dinov3.infer(checkpoint, arguments)
         else:
@@ -328,6 +333,16 @@ def infer_vit(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> V
     )
 
 
+def _configured_tokens(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the tensors of learned tokens that a configuration has: by an argument, or by its architecture's name."""
+    architecture = str(arguments.get("architecture", ""))
+    registers = next((arguments[name] for name in ("reg_tokens", "num_reg_tokens") if name in arguments), None)
+    if registers is None:
+        registers = re.search(r"_reg[1-9]|_dinov3", architecture)
+    class_token = arguments.get("class_token", re.search(r"^deit|_dinov[23]", architecture))
+    return ["cls_token"] * bool(class_token) + ["reg_token"] * bool(registers)
+
+
 def _has_swiglu(checkpoint: formats.Checkpoint, arguments: Mapping[str, Any]) -> bool:
     """Return whether the first layer of the MLPs is gate and value in one, as in DINOv2's g."""
     up, down = (checkpoint.shape(f"blocks.0.mlp.{layer}.weight", 2) for layer in ("fc1", "fc2"))
@@ -346,8 +361,8 @@ def _interpolation(
     checkpoint: formats.Checkpoint, arguments: Mapping[str, Any], config: ModelConfig
 ) -> PositionInterpolation:
     """Return the filter on record, else timm's for weights that are not Google's, and Google's for Google's."""
-    if recorded := arguments.get("position_interpolation"):
-        return recorded
+    if interpolation := arguments.get("position_interpolation"):
+        return interpolation
     later = _is_later(config) or (isinstance(config, ViTConfig) and config.ln_pre)  # the latter is CLIP
     if not arguments.get("architecture"):
         return "bicubic-no-antialias" if _is_mae(checkpoint) else "bicubic" if later else "paper"
