@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,13 @@ from tests.train.runs import (
     torchrun,
     weights,
 )
+from vitkit.config.schema import Fit, Segment
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
+from vitkit.errors import ConfigError
 from vitkit.evaluate.segmentation import evaluate_masks
+from vitkit.train.initial_model import initial_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -163,3 +167,17 @@ def test_validation_masks_that_ignore_every_pixel_are_named_as_the_reason(tmp_pa
     settings: dict[str, Any] = {"model": "mu/8", "weights": "none", "image": (48, 64), "steps": 1, "epochs": None}
     with pytest.raises(DataError, match="no pixel of the validation images has a class"):
         vitkit.fit(data, out=tmp_path / "run", **settings)
+
+
+def test_the_head_is_a_setting_and_no_part_of_the_name_of_a_model(shapes: Path, tmp_path: Path):
+    settings: dict[str, Any] = {"weights": "none", "image": (48, 64), "steps": 1, "epochs": None}
+    with pytest.raises(ConfigError) as error:
+        vitkit.fit(shapes, out=tmp_path / "run", model="mu/8+queries", **settings)
+    assert "--model mu/8 --set segment.head=queries" in str(error.value)
+
+
+def test_queries_in_one_block_are_described():
+    config = Fit(model="mu/8", weights="none", image=(48, 64), objective="segment")
+    queries = replace(config, segment=Segment(head="queries", queries=1, query_blocks=1))
+    description = initial_model(queries, CLASSES, multilabel=False)[1]
+    assert description.endswith("1 mask query in the last block for 3 classes, new")
