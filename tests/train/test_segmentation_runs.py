@@ -181,3 +181,22 @@ def test_queries_in_one_block_are_described():
     queries = replace(config, segment=Segment(head="queries", queries=1, query_blocks=1))
     description = initial_model(queries, CLASSES, multilabel=False)[1]
     assert description.endswith("1 mask query in the last block for 3 classes, new")
+
+
+def test_named_weights_get_an_input_of_the_images_shape_and_a_segmenter_keeps_its_own(shapes: Path, tmp_path: Path):
+    """As the default weights do: an input as large as that of the weights, 224 x 224 px, would lose the shape."""
+    vitkit.save(vitkit.create("mu/8", classes=2, image=32), tmp_path / "pretrained")
+    settings: dict[str, Any] = {"steps": 1, "epochs": None}
+    first = vitkit.fit(shapes, out=tmp_path / "first", weights=str(tmp_path / "pretrained"), **settings)
+    assert first.model.config.image == (48, 64)
+    larger = write_masked_folder(tmp_path / "larger", 3, size=(96, 96))
+    second = vitkit.fit(larger, out=tmp_path / "second", weights=str(first.path), **settings)
+    assert second.model.config.image == (48, 64)
+    asked = vitkit.fit(shapes, out=tmp_path / "third", weights=str(tmp_path / "pretrained"), image=(16, 24), **settings)
+    assert asked.model.config.image == (16, 24)
+
+
+def test_a_head_on_frozen_features_is_asked_for_by_freeze(shapes: Path, tmp_path: Path):
+    with pytest.raises(ConfigError) as error:
+        vitkit.fit(shapes, out=tmp_path / "run", weights="ti16", start="head")
+    assert "freeze=-1" in str(error.value)
