@@ -29,6 +29,7 @@ from tests.train.runs import (
     torchrun,
     weights,
 )
+from vitkit.cli.main import main
 from vitkit.config.schema import Fit, Segment
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.sources.dataset import DataError
@@ -200,3 +201,18 @@ def test_a_head_on_frozen_features_is_asked_for_by_freeze(shapes: Path, tmp_path
     with pytest.raises(ConfigError) as error:
         vitkit.fit(shapes, out=tmp_path / "run", weights="ti16", start="head")
     assert "freeze=-1" in str(error.value)
+
+
+def test_a_changed_mask_stops_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = write_masked_folder(tmp_path / "data", 4, splits=("train", "val", "test"))
+    settings: dict[str, Any] = {"model": "mu/8", "weights": "none", "image": (48, 64), "steps": 1, "epochs": None}
+    run = vitkit.fit(data, out=tmp_path / "run", **settings)
+    (run.path / "report.html").unlink()  # as if it had been killed before its end
+    mask = data / "masks" / "train" / "001.png"
+    Image.fromarray(np.roll(np.asarray(Image.open(mask)), 5, axis=0)).save(mask)
+    with pytest.raises(SystemExit) as stopped:
+        main(["resume", str(run.path)])
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert "the content of 1 image or its mask has changed, under the same name" in message
+    assert "restore these images or masks" in message
