@@ -75,14 +75,14 @@ def test_classes_that_cover_almost_nothing_are_said(tmp_path: Path):
     rare[-1, -1] = 3
     save(tmp_path / "masks/0.png", rare)
     report = check(open_data(tmp_path, task="auto"))
-    assert "1 class covers almost nothing of all: class 3 (0.043 %) of the pixels" in report.remarks
+    assert "1 class covers almost none of the pixels of all: class 3 (0.043 %)" in report.remarks
     assert "1 class is in fewer than 10 images of all: class 3 (1)" in report.remarks
 
 
 def test_large_classes_of_few_images_do_not_cover_almost_nothing(tmp_path: Path):
     write_pairs(tmp_path, "images/{}.png", "masks/{}.png", count=4)
     report = check(open_data(tmp_path, task="auto"))
-    assert not any("almost nothing" in remark for remark in report.remarks)
+    assert not any("almost none" in remark for remark in report.remarks)
     assert any("3 classes are in fewer than 10 images of all" in remark for remark in report.remarks)
 
 

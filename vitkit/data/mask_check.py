@@ -116,7 +116,7 @@ def _judge(report: MaskReport, data: Data) -> None:
     present = {name: found for name, found in cover.items() if found.images}
     if rare := [f"{name} ({_share(found.share)})" for name, found in present.items() if found.share < RARE_SHARE]:
         number = counted(len(rare), "class covers", "classes cover")
-        report.remarks.append(f"{number} almost nothing of {training}: {few(rare)} of the pixels")
+        report.remarks.append(f"{number} almost none of the pixels of {training}: {few(rare)}")
     if scarce := [f"{name} ({found.images})" for name, found in present.items() if found.images < FEW_IMAGES]:
         number = counted(len(scarce), "class is", "classes are")
         report.remarks.append(f"{number} in fewer than {FEW_IMAGES} images of {training}: {few(scarce)}")
