@@ -344,11 +344,14 @@ def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line:
     if contents is None:  # of an earlier version
         return
     if changed := changed_images(data, contents, _reading(processes)):
+        number = counted(len(changed), "image")
+        if data.task == "segment":  # an image's mask is part of its content
+            number += " or its mask" if len(changed) == 1 else " or their masks"
         raise RunError(
-            f"{data.name} is not what {folder.path} was started with: the content of {counted(len(changed), 'image')} "
-            "has changed, under the same name.",
+            f"{data.name} is not what {folder.path} was started with: the content of {number} has changed, under the "
+            "same name.",
             such_as=few(changed),
-            try_="restore these images, or start a new run",
+            try_=f"restore these images{' or masks' if data.task == 'segment' else ''}, or start a new run",
             or_=f'remove "contents" from "data" in {folder.path / RECORD} to go on with the images as they are; the '
             "result is then that of neither",
         )

@@ -75,10 +75,24 @@ def test_classes_that_cover_almost_nothing_are_said(tmp_path: Path):
     rare[-1, -1] = 3
     save(tmp_path / "masks/0.png", rare)
     report = check(open_data(tmp_path, task="auto"))
-    assert any(
-        "1 class covers almost nothing of all: class 3 (0.043 % of the pixels, 1 image)" in remark
-        for remark in report.remarks
-    )
+    assert "1 class covers almost none of the pixels of all: class 3 (0.043 %)" in report.remarks
+    assert "1 class is in fewer than 10 images of all: class 3 (1)" in report.remarks
+
+
+def test_large_classes_of_few_images_do_not_cover_almost_nothing(tmp_path: Path):
+    write_pairs(tmp_path, "images/{}.png", "masks/{}.png", count=4)
+    report = check(open_data(tmp_path, task="auto"))
+    assert not any("almost none" in remark for remark in report.remarks)
+    assert any("3 classes are in fewer than 10 images of all" in remark for remark in report.remarks)
+
+
+def test_a_split_whose_masks_ignore_every_pixel_is_a_problem(tmp_path: Path):
+    write_pairs(tmp_path, "train/images/{}.png", "train/masks/{}.png", count=12)
+    write_pairs(tmp_path, "val/images/{}.png", "val/masks/{}.png", count=3, first=20)
+    for number in range(20, 23):
+        save(tmp_path / f"val/masks/{number}.png", np.full(SIZE, IGNORE, np.uint8))
+    report = check(open_data(tmp_path, task="auto"))
+    assert report.problems == ["val has no pixel of any class: nothing can be scored on it"]
 
 
 def test_the_command_prints_classes_and_bad_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

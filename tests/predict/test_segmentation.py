@@ -115,8 +115,9 @@ def test_a_run_folder_is_a_source_and_a_model_keeps_its_mode(tmp_path: Path):
 def test_classifiers_and_preprocessing_that_cuts_are_declined():
     with pytest.raises(WeightsError, match=r"gives no masks"):
         ImageSegmenter(small_model())
-    with pytest.raises(ConfigError, match="gives every pixel a class"):
+    with pytest.raises(ConfigError, match="gives every pixel a class") as error:
         vitkit.Classifier(small_segmenter())
+    assert "vitkit.ImageSegmenter" in str(error.value)
     with pytest.raises(ConfigError, match="masks need whole images"):
         ImageSegmenter(small_segmenter(resize="crop"))
     with pytest.raises(ConfigError, match="2 class names for a model of 4 classes"):

@@ -6,11 +6,14 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitkit
 from tests.data.mask_images import CLASSES, write_masked_folder
@@ -26,8 +29,14 @@ from tests.train.runs import (
     torchrun,
     weights,
 )
+from vitkit.cli.main import main
+from vitkit.config.schema import Fit, Segment
+from vitkit.data.masks.ignore import IGNORE
+from vitkit.data.sources.dataset import DataError
 from vitkit.data.sources.open import open_data
+from vitkit.errors import ConfigError
 from vitkit.evaluate.segmentation import evaluate_masks
+from vitkit.train.initial_model import initial_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -150,3 +159,60 @@ def test_a_segmenter_starts_from_another_one(finished: tuple[str, Path], shapes:
     assert started.wait() == 0, started.output
     assert "head kept" in started.output
     assert json.loads((tmp_path / "next" / "evaluation.json").read_text())["mean_iou"]["value"] > 0.2
+
+
+def test_validation_masks_that_ignore_every_pixel_are_named_as_the_reason(tmp_path: Path):
+    data = write_masked_folder(tmp_path / "data", 4, splits=("train", "val", "test"))
+    for path in (data / "masks" / "val").iterdir():
+        Image.fromarray(np.full((48, 64), IGNORE, np.uint8)).save(path)
+    settings: dict[str, Any] = {"model": "mu/8", "weights": "none", "image": (48, 64), "steps": 1, "epochs": None}
+    with pytest.raises(DataError, match="no pixel of the validation images has a class"):
+        vitkit.fit(data, out=tmp_path / "run", **settings)
+
+
+def test_the_head_is_a_setting_and_no_part_of_the_name_of_a_model(shapes: Path, tmp_path: Path):
+    settings: dict[str, Any] = {"weights": "none", "image": (48, 64), "steps": 1, "epochs": None}
+    with pytest.raises(ConfigError) as error:
+        vitkit.fit(shapes, out=tmp_path / "run", model="mu/8+queries", **settings)
+    assert "--model mu/8 --set segment.head=queries" in str(error.value)
+
+
+def test_queries_in_one_block_are_described():
+    config = Fit(model="mu/8", weights="none", image=(48, 64), objective="segment")
+    queries = replace(config, segment=Segment(head="queries", queries=1, query_blocks=1))
+    description = initial_model(queries, CLASSES, multilabel=False)[1]
+    assert description.endswith("1 mask query in the last block for 3 classes, new")
+
+
+def test_named_weights_get_an_input_of_the_images_shape_and_a_segmenter_keeps_its_own(shapes: Path, tmp_path: Path):
+    """As the default weights do: an input as large as that of the weights, 224 x 224 px, would lose the shape."""
+    vitkit.save(vitkit.create("mu/8", classes=2, image=32), tmp_path / "pretrained")
+    settings: dict[str, Any] = {"steps": 1, "epochs": None}
+    first = vitkit.fit(shapes, out=tmp_path / "first", weights=str(tmp_path / "pretrained"), **settings)
+    assert first.model.config.image == (48, 64)
+    larger = write_masked_folder(tmp_path / "larger", 3, size=(96, 96))
+    second = vitkit.fit(larger, out=tmp_path / "second", weights=str(first.path), **settings)
+    assert second.model.config.image == (48, 64)
+    asked = vitkit.fit(shapes, out=tmp_path / "third", weights=str(tmp_path / "pretrained"), image=(16, 24), **settings)
+    assert asked.model.config.image == (16, 24)
+
+
+def test_a_head_on_frozen_features_is_asked_for_by_freeze(shapes: Path, tmp_path: Path):
+    with pytest.raises(ConfigError) as error:
+        vitkit.fit(shapes, out=tmp_path / "run", weights="ti16", start="head")
+    assert "freeze=-1" in str(error.value)
+
+
+def test_a_changed_mask_stops_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = write_masked_folder(tmp_path / "data", 4, splits=("train", "val", "test"))
+    settings: dict[str, Any] = {"model": "mu/8", "weights": "none", "image": (48, 64), "steps": 1, "epochs": None}
+    run = vitkit.fit(data, out=tmp_path / "run", **settings)
+    (run.path / "report.html").unlink()  # as if it had been killed before its end
+    mask = data / "masks" / "train" / "001.png"
+    Image.fromarray(np.roll(np.asarray(Image.open(mask)), 5, axis=0)).save(mask)
+    with pytest.raises(SystemExit) as stopped:
+        main(["resume", str(run.path)])
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert "the content of 1 image or its mask has changed, under the same name" in message
+    assert "restore these images or masks" in message

@@ -61,18 +61,23 @@ class MaskSizeChoice(NamedTuple):
 
 
 def choose_mask_size(model: str, options: Mapping[str, Any], data: DataSize | None) -> MaskSizeChoice | None:
-    """Return the input of a model that segments images, of their shape, and the reason; None: no size is known.
+    """Return the input of a model that segments images, and the reason; None: no size is known."""
+    if data is None:
+        return None
+    height, width = mask_input(_stride(model, options)[0], (data.height, data.width))
+    reason = f"{height} x {width} px: the images' medians are {data.height} x {data.width} px"
+    return MaskSizeChoice((height, width), reason)
+
+
+def mask_input(stride: int, median: tuple[int, int]) -> tuple[int, int]:
+    """Return the (height, width) of the input of a model that segments images of this median size.
 
     Masks are as fine as the patches, so the input has the images' own size up to LARGEST_MASKED px on the longer side,
     in whole patches. Images are resized to it whatever their shape, so its shape is that of most of them.
     """
-    if data is None:
-        return None
-    stride, _ = _stride(model, options)
-    scale = min(LARGEST_MASKED / max(data.height, data.width), 1.0)
-    height, width = (max(_round(round(side * scale), stride), stride) for side in (data.height, data.width))
-    reason = f"{height} x {width} px: the images' medians are {data.height} x {data.width} px"
-    return MaskSizeChoice((height, width), reason)
+    scale = min(LARGEST_MASKED / max(median), 1.0)
+    height, width = (max(_round(round(side * scale), stride), stride) for side in median)
+    return height, width
 
 
 def _with_fitting_patch(model: str, data: DataSize) -> str:

@@ -21,7 +21,7 @@ from vitkit.data.subset import subset_size
 from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError
 from vitkit.model.config import ViTConfig
-from vitkit.model.variants import configure
+from vitkit.model.variants import configure, split_head
 from vitkit.storage.urls import is_url
 from vitkit.weights.bundled import local_path
 from vitkit.weights.label_free import label_free_family
@@ -119,6 +119,12 @@ def resolve(
         config = replace(config, data=str(Path(config.data).absolute()))
     if "dev" not in settings and _needs_thresholds(config, data):
         config = replace(config, dev=THRESHOLD_DEV)
+    backbone, head = split_head(config.model)
+    if head and config.objective == "segment" and config.weights in ("default", "none"):
+        raise ConfigError(
+            f"{config.model} is a model with its head, which a run chooses by segment.head",
+            try_=f"--model {backbone} --set segment.head={head}",
+        )
     masked = config.objective == "segment" and config.image is None and config.model
     if masked and (mask_size := choose_mask_size(config.model, config.options, size())):
         config = replace(config, image=mask_size.image)

@@ -100,20 +100,26 @@ def _judge(report: MaskReport, data: Data) -> None:
         number = counted(len(report.all_ignored), "mask has", "masks have")
         report.remarks.append(f"{number} ignored pixels only, which teach nothing: {few(report.all_ignored, 3)}")
     training = next((name for name in TRAINING_SPLITS if name in data.splits), None)
+    for split, classes in report.cover.items():
+        if (
+            split != training
+            and data.splits[split].count_labelled()
+            and not any(one.images for one in classes.values())
+        ):
+            report.problems.append(f"{split} has no pixel of any class: nothing can be scored on it")
     if training is None:
         return
     cover = report.cover[training]
     absent = [name for name, found in cover.items() if not found.images]
     if absent:
         report.problems.append(f"{training} has no pixel of {few(absent)}, which cannot be learned")
-    rare = [
-        f"{name} ({_share(found.share)} of the pixels, {counted(found.images, 'image')})"
-        for name, found in cover.items()
-        if found.images and (found.share < RARE_SHARE or found.images < FEW_IMAGES)
-    ]
-    if rare:
+    present = {name: found for name, found in cover.items() if found.images}
+    if rare := [f"{name} ({_share(found.share)})" for name, found in present.items() if found.share < RARE_SHARE]:
         number = counted(len(rare), "class covers", "classes cover")
-        report.remarks.append(f"{number} almost nothing of {training}: {few(rare)}")
+        report.remarks.append(f"{number} almost none of the pixels of {training}: {few(rare)}")
+    if scarce := [f"{name} ({found.images})" for name, found in present.items() if found.images < FEW_IMAGES]:
+        number = counted(len(scarce), "class is", "classes are")
+        report.remarks.append(f"{number} in fewer than {FEW_IMAGES} images of {training}: {few(scarce)}")
 
 
 def cover_lines(report: MaskReport, classes: Sequence[str]) -> list[str]:

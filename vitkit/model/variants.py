@@ -170,6 +170,12 @@ def name_of(config: ModelConfig) -> str | None:
     return None
 
 
+def split_head(name: str) -> tuple[str, str]:
+    """Return the backbone and the head of a segmenter's name: ("Ti/16", "linear"); "" for other models."""
+    named = _SEGMENTER.fullmatch(name)
+    return (named["backbone"], named["head"]) if named else (name, "")
+
+
 def _segmenter(name: str, backbone: str, options: dict[str, Any]) -> SegmenterConfig:
     own = {field.name: options.pop(field.name) for field in fields(SegmenterConfig) if field.name in options}
     config = configure(backbone, **options)

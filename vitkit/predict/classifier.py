@@ -24,7 +24,8 @@ from vitkit.compute.embedding_model import EmbeddingPool
 from vitkit.compute.pipeline import Outputs
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError, DecodeError, WeightsError
-from vitkit.model.build import Model, check_of_images, shared_copy
+from vitkit.model.build import Model, shared_copy
+from vitkit.model.segmenter import Segmenter
 from vitkit.predict.answer_columns import compute_answers
 from vitkit.predict.embedder import Embedder
 from vitkit.predict.engines import Engine, exact_engine
@@ -64,7 +65,12 @@ class Classifier:
             # the caller's model keeps its mode and device
             self.model = shared_copy(source) if model_device == self.device else copy.deepcopy(source)
         self.model.eval()
-        check_of_images(self.model, "the class of an image")
+        if isinstance(self.model, Segmenter):
+            raise ConfigError(
+                f"{source if isinstance(source, str | os.PathLike) else 'the model'} is {self.model.kind}, which gives "
+                "every pixel a class, and an image none.",
+                try_="vitkit.ImageSegmenter, or the weights of a classifier",
+            )
         config, metadata = self.model.config, self.model.metadata
         check_has_classes(self.model, os.fspath(source) if isinstance(source, str | os.PathLike) else "the model")
         if labels is not None:

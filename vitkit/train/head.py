@@ -89,7 +89,10 @@ def decide_start(config: Fit, device: torch.device) -> Fit:
     can_fit = config.weights != "none" and config.objective == "labels"
     if config.start == "head" and not can_fit:
         missing = "labels of images" if config.objective != "labels" else "pre-trained weights, and weights = none"
-        raise ConfigError(f"start = head fits a head on frozen features; it needs {missing}.", try_="start = full")
+        fix = (
+            "--set freeze=-1, which trains the head of masks alone" if config.objective == "segment" else "start = full"
+        )
+        raise ConfigError(f"start = head fits a head on frozen features; it needs {missing}.", try_=fix)
     if config.start != "auto":
         return config
     return replace(config, start="head" if can_fit and device.type == "cpu" else "full")

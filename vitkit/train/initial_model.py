@@ -10,6 +10,8 @@ import torch
 
 import vitkit
 from vitkit.atomic import write_text
+from vitkit.compute.segment import trained_size
+from vitkit.config.image_size import mask_input
 from vitkit.config.model_options import OWN_SETTINGS, configure_model
 from vitkit.config.resolve import DEFAULT_MODEL
 from vitkit.config.schema import Fit
@@ -21,6 +23,7 @@ from vitkit.model.resize_positions import describe_transfer
 from vitkit.model.segmenter import Segmenter
 from vitkit.model.segmenter_config import SegmenterConfig, with_backbone_options
 from vitkit.model.variants import name_of
+from vitkit.model.vit import VisionTransformer
 from vitkit.stored_json import read_json
 from vitkit.text import counted
 from vitkit.train.initial_segmenter import initial_segmenter
@@ -42,7 +45,9 @@ def initial_model(
     segments = config.objective == "segment"
     of_images = () if segments else classes  # a segmenter has no head for whole images
     model, origin = (
-        _random_model(config, len(of_images)) if config.weights == "none" else _pretrained_model(config, of_images)
+        _random_model(config, len(of_images))
+        if config.weights == "none"
+        else _pretrained_model(config, of_images, trained_size(record or {}))
     )
     if segments:
         model, head = initial_segmenter(model, config, classes)
@@ -125,7 +130,8 @@ def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
     return model, f"randomly initialised{head}"
 
 
-def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
+def _pretrained_model(config: Fit, classes: Sequence[str], median: tuple[int, int] | None) -> tuple[Model, str]:
+    """Return the model of the weights and what was changed; `median` is the size of images with masks."""
     model = _load(config)
     name = name_of(model.config)
     if config.model and config.model != name:
@@ -145,7 +151,11 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     before = model.config
     if config.load_positions == "fresh":
         torch.manual_seed(config.seed)
-    model.resize(config.image or before.image, positions=config.load_positions)
+    image = config.image or before.image
+    if config.image is None and median and isinstance(model, VisionTransformer) and config.load_positions != "keep":
+        # a model that segments already keeps its own
+        image = mask_input(model.config.stride, median)
+    model.resize(image, positions=config.load_positions)
     if isinstance(before, TokenConfig) and isinstance(model.config, TokenConfig):
         changes.append(describe_transfer(model.config, before.grid, config.load_positions))
     if isinstance(model, Segmenter):  # whose head `initial_segmenter` decides on

@@ -50,7 +50,8 @@ def _describe(segmenter: Segmenter) -> str:
     config = segmenter.config
     if config.head == "linear":
         return "a linear head on the patches"
-    return f"{counted(config.queries, 'mask query', 'mask queries')} in the last {config.query_blocks} blocks"
+    blocks = "block" if config.query_blocks == 1 else f"{config.query_blocks} blocks"
+    return f"{counted(config.queries, 'mask query', 'mask queries')} in the last {blocks}"
 
 
 def record_of_masks(data: Data, train: Split) -> Mapping[str, Any]:

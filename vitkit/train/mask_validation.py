@@ -17,7 +17,7 @@ from vitkit.config.schema import Fit
 from vitkit.data.loader import SplitDataset, evaluation_batches
 from vitkit.data.masked_transforms import MaskedEvalTransform, split_mask
 from vitkit.data.masks.ignore import IGNORE
-from vitkit.data.sources.dataset import Split
+from vitkit.data.sources.dataset import DataError, Split
 from vitkit.devices import TrainPrecision
 from vitkit.model.segmenter import Segmenter
 
@@ -75,14 +75,17 @@ class MaskScores:
             model.train(training)
         return [loss, *confusion.flatten().double().tolist()]
 
-    def metrics(self, sums: list[float]) -> dict[str, float] | None:
-        """Return the metrics of the sums over all ranks, or None where no pixel has a known class."""
+    def metrics(self, sums: list[float]) -> dict[str, float]:
+        """Return the metrics of the sums over all ranks."""
         confusion = torch.tensor(sums[1:], dtype=torch.float64)
         side = round(len(confusion) ** 0.5)
         confusion = confusion.view(side, side)
         pixels = confusion.sum().item()
         if not pixels:
-            return None
+            raise DataError(
+                "no pixel of the validation images has a class, so there is no score to choose by.",
+                try_=f"vitkit check {self.config.data} lists broken images and masks that ignore every pixel",
+            )
         mean_iou = intersection_over_union(confusion).nanmean().item()
         accuracy = confusion.diagonal().sum().item() / pixels
         return {"score": mean_iou, "loss": sums[0] / pixels, "mean_iou": mean_iou, "pixel_accuracy": accuracy}

@@ -36,8 +36,11 @@ class Scores(Protocol):
         """Return the sums over this rank's share of the images, whose number is always the same."""
         ...
 
-    def metrics(self, sums: list[float]) -> dict[str, float] | None:
-        """Return the metrics of the sums over all ranks, with "score", the higher the better; None: no image counts."""
+    def metrics(self, sums: list[float]) -> dict[str, float]:
+        """Return the metrics of the sums over all ranks, with "score", the higher the better.
+
+        Raises a DataError where nothing was scored.
+        """
         ...
 
 
@@ -71,13 +74,7 @@ def build_validation(
         if sharded:
             sharded.reshard()
         # all ranks get the same sums, so that they take the same decisions
-        metrics = scores.metrics(processes.broadcast(sums) if sharded else processes.all_reduce_sum(*sums))
-        if metrics is None:
-            raise DataError(
-                "no validation image could be decoded, so there is no score to choose by.",
-                try_=f"vitkit check {config.data} lists the broken images",
-            )
-        return metrics
+        return scores.metrics(processes.broadcast(sums) if sharded else processes.all_reduce_sum(*sums))
 
     return validate
 
@@ -107,10 +104,13 @@ class LabelScores:
         losses, correct = _losses(result)
         return [losses.double().sum().item(), correct.double().sum().item(), float(len(losses))]
 
-    def metrics(self, sums: list[float]) -> dict[str, float] | None:
+    def metrics(self, sums: list[float]) -> dict[str, float]:
         loss, hits, count = sums
         if not count:
-            return None
+            raise DataError(
+                "no validation image could be decoded, so there is no score to choose by.",
+                try_=f"vitkit check {self.config.data} lists the broken images",
+            )
         # where an image has several labels, the loss says more than the accuracy of the top class
         score = -loss / count if self.multilabel else hits / count
         return {"score": score, "loss": loss / count, "top1": hits / count}

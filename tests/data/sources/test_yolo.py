@@ -37,6 +37,18 @@ def test_without_names_the_numbers_are_classes(tmp_path: Path):
     assert (data.splits["all"].read_mask(0, SIZE) == numbers(0)).all()
 
 
+def test_names_are_read_from_a_yaml_file_of_any_name(tmp_path: Path):
+    write_yolo(tmp_path, "images/{}.jpg", "labels/{}.txt", range(2))
+    (tmp_path / "training.yaml").write_text("epochs: 3\n")
+    (tmp_path / "damaged.yml").write_text("a line that is no key\n")
+    (tmp_path / "coco8-seg.yaml").write_text(NAMES)
+    assert open_data(tmp_path, task="auto").classes == ("background", "cat", "dog")
+    (tmp_path / "other.yaml").write_text(NAMES.replace("cat", "wolf"))
+    data = open_data(tmp_path, task="auto")
+    assert data.classes == ("background", "class 0", "class 1")
+    assert any("data.yaml beside the folders" in note for note in data.notes)
+
+
 def test_an_empty_file_is_background_and_no_file_is_no_mask(tmp_path: Path):
     write_yolo(tmp_path, "images/{}.jpg", "labels/{}.txt", range(1))
     save(tmp_path / "images/empty.jpg", image(1))

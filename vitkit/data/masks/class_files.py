@@ -33,6 +33,20 @@ def find_class_file(paths: Iterable[str]) -> str | None:
     return min(found)[2] if found else None
 
 
+def find_yaml_of_names(root: str, paths: Iterable[str]) -> str | None:
+    """Return the YAML file at the top that names classes, whatever it is called: Ultralytics' users name it themselves.
+
+    None where there is no such file, or more than one.
+    """
+    named = []
+    for path in paths:
+        if "/" not in path and path.lower().endswith((".yaml", ".yml")):
+            with contextlib.suppress(DataError):  # of something else
+                if read_data_yaml(Path(root, path), path).names:
+                    named.append(path)
+    return named[0] if len(named) == 1 else None
+
+
 def read_class_file(path: Path, shown: str) -> list[NamedClass]:
     """Return the classes that a file names; `shown` is its name in messages."""
     ending = path.suffix.lower()

@@ -118,7 +118,10 @@ def build_table(entries: Sequence[NamedClass], origin: str, *, numbers_found: Co
     if not names:
         raise DataError(f"{origin} names no class that is not ignored.", found=few([entry.name for entry in entries]))
     if len(names) > MAX_CLASSES:
-        raise DataError(f"{origin} names {len(names):,} classes, more than the {MAX_CLASSES} that a mask can have.")
+        raise DataError(
+            f"{origin} names {len(names):,} classes, more than the {MAX_CLASSES} that a mask can have.",
+            try_='give those that are not needed the name "ignore", or classes of one kind the same name',
+        )
     index = {name: number for number, name in enumerate(names)}
     numbers = np.full(NUMBERS, UNKNOWN, np.int16)
     numbers[IGNORE] = IGNORE

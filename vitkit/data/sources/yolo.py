@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from vitkit.data.masks.class_files import find_class_file, read_class_file
+from vitkit.data.masks.class_files import find_class_file, find_yaml_of_names, read_class_file
 from vitkit.data.masks.class_table import NamedClass, build_table
 from vitkit.data.masks.dense_extra import check_dense
 from vitkit.data.masks.yolo_masks import BOX, YoloMasks, read_lines
@@ -22,6 +22,7 @@ from vitkit.data.sources.splits import ALL, check_split_spellings
 from vitkit.text import few, printable
 
 LABELS = "labels"
+NUMBERS_FOUND = "the numbers found in the label files"
 _SAMPLED = 50  # label files that are looked into
 
 
@@ -61,7 +62,8 @@ def open_yolo(name: str, root: str, scan: FolderScan, pairs: dict[str, str]) -> 
     notes = [
         f"polygons found for segmentation, such as {printable(labels[0])}: where they overlap, the later line counts; "
         f"pixels without any are {BACKGROUND}",
-        f"names of classes from {printable(origin)}",
+        f"names of classes from {printable(origin)}"
+        + ("; data.yaml beside the folders, with names: [cat, dog], gives them names" * (origin == NUMBERS_FOUND)),
     ]
     if table.ignored:
         notes.append(f"pixels of these classes are ignored: {few(table.ignored)}")
@@ -105,9 +107,9 @@ def _sample(root: str, labels: Sequence[str]) -> list[list[str]]:
 def _classes(root: str, others: Sequence[str], labels: Sequence[str]) -> tuple[dict[int, str], str]:
     """Return number → class and where they are from: a file of names, or the numbers in the labels."""
     outside = [path for path in others if LABELS not in path.split("/")[:-1]]
-    if file := find_class_file(outside):
+    if file := find_class_file(outside) or find_yaml_of_names(root, outside):
         named = read_class_file(Path(root, file), file)
         return {position if one.number is None else one.number: one.name for position, one in enumerate(named)}, file
     numbers = {words[0] for label in labels for line in read_lines(Path(root, label)) if (words := line.split())}
     known = sorted(int(number) for number in numbers if number.isdecimal())
-    return {number: f"class {number}" for number in known}, "the numbers found in the label files"
+    return {number: f"class {number}" for number in known}, NUMBERS_FOUND
