@@ -186,7 +186,7 @@ def test_queries_in_one_block_are_described():
 
 def test_named_weights_get_an_input_of_the_images_shape_and_a_segmenter_keeps_its_own(shapes: Path, tmp_path: Path):
     """As the default weights do: an input as large as that of the weights, 224 x 224 px, would lose the shape."""
-    vitkit.save(vitkit.create("mu/8", classes=2, image=32), tmp_path / "pretrained")
+    vitkit.save(vitkit.create("mu/4", classes=2, image=32), tmp_path / "pretrained")
     settings: dict[str, Any] = {"steps": 1, "epochs": None}
     first = vitkit.fit(shapes, out=tmp_path / "first", weights=str(tmp_path / "pretrained"), **settings)
     assert first.model.config.image == (48, 64)

@@ -64,18 +64,22 @@ def choose_mask_size(model: str, options: Mapping[str, Any], data: DataSize | No
     """Return the input of a model that segments images, and the reason; None: no size is known."""
     if data is None:
         return None
-    height, width = mask_input(_stride(model, options)[0], (data.height, data.width))
+    stride, least = _stride(model, options)
+    height, width = mask_input(stride, (data.height, data.width))
     reason = f"{height} x {width} px: the images' medians are {data.height} x {data.width} px"
+    if data.short_side < least and height > data.height and width > data.width:
+        reason += "; they are enlarged, for masks are as fine as the patches"
     return MaskSizeChoice((height, width), reason)
 
 
 def mask_input(stride: int, median: tuple[int, int]) -> tuple[int, int]:
     """Return the (height, width) of the input of a model that segments images of this median size.
 
-    Masks are as fine as the patches, so the input has the images' own size up to LARGEST_MASKED px on the longer side,
-    in whole patches. Images are resized to it whatever their shape, so its shape is that of most of them.
+    Masks are as fine as the patches, so the input has the images' own size, in whole patches: up to LARGEST_MASKED px
+    on the longer side, and enlarged to LEAST_GRID patches on the shorter one. Images are resized to it whatever their
+    shape, so its shape is that of most of them.
     """
-    scale = min(LARGEST_MASKED / max(median), 1.0)
+    scale = min(LARGEST_MASKED / max(median), max(LEAST_GRID * stride / min(median), 1.0))
     height, width = (max(_round(round(side * scale), stride), stride) for side in median)
     return height, width
 
