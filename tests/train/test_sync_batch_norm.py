@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,15 @@ def objective_of(kind: str) -> PixelLabels:
 
 
 def on_rank(rank: int, folder: str) -> None:
+    """Compute one rank's part; the process ends at once, for gloo's threads may wait for those of the other rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    compute_part(rank, folder)
+    dist.barrier()
+    os._exit(0)
+
+
+def compute_part(rank: int, folder: str) -> None:
     objective = objective_of("linear")
     wrapped = parallelize(objective, "ddp", Processes(CPU, rank, 2), "fp32")
     pixels, targets = (part.chunk(2)[rank] for part in batch())
@@ -47,7 +55,6 @@ def on_rank(rank: int, folder: str) -> None:
     wrapped = parallelize(queries, "ddp", Processes(CPU, rank, 2), "fp32")
     wrapped(pixels, targets.fill_(IGNORE) if rank else targets)[0].backward()
     torch.save({name: parameter.grad for name, parameter in queries.named_parameters()}, Path(folder) / f"q{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("one_thread")

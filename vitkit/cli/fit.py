@@ -25,7 +25,7 @@ def fit(
 ) -> None:
     """Train a classifier on your images, score it on held-out ones and write a report.
 
-    Where images have masks, as PNG, COCO JSON or YOLO polygons, the model learns to segment them.
+    Images with masks (PNG, COCO JSON, YOLO polygons) train it to segment them.
 
     vitkit fit photos/
 

@@ -51,7 +51,7 @@ def predict(
             "FILE.csv|.jsonl|.parquet|.json|FOLDER",
         ),
     ] = None,
-    form: Form = None,
+    as_: Form = None,
     overlay: Overlay = False,
     shard: Shard = None,
     engine: Engine = "local",
@@ -142,7 +142,7 @@ def predict(
             run=run,
             top=top,
             out=out,
-            form=form,
+            form=as_,
             overlay=overlay,
             overwrite=overwrite,
             workers=workers,
@@ -150,7 +150,7 @@ def predict(
             json=json,
         )
         return
-    if form is not None or overlay:
+    if as_ is not None or overlay:
         raise ConfigError(f"{redacted(run)} classifies whole images: it has no masks for --as or --overlay.")
     if out is not None:
         check_output_path(out)
