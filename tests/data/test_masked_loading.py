@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from tests.data.mask_images import write_masked_folder
+from vitkit.config.resolve import resolve
 from vitkit.data.image_cache import estimate_bytes, fill_cache
 from vitkit.data.loader import Loader, SplitDataset, sequential_batches
 from vitkit.data.masked_transforms import MaskedEvalTransform, MaskedTrainTransform, split_mask
@@ -62,3 +65,12 @@ def test_images_and_masks_are_those_of_pillow(split: Split):
         resized = Image.fromarray(split.read_mask(index, (48, 64))).resize(size[::-1], Image.Resampling.NEAREST)
         assert torch.equal(mask, torch.from_numpy(np.array(resized)))
         assert set(mask.unique().tolist()) <= {0, 1, 2, IGNORE}
+
+
+def test_pretraining_reads_the_images_and_not_their_masks(tmp_path: Path):
+    folder = write_masked_folder(tmp_path / "shapes", 3)
+    asked = {"data": str(folder), "objective": "masked-patch", "weights": "none", "model": "mu/8"}
+    config, data, _ = resolve(asked, pretraining=True)
+    assert sum(len(one) for one in data.splits.values()) == 6
+    assert config.objective == "masked-patch"
+    assert open_data(folder, task=config.data_task).splits.keys() == data.splits.keys()

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 import vitkit
 from tests.model.kinds import make
-from vitkit.config.schema import SGD, Fit
+from vitkit.config.schema import SGD, Fit, Segment
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.errors import ConfigError
 from vitkit.model.mask_queries import QueryPrediction
@@ -384,3 +384,15 @@ def test_a_run_starts_from_the_weights_of_a_segmenter(name: str, tmp_path: Path)
     assert not again.head.logits.weight.any()
     if options:
         assert torch.equal(again.head.queries, model.head.queries)
+
+
+def test_the_other_head_is_put_on_the_backbone_of_a_segmenter(tmp_path: Path):
+    model = vitkit.create("mu/8+linear", classes=3, image=(32, 16))
+    vitkit.save(model, tmp_path)
+    settings = Segment(head="queries", queries=5, query_blocks=1)
+    config = Fit(objective="segment", weights=str(tmp_path), segment=settings)
+    again, description = initial_model(config, ("sky", "road"), multilabel=False)
+    assert again.config.head == "queries"
+    assert "5 mask queries in the last block for 2 classes, new" in description
+    for name, tensor in model.backbone.state_dict().items():
+        assert torch.equal(again.backbone.state_dict()[name], tensor)

@@ -58,15 +58,11 @@ def resolve(
             raise ConfigError(
                 f"objective = {objective} and task = segment contradict each other", try_="leave one of them out"
             )
-        task = "classify"  # masks that the data may have are not read
-    data = open_data(
-        settings["data"],
-        label=settings.get("label"),
-        group=settings.get("group"),
-        task="classify" if pretraining else task,
-    )
+        # without labels, masks are recognised so that they do not count as images
+        task = "classify" if objective == "labels" else "auto"
+    data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"), task=task)
     explicit = settings if explicit is None else explicit
-    if data.task == "segment":
+    if data.task == "segment" and not pretraining:
         settings = {"objective": "segment", **settings}
     elif settings.get("objective") == "segment":
         raise ConfigError(

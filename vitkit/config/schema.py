@@ -351,8 +351,10 @@ class Fit:
 
     @property
     def data_task(self) -> Task:
-        """Return how the data of the run were opened: with their masks, or without."""
-        return "segment" if self.objective == "segment" else "classify"
+        """Return how the data of the run were opened: with masks, by class, or as images alone, which masks are not."""
+        if self.objective == "segment":
+            return "segment"
+        return "classify" if self.objective == "labels" else "auto"
 
     @property
     def partition(self) -> dict[str, Any]:

@@ -18,19 +18,18 @@ from vitkit.text import counted
 def initial_segmenter(model: Model, config: Fit, classes: Sequence[str]) -> tuple[Segmenter, str]:
     """Return the model with a head for these classes of pixels, and a description of the head.
 
-    A model that segments already keeps its head, but for the layer of classes where they differ.
+    A model that segments already keeps its head, but for the layer of classes where they differ, unless the settings
+    name the other head.
     """
     settings, kept = config.segment, model.metadata.labels
     if isinstance(model, Segmenter):
-        if settings.head not in ("auto", model.config.head):
-            raise ConfigError(
-                f"segment.head = {settings.head}, but {config.weights} has {_describe(model)}",
-                try_="leave segment.head out, or the weights that it was trained from",
-            )
-        if kept == tuple(classes):
-            return model, f"head kept: {_describe(model)}, the same classes"
-        model.replace_head(len(classes))
-        return model, f"{_describe(model)} kept, its classes new: {counted(len(classes), 'class', 'classes')}"
+        if settings.head in ("auto", model.config.head):
+            if kept == tuple(classes):
+                return model, f"head kept: {_describe(model)}, the same classes"
+            model.replace_head(len(classes))
+            return model, f"{_describe(model)} kept, its classes new: {counted(len(classes), 'class', 'classes')}"
+        model.backbone.metadata = model.metadata
+        model = model.backbone  # the other head is new
     if not isinstance(model, VisionTransformer):
         raise ConfigError(
             f"segmentation needs a model with patches, and this is {model.kind}", try_="a ViT, such as --model B/16"
