@@ -16,7 +16,7 @@ install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,formats,export,serve,ray,remote]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,formats,export,serve,ray,remote,dense]'
 	touch $@
 
 # The tests of a file stay in one process with their shared fixtures. One thread per process: two processes of two

@@ -16,6 +16,7 @@ TABLES = {
     "schedule": "Learning rate schedule",
     "augment": "Augmentation",
     "masked": "Masked patch prediction",
+    "segment": "Segmentation",
 }
 HEAD = """# Settings
 

@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS, LOCK = ROOT / "constraints.txt", ROOT / "requirements.lock"
-EXTRAS = "dev,hub,formats,export,serve,ray,remote"  # what the Makefile installs
+EXTRAS = "dev,hub,formats,export,serve,ray,remote,dense"  # what the Makefile installs
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from vitkit.model.config import ResNetConfig, ViTConfig
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.encoder import Block
 from vitkit.model.igpt_config import IGPTConfig
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.model.vit import VisionTransformer
 
@@ -170,7 +171,7 @@ def test_a_format_declines_attention_in_a_resnet_by_name(format: str, tmp_path: 
 @pytest.mark.parametrize("known", [FUSIBLE, fused_vit.SUPPORTED, int8.SUPPORTED, COUNTED], ids=lambda one: one.consumer)
 def test_a_list_names_only_options_that_exist(known: AllowList):
     for kind, options in known.options.items():
-        assert kind in (ViTConfig, ResNetConfig, ConvConfig, SpatialAttention, IGPTConfig)
+        assert kind in (ViTConfig, ResNetConfig, ConvConfig, SpatialAttention, IGPTConfig, SegmenterConfig)
         assert set(options) == {field.name for field in fields(kind)}
 
 

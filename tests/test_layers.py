@@ -14,7 +14,7 @@ ROOT = Path(vitkit.__file__).parent
 ORDER = """
     text errors slurm launcher regular_file temporary_names
     atomic storage output_folder job_shard stored_json messages progress torch_private
-    data model cost_term encoder_cost resnet_cost cost table6 kernels weights config devices
+    data model cost_term resnet_cost encoder_cost segmenter_cost cost table6 kernels weights config devices
     run_schema run_folder pages compute train evaluate inspect report predict bench export serve
     run_record run_warnings run_score shared_data continued_run run python_api grid paper demo cli
 """.split()

@@ -32,8 +32,9 @@ from vitkit.data.sources.open import open_data
 from vitkit.errors import VitkitError
 from vitkit.evaluate.class_map import read_class_map
 from vitkit.evaluate.imagenet_real import read_real
-from vitkit.export.metadata import build_metadata, read_metadata, transform_of, usage
+from vitkit.export.metadata import build_metadata, read_metadata, transform_of
 from vitkit.export.pt2 import refuse_pickles
+from vitkit.export.usage import usage
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.stream import predict_into
 from vitkit.train.checkpoint import intact_checkpoint

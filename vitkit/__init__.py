@@ -8,6 +8,7 @@ vitkit.check("photos/").problems                       what would hurt training
 run = vitkit.fit("photos/", epochs=5)                  a classifier of your images, as `vitkit fit` trains it
 run = vitkit.Run("runs/photos")                        the verbs as methods: run.predict("cat.jpg")[0].label
 classifier = vitkit.Classifier("runs/photos")          a trained model as a function: classifier("cat.jpg").label
+segmenter = vitkit.ImageSegmenter("runs/streets")      one that segments: segmenter("street.jpg").mask
 """
 
 from __future__ import annotations
@@ -20,16 +21,29 @@ if TYPE_CHECKING:
     from vitkit.model.build import create
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.inputs import preprocess
+    from vitkit.predict.segmentation import ImageSegmenter
     from vitkit.python_api import Run, check, fit
     from vitkit.weights.load import load
     from vitkit.weights.save import save
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "Run", "VitkitError", "check", "create", "fit", "load", "preprocess", "save"]
+__all__ = [
+    "Classifier",
+    "ImageSegmenter",
+    "Run",
+    "VitkitError",
+    "check",
+    "create",
+    "fit",
+    "load",
+    "preprocess",
+    "save",
+]
 
 # torch takes seconds to import, so the modules are imported when one of these names is used.
 _MODULES = {
     "Classifier": "vitkit.predict.classifier",
+    "ImageSegmenter": "vitkit.predict.segmentation",
     "Run": "vitkit.python_api",
     "check": "vitkit.python_api",
     "create": "vitkit.model.build",

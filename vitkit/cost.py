@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vitkit.cost_term import CostTerm
-from vitkit.encoder_cost import blocks, cross_block, mlp, norm, positions
+from vitkit.encoder_cost import blocks, cross_block, embedding, mlp, norm
 from vitkit.model.allow_list import allow
 from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig
 from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.options import INSIDE_ATTENTION
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.resnet_cost import conv_body
+from vitkit.segmenter_cost import segmenter
 
 FLOPS_PER_TRAINED_MAC = 6
 ADAM_BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in fp32
@@ -67,6 +69,7 @@ COUNTED = allow(
     conv="layers width preactivation standardise_eps standardise_on norm_eps attention",
     attention="kind heads stages key_share value_share least_key pool window",
     igpt="depth width mlp heads image channels colours classes causal eps dropout",
+    segmenter="backbone head classes queries query_blocks",
 )
 
 
@@ -78,23 +81,21 @@ def class_token_suffices(config: ViTConfig) -> bool:
 
 def cost(config: ModelConfig) -> Cost:
     COUNTED.check(config)
-    if isinstance(config, IGPTConfig):
-        parts = list(_igpt(config))
-    else:
-        parts = list(_resnet(config) if isinstance(config, ResNetConfig) else _vit(config))
+    parts = list(_parts(config))
     return Cost(**{field: sum(getattr(part, field) for part in parts) for field in CostTerm._fields})
 
 
+def _parts(config: ModelConfig) -> Iterator[CostTerm]:
+    if isinstance(config, IGPTConfig):
+        return _igpt(config)
+    if isinstance(config, SegmenterConfig):
+        return segmenter(config)
+    return _resnet(config) if isinstance(config, ResNetConfig) else _vit(config)
+
+
 def _vit(config: ViTConfig) -> Iterator[CostTerm]:
-    D, T, N = config.width, config.tokens, config.patches
-    if config.stem:
-        yield from conv_body(config.stem, config.channels, config.image)
-    flat = config.embedded_channels * config.patch**2
-    yield CostTerm(flat * D + D * config.patch_bias, N * flat * D, N * flat)
-    yield CostTerm(parameters=D * config.special_tokens)
-    yield positions(config)
-    if config.ln_pre:
-        yield norm(D, T)
+    D, T = config.width, config.tokens
+    yield from embedding(config)
     left = 1 if class_token_suffices(config) else T  # tokens that leave the last block
     for layer in range(config.depth):
         yield from blocks(config, left if layer == config.depth - 1 else T)

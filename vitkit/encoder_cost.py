@@ -1,4 +1,4 @@
-"""The cost of a Transformer's encoder in closed form: position embeddings, attention, MLP and LayerNorm.
+"""The cost of a Transformer's encoder in closed form: patch and position embeddings, attention, MLP and LayerNorm.
 
 Symbols as in the model: D width, M MLP width, T tokens, H heads.
 """
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from vitkit.cost_term import CostTerm
 from vitkit.model.config import ViTConfig
 from vitkit.model.options import BETWEEN_PATCHES
+from vitkit.resnet_cost import conv_body
 
 
 def positions(config: ViTConfig) -> CostTerm:
@@ -58,13 +59,25 @@ def _positional_scores(config: ViTConfig, count: int, table: int) -> CostTerm:
     return CostTerm(count * table, config.depth * macs, kernels=weights)
 
 
-def blocks(config: ViTConfig, left: int) -> Iterator[CostTerm]:
+def embedding(config: ViTConfig) -> Iterator[CostTerm]:
+    """Yield what turns an image into the input of the first block."""
+    if config.stem:
+        yield from conv_body(config.stem, config.channels, config.image)
+    D, flat = config.width, config.embedded_channels * config.patch**2
+    yield CostTerm(flat * D + D * config.patch_bias, config.patches * flat * D, config.patches * flat)
+    yield CostTerm(parameters=D * config.special_tokens)
+    yield positions(config)
+    if config.ln_pre:
+        yield norm(D, config.tokens)
+
+
+def blocks(config: ViTConfig, left: int, queries: int = 0) -> Iterator[CostTerm]:
     """Yield a layer: one block over all tokens, or one along rows and one along columns (line lengths differ).
 
     Where only `left` tokens leave it, the activations of the others are not counted; their multiply-adds are, as in
-    every published count.
+    every published count. `queries` stand beside the tokens of the image.
     """
-    D, T, H = config.width, config.tokens, config.heads
+    D, T, H = config.width, config.tokens + queries, config.heads
     if config.induced:
         m = config.induced
         yield CostTerm(parameters=m * D)

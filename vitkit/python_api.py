@@ -37,12 +37,14 @@ from vitkit.evaluate.matching import class_names
 from vitkit.model.build import Model
 from vitkit.model.config import parse_size
 from vitkit.model.options import check_count
+from vitkit.model.segmenter import Segmenter
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.embedder import Embedder
 from vitkit.predict.image_stream import workers_for
 from vitkit.predict.inputs import ImageInput, expand
 from vitkit.predict.prediction import Prediction
 from vitkit.predict.samples import find_samples
+from vitkit.predict.segmentation import ImageSegmenter, SegmentedImage
 from vitkit.predict.stream import predict_files
 from vitkit.progress import Progress, no_progress, show_progress
 from vitkit.run_record import RunRecord, describe_config
@@ -52,6 +54,7 @@ from vitkit.weights.load import load
 if TYPE_CHECKING:
     from vitkit.evaluate.evaluation import Evaluation
     from vitkit.evaluate.probe import ProbeResult
+    from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
     from vitkit.export.trace import ExportInput
     from vitkit.export.write import Export, Format
     from vitkit.inspect.inspection_page import InspectionPage
@@ -84,6 +87,7 @@ def check(
     data: PathOrName,
     *,
     label: str | None = None,
+    task: Literal["auto", "classify", "segment"] = "auto",
     channels: int = 3,
     sheet: PathOrName | None = None,
     image: int | tuple[int, int] = 224,
@@ -94,6 +98,7 @@ def check(
     """Decode all images once, as `vitkit check` does, and return what would hurt training: `.ok`, `.problems`, ….
 
     label        the column that holds the classes, in a manifest or hf: set
+    task         "auto" is "segment" where the data have masks, otherwise "classify"
     channels     3 is RGB, 1 grey, other numbers the bands of .npy or TIFF files
     sheet        draw the model's input, class by class, into this image file; `image` and `resize` are for it
     """
@@ -102,7 +107,7 @@ def check(
     size = parse_size(image)
     if sheet is not None:
         check_sheet_path(Path(sheet))
-    opened = open_data(data, label=label)
+    opened = open_data(data, label=label, task=task)
     report = check_data(opened, channels=channels, workers=workers, progress=progress or _progress_on_terminals())
     if sheet is not None:
         save_sheet(contact_sheet(opened, size, resize, channels), Path(sheet))
@@ -163,6 +168,11 @@ class Run(RunRecord):
         classifier.use_fast_engine(find_samples(self.source, self.model))
         return classifier
 
+    @cached_property
+    def segmenter(self) -> ImageSegmenter:
+        """The model as a function of images to masks, if it was trained on masks."""
+        return ImageSegmenter(self.model)
+
     def __repr__(self) -> str:
         described = self.describe()
         if not described and "model" in self.__dict__:
@@ -187,9 +197,10 @@ class Run(RunRecord):
         workers: int | None = None,
         max_failed: float = 0.01,
         engine: Literal["local", "ray"] = "local",
-    ) -> Evaluation:
+    ) -> Evaluation | SegmentationEvaluation:
         """Score the model on data: `.top1.value` with `.low` and `.high`, `.per_class`, `.confusion`, `.mistakes`, ….
 
+        A model that segments is scored on data with masks: `.mean_iou`, `.pixel_accuracy`, `.per_class`, ….
         Where the run held images of these data out of training, it scores those. `real` is ImageNet-ReaL's real.json;
         `map` is a JSON or CSV file of the model classes that each class of the data stands for, as for ObjectNet. The
         engine "ray" computes the logits on the cluster of RAY_ADDRESS, or on a local one.
@@ -198,8 +209,28 @@ class Run(RunRecord):
         from vitkit.evaluate.held_out import data_to_score
 
         _check_counts(batch=batch, workers=workers)
-        opened = data_to_score(self.source, open_data(data, label=label), split)
+        segments = isinstance(self.model, Segmenter)
+        opened = data_to_score(
+            self.source, open_data(data, label=label, task="segment" if segments else "classify"), split
+        )
         check_precision(self.model, self.device, precision)
+        if isinstance(self.model, Segmenter):
+            from vitkit.evaluate.segmentation import evaluate_masks
+
+            for name, value in (("real", real), ("map", map), ("engine", engine if engine != "local" else None)):
+                if value is not None:
+                    raise ConfigError(f"{name} is for classifiers, and {redacted(self.source)} segments images")
+            return evaluate_masks(
+                self.model,
+                opened,
+                split,
+                device=self.device,
+                precision=precision,
+                batch=batch,
+                workers=pick_workers(workers, self.device, 1),
+                max_failed=max_failed,
+                progress=self._progress,
+            )
         with _collect_logits(engine) as collect:
             return evaluate(
                 self.model,
@@ -218,12 +249,17 @@ class Run(RunRecord):
 
     def predict(
         self, images: ImageInput | Iterable[ImageInput], *, fast: bool = False, workers: int | None = None
-    ) -> list[Prediction]:
+    ) -> list[Prediction] | list[SegmentedImage]:
         """Return a prediction for each image, in their order: `.label`, `.probability`, `.top(5)`, or an `.error`.
 
-        The images are paths, folders, patterns such as "new/*.jpg", bytes, open files, PIL images or arrays.
+        A model that segments returns `.mask`, `.shares` and `.save(path)` for each. The images are paths, folders,
+        patterns such as "new/*.jpg", bytes, open files, PIL images or arrays.
         """
         _check_counts(workers=workers)
+        if isinstance(self.model, Segmenter):
+            if fast:
+                raise ConfigError(f"fast engines are for classifiers, and {redacted(self.source)} segments images")
+            return self.segmenter(expand(images))
         inputs, classifier = expand(images), self.fast_classifier if fast else self.classifier
         paths = [normalised(image) for image in inputs if isinstance(image, str | os.PathLike)]
         if len(paths) < len(inputs):
@@ -347,20 +383,26 @@ class Run(RunRecord):
     ) -> Export:
         """Write the model as one file for other runtimes and compare it with the original: `.path`, `.comparison`.
 
+        The file takes raw images and gives probabilities, or of a model that segments masks at the images' own size.
         The format is that of the file's name, .onnx or .pt2. Without a name, the file is model.onnx in the run folder,
         or here for other weights.
         """
         from vitkit.export.target import check_int8_options, pick_target
         from vitkit.export.write import MAX_DROP, SCORED, export, export_int8
+        from vitkit.predict.segmentation import ImageSegmenter
 
         check_int8_options(int8, max_drop, images)
         target, format = pick_target(self.source, path, to, int8=int8, overwrite=overwrite)
-        classifier = Classifier(self.model, device="cpu")
-        samples = find_samples(self.source, classifier.model, data)
+        predictor = (
+            ImageSegmenter(self.model, device="cpu")
+            if isinstance(self.model, Segmenter)
+            else Classifier(self.model, device="cpu")
+        )
+        samples = find_samples(self.source, predictor.model, data)
         self._log("exporting", f"{redacted(self.source)} to {target}; tracing takes up to a minute")
         if int8:
             return export_int8(
-                classifier,
+                predictor,
                 target,
                 input=input,
                 samples=samples,
@@ -370,7 +412,7 @@ class Run(RunRecord):
                 max_drop=MAX_DROP if max_drop is None else max_drop,
             )
         return export(
-            classifier,
+            predictor,
             target,
             to=format,
             input=input,
@@ -387,7 +429,7 @@ class Run(RunRecord):
         from vitkit.run import resume
 
         resume(self.path, sys.stdout, device=device, workers=workers)
-        for name in ("model", "classifier", "fast_classifier"):
+        for name in ("model", "classifier", "fast_classifier", "segmenter"):
             self.__dict__.pop(name, None)  # they are those of the checkpoint
         return self
 

@@ -242,7 +242,7 @@ def resume(
     shared = shared or SharedData()
 
     def opened() -> Data:
-        data = shared.open(config.data, label=config.label)
+        data = shared.open(config.data, label=config.label, task=config.data_task)
         return join_validation(data) if config.train_on_val else data
 
     with contextlib.ExitStack() as held:
@@ -344,11 +344,14 @@ def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line:
     if contents is None:  # of an earlier version
         return
     if changed := changed_images(data, contents, _reading(processes)):
+        number = counted(len(changed), "image")
+        if data.task == "segment":  # an image's mask is part of its content
+            number += " or its mask" if len(changed) == 1 else " or their masks"
         raise RunError(
-            f"{data.name} is not what {folder.path} was started with: the content of {counted(len(changed), 'image')} "
-            "has changed, under the same name.",
+            f"{data.name} is not what {folder.path} was started with: the content of {number} has changed, under the "
+            "same name.",
             such_as=few(changed),
-            try_="restore these images, or start a new run",
+            try_=f"restore these images{' or masks' if data.task == 'segment' else ''}, or start a new run",
             or_=f'remove "contents" from "data" in {folder.path / RECORD} to go on with the images as they are; the '
             "result is then that of neither",
         )
@@ -375,7 +378,7 @@ def _describe_data(data: Data) -> dict[str, Any]:
         "counts": {
             name: dict(zip(data.classes, split.per_class(len(data.classes)).tolist(), strict=True))
             for name, split in data.splits.items()
-            if data.classes
+            if data.classes and data.task == "classify"  # which classes a mask has is known when it is decoded
         },
     }
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import toml
+from vitkit.config.objectives import OBJECTIVES
 from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation, read_evaluation
 from vitkit.model.config import ModelConfig, from_dict
 from vitkit.model.variants import name_of
 from vitkit.run_folder import EVALUATION, MODEL, REPORT, RunError, RunFolder
@@ -38,10 +40,10 @@ class RunRecord(os.PathLike[str]):
         return toml.to_tables(self._folder.config())
 
     @property
-    def evaluation(self) -> Evaluation | None:
+    def evaluation(self) -> Evaluation | SegmentationEvaluation | None:
         """The score at the end of training, on images that were held out of it; None if there is none yet."""
         path = self._folder.path / EVALUATION
-        return Evaluation.read(path) if path.is_file() else None
+        return read_evaluation(path) if path.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the training log, a dictionary for each line of metrics.jsonl, for a table or a plot."""
@@ -59,7 +61,9 @@ class RunRecord(os.PathLike[str]):
             model = read_json(folder.path / MODEL, ModelRecord)["model"]
             facts.append(describe_config(from_dict(model)))
             if (evaluation := self.evaluation) is not None:
-                name = "mean average precision" if evaluation.multilabel else "top-1"
+                name = OBJECTIVES["segment"].metric_title
+                if isinstance(evaluation, Evaluation):
+                    name = "mean average precision" if evaluation.multilabel else "top-1"
                 facts.append(f"{evaluation.headline.value:.1%} {name} on {counted(evaluation.images, 'image')}")
         return facts
 

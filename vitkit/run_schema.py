@@ -51,6 +51,7 @@ class TrialRecord(TypedDict, total=False):
     lr: Required[float]
     top1: float | None
     map: float | None
+    mean_iou: float | None
     loss: float | None
 
 

@@ -5,6 +5,8 @@ import time
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from vitkit.atomic import write_text
 from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.split_logits import CollectLogits, collect_logits
@@ -17,9 +19,12 @@ from vitkit.errors import Interrupted
 from vitkit.evaluate.classify import evaluate
 from vitkit.evaluate.evaluation import Evaluation
 from vitkit.evaluate.rare_classes import recall_warning
+from vitkit.evaluate.segmentation import compute_mask_of, evaluate_masks
+from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
 from vitkit.evaluate.thresholds import choose_thresholds
-from vitkit.inspect.inspection import rollout_overlays
+from vitkit.inspect.rollout_overlays import rollout_overlays
 from vitkit.model.build import Model
+from vitkit.model.segmenter import Segmenter
 from vitkit.progress import PrintLine, show_progress
 from vitkit.report.card import write_card
 from vitkit.report.page import write_report
@@ -48,37 +53,33 @@ def _score_and_report(
 ) -> None:
     began, device = time.monotonic(), pick_device(config.device)
     model = load(folder.path).to(device)
-    if data.multilabel and config.labelled:
+    if data.multilabel and config.objective == "labels":
         _choose_thresholds(model, config, splits, folder, print_line)
     if splits.test is not None:
         scored = replace(data, splits={splits.test_name: splits.test})
-        # the report lists images that failed to decode: hours of training are not lost over them
-        evaluation = evaluate(
-            model,
-            scored,
-            splits.test_name,
-            device=device,
-            max_failed=1.0,
-            workers=pick_workers(config.workers, device, 1),
-            collect=collect,
-            progress=show_progress,
-        )
+        evaluation = _evaluate(model, config, scored, splits.test_name, device, collect)
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
         print_line("score", _describe_score(evaluation) + _describe_unseen(config, data, splits.test, evaluation))
-        counts = dict(zip(data.classes, splits.train.per_class(len(data.classes)).tolist(), strict=True))
-        folder.add_to_record(trained_counts=counts)
-        if warning := recall_warning(evaluation, counts, config.balance):
-            print_line("warning", warning)
+        if isinstance(evaluation, Evaluation):
+            counts = dict(zip(data.classes, splits.train.per_class(len(data.classes)).tolist(), strict=True))
+            folder.add_to_record(trained_counts=counts)
+            if warning := recall_warning(evaluation, counts, config.balance):
+                print_line("warning", warning)
     folder.add_to_record(finished=utc_timestamp())
     split = splits.train if splits.test is None else splits.test
-    report = write_report(folder.path, split, rollout_overlays(model, split))
+    if isinstance(model, Segmenter):
+        compute = compute_mask_of(model, device, "fp32")
+        report = write_report(folder.path, split, predict_mask=lambda pixels: compute(pixels).mask)
+    else:
+        report = write_report(folder.path, split, rollout_overlays(model, split))
     write_card(folder.path)
     print_line(
         "took",
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    commands = shell_commands(folder.path, classifies=config.labelled)[:4]  # the report has all of them
+    segments = config.objective == "segment"
+    commands = shell_commands(folder.path, classifies=config.labelled, masks=segments)[:4]  # the report has all of them
     if "head" in folder.record():
         purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"
         run, full = shlex.quote(str(folder.path)), shlex.quote(f"{folder.path}-full")
@@ -86,6 +87,27 @@ def _score_and_report(
     column = max(len(command) for _, command in commands)
     for number, (purpose, command) in enumerate(commands):
         print_line("" if number else "next", f"{command:<{column}}  # {purpose}")
+
+
+def _evaluate(
+    model: Model, config: Fit, data: Data, split: str, device: torch.device, collect: CollectLogits
+) -> Evaluation | SegmentationEvaluation:
+    """Score the model; the report lists images that failed to decode: hours of training are not lost over them."""
+    workers = pick_workers(config.workers, device, 1)
+    if isinstance(model, Segmenter):
+        return evaluate_masks(
+            model, data, split, device=device, max_failed=1.0, workers=workers, progress=show_progress
+        )
+    return evaluate(
+        model,
+        data,
+        split,
+        device=device,
+        max_failed=1.0,
+        workers=workers,
+        collect=collect,
+        progress=show_progress,
+    )
 
 
 def _choose_thresholds(model: Model, config: Fit, splits: Partition, folder: RunFolder, print_line: PrintLine) -> None:
@@ -115,8 +137,14 @@ def _choose_thresholds(model: Model, config: Fit, splits: Partition, folder: Run
     print_line("threshold", text)
 
 
-def _describe_score(evaluation: Evaluation) -> str:
+def _describe_score(evaluation: Evaluation | SegmentationEvaluation) -> str:
     best = evaluation.headline
+    if isinstance(evaluation, SegmentationEvaluation):
+        pixels = evaluation.pixel_accuracy
+        return (
+            f"{best.value:.2%} mean IoU ({best.low:.1%} to {best.high:.1%}); {pixels.value:.1%} of the pixels, on "
+            f"{counted(evaluation.images, 'image')}"
+        )
     name = "mean average precision" if evaluation.multilabel else "top-1"
     macro = f"; macro-F1 {evaluation.macro_f1.value:.1%}" if evaluation.macro_f1 else ""
     return (
@@ -124,7 +152,7 @@ def _describe_score(evaluation: Evaluation) -> str:
     )
 
 
-def _describe_unseen(config: Fit, data: Data, test: Split, evaluation: Evaluation) -> str:
+def _describe_unseen(config: Fit, data: Data, test: Split, evaluation: Evaluation | SegmentationEvaluation) -> str:
     """Return the end of the score line: what is known about the images that were scored."""
     if evaluation.leaked is not None:
         return f", of which {evaluation.leaked.sentence()}"

@@ -8,6 +8,7 @@ from vitkit.data.contents import ContentsRecord
 from vitkit.data.groups import KeptTogether
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
+from vitkit.data.task import Task
 from vitkit.train.cache import ImagesInMemory
 
 
@@ -22,8 +23,10 @@ class SharedData:
         self._results: dict[tuple[Any, ...], Any] = {}
         self._kept_alive: list[Data] = []  # their ids are keys, and must not be given to others
 
-    def open(self, source: str, *, label: str | None = None, group: str | None = None) -> Data:
-        return self._once(("open", source, label, group), lambda: open_data(source, label=label, group=group))
+    def open(self, source: str, *, label: str | None = None, group: str | None = None, task: Task = "classify") -> Data:
+        return self._once(
+            ("open", source, label, group, task), lambda: open_data(source, label=label, group=group, task=task)
+        )
 
     def kept_together(self, config: Fit, data: Data, find: Callable[[], KeptTogether]) -> KeptTogether:
         return self._once(self._key("together", config, data), find)

@@ -13,8 +13,8 @@ from vitkit.cli.main import VERBS, main, verb_function
 
 OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, made here as well
     "demo": "--out --json",
-    "check": "DATA --image --resize --channels --sheet --label --workers --json",
-    "fit": "DATA --model --weights --image --steps --epochs --batch --lr --recipe --out --resume --config --set "
+    "check": "DATA --image --resize --channels --sheet --label --task --workers --json",
+    "fit": "DATA --model --weights --task --image --steps --epochs --batch --lr --recipe --out --resume --config --set "
     "--label --seed --device --precision --workers --track --json",
     "pretrain": "DATA --objective --model --weights --image --steps --epochs --batch --lr --recipe --out --resume "
     "--config --set --label --seed --device --precision --workers --track --json",
@@ -25,8 +25,8 @@ OPTIONS = {  # as --help lists them; few on purpose: a new one is a decision, ma
     "--precision --workers --max-failed --json --resize --crop --interpolation --mean --std",
     "inspect": "RUN IMAGES… --out --image --layer --head --token --samples --temperature --top-k --seed --device "
     "--json",
-    "predict": "RUN IMAGES… --top --out --shard --engine --overwrite --labels --image --fast --device --workers "
-    "--max-failed --csv --csv-raw --json --resize --crop --interpolation --mean --std",
+    "predict": "RUN IMAGES… --top --out --as --overlay --shard --engine --overwrite --labels --image --fast --device "
+    "--workers --max-failed --csv --csv-raw --json --resize --crop --interpolation --mean --std",
     "embed": "RUN IMAGES… --out --pool --normalise --shard --engine --overwrite --image --precision --fast "
     "--device --workers --max-failed --json --resize --crop --interpolation --mean --std",
     "export": "RUN --to --out --input --int8 --max-drop --data --images --image --overwrite --json --resize "

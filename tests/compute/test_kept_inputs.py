@@ -14,7 +14,7 @@ from vitkit import devices
 from vitkit.compute import split_logits
 from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.split_logits import collect_logits
-from vitkit.data import loader
+from vitkit.data import sample
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.open import open_data
 
@@ -35,13 +35,13 @@ def split(tmp_path: Path) -> Split:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the images that are decoded."""
     counted: list[int] = []
-    decode = loader.decode
+    decode = sample.decode
 
     def counting(*arguments: object, **options: object) -> np.ndarray:
         counted.append(1)
         return decode(*arguments, **options)
 
-    monkeypatch.setattr(loader, "decode", counting)
+    monkeypatch.setattr(sample, "decode", counting)
     return counted
 
 

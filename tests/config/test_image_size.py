@@ -14,7 +14,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import main
-from vitkit.config.image_size import choose_size
+from vitkit.config.image_size import choose_mask_size, choose_size
 from vitkit.config.resolve import resolve
 from vitkit.data.decode import decode, decoded_size
 from vitkit.data.image_sizes import DataSize, measure_size
@@ -161,3 +161,22 @@ def test_the_size_is_printed_recorded_and_used_again(tmp_path: Path, capsys: pyt
     larger = write_photos(tmp_path / "larger", [(64, 64)] * 20)
     config, _, _ = resolve({**recorded, "data": larger, "out": ""}, {"data": larger})
     assert config.image == (36, 36)  # what a file says stays
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "image", "enlarged"),
+    [
+        ("Ti/16", (360, 480), (368, 480), False),  # CamVid: 22.5 patches are 23
+        ("Ti/16", (3000, 4000), (384, 512), False),
+        ("Ti/16", (60, 80), (112, 144), True),
+        ("mu/8", (60, 80), (64, 80), False),
+        ("Ti/16", (10, 1000), (16, 512), False),  # the longer side counts
+    ],
+)
+def test_a_model_for_masks_has_an_input_of_the_shape_of_the_images(
+    model: str, size: tuple[int, int], image: tuple[int, int], enlarged: bool
+):
+    chosen = choose_mask_size(model, {}, DataSize(images=9, height=size[0], width=size[1], short_side=min(size)))
+    assert chosen is not None
+    assert chosen.image == image
+    assert ("enlarged" in chosen.reason) == enlarged

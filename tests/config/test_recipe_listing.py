@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.mask_images import write_masked_folder
 from vitkit.cli.main import main
 from vitkit.config.expectations import EXPECTED
 from vitkit.config.recipe_listing import RecipeCost, describe, flops
@@ -41,14 +42,16 @@ def test_every_recipe_says_what_it_holds_costs_and_gives(capsys: pytest.CaptureF
 def test_the_toml_of_a_recipe_gives_the_same_run(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     file = tmp_path / "recipe.toml"
     file.write_text(listed(capsys, name), encoding="utf-8")
-    settings = {"data": "fashion", **read_for_new_run(file)}
+    segments = recipe(name).objective == "segment"
+    data = str(write_masked_folder(tmp_path / "shapes", 2)) if segments else "fashion"
+    settings = {"data": data, **read_for_new_run(file)}
     try:
-        by_name = resolve({"data": "fashion", "recipe": name})
+        by_name = resolve({"data": data, "recipe": name})
     except VitkitError as error:  # demo_fit: mu/7 has no public weights
         with pytest.raises(type(error), match="no public weights"):
-            resolve(settings, {"data": "fashion"})
+            resolve(settings, {"data": data})
         return
-    assert resolve(settings, {"data": "fashion"})[::2] == by_name[::2]
+    assert resolve(settings, {"data": data})[::2] == by_name[::2]
 
 
 def test_a_changed_file_changes_the_run(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -163,6 +163,9 @@ PICKED_AT = {
     "small_layerwise_transfer": 500,
     "medium_layerwise_transfer": 5_000,
     "large_layerwise_transfer": 50_000,
+    "small_segmentation": 500,
+    "medium_segmentation": 5_000,
+    "large_segmentation": 50_000,
     "small_scratch": 5_000,
     "medium_scratch": 50_000,
     "large_scratch": 1_000_000,
@@ -201,7 +204,7 @@ def test_every_recipe_names_a_command_that_leads_to_it(name: str, monkeypatch: p
         flags["recipe"]
         or pick_recipe(
             PICKED_AT[name],
-            objective=flags.get("objective") or "labels",
+            objective=flags.get("objective") or recipe(name).objective,  # which the data decide, with masks or without
             from_scratch=flags["weights"] == "none",
             label_free=label_free_family(flags["weights"] or "default"),
         )[0]

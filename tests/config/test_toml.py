@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.data.sources.sample_sources import png, write_files
 from vitkit import run
 from vitkit.cli.main import main
-from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
+from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule, Segment
 from vitkit.config.toml import assignments, check, differences, from_tables, merge, read, to_tables, write
 from vitkit.data.sources.dataset import Data
 from vitkit.errors import ConfigError
@@ -46,6 +46,8 @@ AUGMENTATIONS = {
     "crop": maybe(RANGE),
     "precrop": maybe(COUNT),
     "aspect": RANGE,
+    "scale": RANGE,
+    "colour": ZERO_OR_MORE,
     "flip": st.booleans(),
     "randaugment": maybe(st.tuples(st.integers(1, 9), st.floats(0, 30))),
     "erase": SHARE,
@@ -53,10 +55,16 @@ AUGMENTATIONS = {
     "cutmix": SHARE,
 }
 MASKED = {"rate": INSIDE, "target": st.sampled_from(["colour", "4x4", "pixels"])}
+SEGMENTS = {
+    "head": st.sampled_from(["auto", "linear", "queries"]),
+    "queries": COUNT,
+    "query_blocks": COUNT,
+}
 OPTION = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 FITS = {
     "data": TEXT,
     "label": maybe(TEXT),
+    "task": st.sampled_from(["auto", "classify", "segment"]),
     "out": TEXT,
     "objective": st.sampled_from(["labels", "masked-patch"]),
     "recipe": TEXT,
@@ -92,6 +100,7 @@ FITS = {
     "priors": st.sampled_from(["balanced", "data"]),
     "augment": st.builds(Augmentation, **AUGMENTATIONS),
     "masked": st.builds(Masked, **MASKED),
+    "segment": st.builds(Segment, **SEGMENTS),
     "test": INSIDE,
     "dev": SHARE,
     "subset": maybe(st.floats(0.001, 1)),
@@ -133,6 +142,7 @@ def test_the_random_settings_cover_every_field():
         (Schedule, SCHEDULES),
         (Augmentation, AUGMENTATIONS),
         (Masked, MASKED),
+        (Segment, SEGMENTS),
     ):
         assert {item.name for item in fields(kind)} == drawn.keys()
 
@@ -152,6 +162,7 @@ def test_settings_do_not_differ_from_themselves(config: Fit):
 TYPED: dict[str, tuple[str, Any]] = {
     "data": ("photos/", "photos/"),
     "label": ("species", "species"),
+    "task": ("segment", "segment"),
     "out": ("runs/a", "runs/a"),
     "objective": ("masked-patch", "masked-patch"),
     "recipe": ("pets_transfer", "pets_transfer"),
@@ -196,6 +207,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "augment.crop": ("false", None),
     "augment.precrop": ("448", 448),
     "augment.aspect": ("[1, 1.5]", (1, 1.5)),
+    "augment.scale": ("[0.5, 2]", (0.5, 2)),
+    "augment.colour": ("0.5", 0.5),
     "augment.flip": ("false", False),
     "augment.randaugment": ("[2, 9]", (2, 9)),
     "augment.erase": ("0.25", 0.25),
@@ -203,6 +216,9 @@ TYPED: dict[str, tuple[str, Any]] = {
     "augment.cutmix": ("1.0", 1.0),
     "masked.rate": ("0.15", 0.15),
     "masked.target": ("pixels", "pixels"),
+    "segment.head": ("queries", "queries"),
+    "segment.queries": ("50", 50),
+    "segment.query_blocks": ("3", 3),
     "test": ("0.3", 0.3),
     "dev": ("0.1", 0.1),
     "subset": ("0.01", 0.01),

@@ -174,7 +174,10 @@ def test_masked_patch_prediction_takes_a_share_of_unlabelled_images():
         ({"subset": -0.1}, "subset = -0.1: more than 0"),
         ({"subset_per_class": 0}, "subset_per_class = 0: more than 0 is needed"),
         ({"subset": 0.1, "subset_per_class": 5}, "subset = 0.1 and subset_per_class = 5: a run has one subset"),
-        ({"objective": "masked-patch", "subset_per_class": 5}, "subset_per_class needs labels; this run reads none"),
+        (
+            {"objective": "masked-patch", "subset_per_class": 5},
+            "subset_per_class needs a label for each image",
+        ),
     ],
 )
 def test_nonsense_is_refused_in_words(settings: dict[str, Any], message: str):

@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image
 
 import vitkit
+from tests.data.mask_images import write_masked_folder
+from tests.predict.small_segmenter import small_segmenter
 from vitkit.data.decode import decode
 from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.fashion import open_fashion
@@ -67,6 +69,9 @@ def make_template(root: Path) -> Path:
     train(root / "photos", root / "runs/two-by-two", options=between)
     points = {"positions": "none", "induced": 4, "pool": "seeds"}
     train(root / "photos", root / "runs/set", options=points)
+    vitkit.save(small_segmenter(), root / "runs/streets")
+    write_masked_folder(root / "streets", 4, classes=("sky", "road", "car"))
+    shutil.copy(root / "photos/owl/0.jpg", root / "street.jpg")
     for name in ("pets", "3", "7"):
         shutil.copytree(root / "runs/photos", root / "runs" / name)
     tiny = vitkit.create("Ti/16", classes=10)  # B/16's layers, grid and input in less memory

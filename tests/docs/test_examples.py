@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import vitkit
 from tests.docs import examples
@@ -51,6 +52,7 @@ NOT_RUN = {
 # Python that is compiled and not run, by what is in it.
 PYTHON_NOT_RUN = {
     "ray.data.from_items(": "it starts Ray; tests/predict/test_ray.py runs such a pipeline",
+    "httpx.post(": "it needs a server; tests/serve/test_masks.py reads masks in the same way",
     "CLIPModel.from_pretrained(": "it needs the network; tests/weights/test_zero_shot.py does it with random weights",
 }
 SLOW = (  # another one of the verb runs in the default suite
@@ -82,6 +84,7 @@ WRITE = (
 COMMANDS = examples.commands()
 PAGES_WITH_PYTHON = sorted({block.page for block in examples.all_blocks() if block.language == "python"})
 REQUESTS = [command for command in COMMANDS if command.startswith("curl ")]
+STARTED = ("vitkit serve runs/photos", "vitkit serve runs/streets")  # by default; the others with --slow
 SERVERS = [command for command in COMMANDS if command.startswith("vitkit serve")]
 # commands with a URL need a store; tests/storage/test_object_store.py runs such commands on a local S3 server
 RUN = [command for command in COMMANDS if not command.startswith(tuple(NOT_RUN)) and "://" not in command]
@@ -165,7 +168,7 @@ def run_in_shell(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c != "vitkit serve runs/photos"), id=c) for c in SERVERS]
+    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c not in STARTED), id=c) for c in SERVERS]
 )
 def test_the_server_of_the_examples_answers(command: str, sandbox: Path):
     words = examples.vitkit_words(command) or []
@@ -173,11 +176,19 @@ def test_the_server_of_the_examples_answers(command: str, sandbox: Path):
     from tests.serve.servers import ServerProcess
 
     with ServerProcess(*replace_option(words[1:], "port", None)) as server:
-        for request in REQUESTS if words[1:] == ["runs/photos"] else []:
+        for request in (request for request in REQUESTS if words[1:] == [server_of(request)]):
             sent = re.sub(r"http://127\.0\.0\.1:\d+", server.address.rstrip("/"), request)
             answer = subprocess.run(["bash", "-c", sent], capture_output=True, text=True, timeout=300, check=True)
+            if " -o " in request:
+                assert Image.open(request.split()[-1]).mode == "P"
+                continue
             assert json.loads(answer.stdout)
-            assert "cat" in answer.stdout
+            assert ("sky" if "street" in request else "cat") in answer.stdout
+
+
+def server_of(request: str) -> str:
+    """Return the run whose server a request of the documentation is for, as its image says."""
+    return "runs/streets" if "street.jpg" in request else "runs/photos"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,32 @@ IMAGES: dict[str, Any] = {
     "large": scene(600, 800),
     "transparent": encode(np.dstack([scene(), scene()[:, :, 0]]), "PNG"),
 }
+
+
+def odd_images() -> dict[str, bytes]:
+    """Return images that a plain reader gets wrong: transparent, rotated, of more or fewer bits, in other colours."""
+    noise = np.random.default_rng(0).integers(0, 256, (41, 53, 4), dtype=np.uint8)
+    rgba, rgb = Image.fromarray(noise), Image.fromarray(noise[..., :3])
+    palette = rgb.quantize(16)
+    deep = np.random.default_rng(1).integers(0, 65536, (41, 53), dtype=np.uint16)
+    encoded = {"rotated.jpg": oriented("JPEG", 6, quality=95)}
+    for name, image, options in (
+        ("transparent.png", rgba, {}),
+        ("grey and alpha.png", rgba.convert("LA"), {}),
+        ("palette.png", palette, {"transparency": 3}),
+        ("palette with bytes of alpha.png", palette, {"transparency": bytes(range(0, 256, 16))}),
+        ("one transparent colour.png", rgb, {"transparency": tuple(noise[0, 0, :3].tolist())}),
+        ("16 bits.png", Image.fromarray(deep), {}),
+        ("grey.png", rgb.convert("L"), {}),
+        ("black and white.png", rgb.convert("1"), {}),
+        ("cmyk.jpg", rgb.convert("CMYK"), {"quality": 95}),
+        ("moving.gif", palette, {"save_all": True, "append_images": [palette.rotate(180)]}),
+        ("transparent.webp", rgba, {"lossless": True}),
+    ):
+        buffer = io.BytesIO()
+        image.save(buffer, {"jpg": "JPEG"}.get(name[-3:], name.rsplit(".")[-1].upper()), **options)
+        encoded[name] = buffer.getvalue()
+    return encoded
 
 
 def model(kind: str = "token", **preprocessing: Any) -> Model:

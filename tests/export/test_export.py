@@ -20,8 +20,8 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.data.sample_images import oriented, scene
-from tests.export.exported_files import DEEP, IMAGES, assert_same, model, written
+from tests.data.sample_images import scene
+from tests.export.exported_files import DEEP, IMAGES, assert_same, model, odd_images, written
 from tests.model.kinds import ALL_KINDS, make
 from vitkit.cli.export import export as verb
 from vitkit.cli.main import main
@@ -31,8 +31,9 @@ from vitkit.data.sources.fashion import CLASSES
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.export.compare import TOLERANCE, compare_probabilities
 from vitkit.export.exported import ExportedModel, OnnxModel, Pt2Model, open_exported
-from vitkit.export.metadata import ExportError, build_metadata, read_metadata, usage
+from vitkit.export.metadata import ExportError, build_metadata, read_metadata
 from vitkit.export.trace import ExportInput, trace
+from vitkit.export.usage import usage
 from vitkit.export.write import Format, export
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.inputs import pixels_of
@@ -80,32 +81,6 @@ def run_lines(lines: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -
     exec("\n".join(lines), namespace)
     assert namespace["probabilities"].shape == namespace["logits"].shape
     return namespace["probabilities"]
-
-
-def odd_images() -> dict[str, bytes]:
-    """Return images that a plain reader gets wrong: transparent, rotated, of more or fewer bits, in other colours."""
-    noise = np.random.default_rng(0).integers(0, 256, (41, 53, 4), dtype=np.uint8)
-    rgba, rgb = Image.fromarray(noise), Image.fromarray(noise[..., :3])
-    palette = rgb.quantize(16)
-    deep = np.random.default_rng(1).integers(0, 65536, (41, 53), dtype=np.uint16)
-    encoded = {"rotated.jpg": oriented("JPEG", 6, quality=95)}
-    for name, image, options in (
-        ("transparent.png", rgba, {}),
-        ("grey and alpha.png", rgba.convert("LA"), {}),
-        ("palette.png", palette, {"transparency": 3}),
-        ("palette with bytes of alpha.png", palette, {"transparency": bytes(range(0, 256, 16))}),
-        ("one transparent colour.png", rgb, {"transparency": tuple(noise[0, 0, :3].tolist())}),
-        ("16 bits.png", Image.fromarray(deep), {}),
-        ("grey.png", rgb.convert("L"), {}),
-        ("black and white.png", rgb.convert("1"), {}),
-        ("cmyk.jpg", rgb.convert("CMYK"), {"quality": 95}),
-        ("moving.gif", palette, {"save_all": True, "append_images": [palette.rotate(180)]}),
-        ("transparent.webp", rgba, {"lossless": True}),
-    ):
-        buffer = io.BytesIO()
-        image.save(buffer, {"jpg": "JPEG"}.get(name[-3:], name.rsplit(".")[-1].upper()), **options)
-        encoded[name] = buffer.getvalue()
-    return encoded
 
 
 def test_the_usage_lines_of_a_file_predict_as_vitkit_does_on_odd_images(
@@ -291,7 +266,7 @@ def test_tensor_input_is_preprocessed_by_the_caller(classifier: Classifier, form
     file = written(classifier, tmp_path / f"model.{format}", "tensor")
     assert_same(classifier, file, [*IMAGES.values()])
     preprocessed = torch.stack([classifier.preprocess(image) for image in IMAGES.values()])
-    np.testing.assert_allclose(file.run(preprocessed.numpy()), classifier.probabilities(preprocessed), atol=1e-5)
+    np.testing.assert_allclose(file.run(preprocessed.numpy())[0], classifier.probabilities(preprocessed), atol=1e-5)
 
 
 def test_several_labels_have_a_probability_each(tmp_path: Path):

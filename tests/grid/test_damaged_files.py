@@ -77,4 +77,4 @@ def test_a_damaged_trial_has_an_outcome_or_is_an_error_of_ours(
     with contextlib.suppress(VitkitError):
         read_outcome(run)
     with contextlib.suppress(VitkitError):
-        trial_result(RunFolder(run), multilabel=False)
+        trial_result(RunFolder(run), "top1", rank=lambda result: (result["top1"], -result["loss"]))

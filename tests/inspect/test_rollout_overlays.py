@@ -11,8 +11,8 @@ import vitkit
 from tests.pages.test_inline_images import decode_data_url
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import EvalTransform
-from vitkit.inspect.inspection import rollout_overlays
 from vitkit.inspect.rollout import rollout
+from vitkit.inspect.rollout_overlays import rollout_overlays
 
 TEST = open_data("fashion").splits["test"]
 

@@ -124,6 +124,34 @@ RESNETS_WITH_ATTENTION = {
     ),
 }
 ALL_KINDS = {**KINDS, **RESNETS_WITH_ATTENTION}
+# beside both, whose tests are about one answer for an image
+SEGMENTERS = {
+    "linear": ("mu/8+linear", {"image": (16, 40)}),
+    "linear, axial": ("mu/8+linear", {"image": (16, 40), "axial": True, "pool": "gap"}),
+    "linear, post-norm, relative": ("mu/8+linear", {"image": 32, "norm": "post", "positions": "relative"}),
+    "linear, one channel": ("mu/8+linear", {"image": 32, "channels": 1, "pool": "gap", "swiglu": True}),
+    "linear, hybrid": ("R+mu/16+linear", {"image": (64, 96)}),
+    "queries": ("mu/8+queries", {"image": (16, 40), "queries": 7, "query_blocks": 1}),
+    "queries in all blocks": ("mu/16+queries", {"image": (64, 32), "queries": 5, "query_blocks": 2}),
+    "queries, post-norm, every": (
+        "mu/8+queries",
+        {"image": 32, "queries": 6, "query_blocks": 2, "norm": "post", "inject": "every", "distillation": "token"},
+    ),
+    "queries like DINOv3": (
+        "mu/8+queries",
+        {
+            "image": (16, 40),
+            "queries": 9,
+            "query_blocks": 1,
+            "positions": "none",
+            "rotary": "centred",
+            "registers": 4,
+            "layer_scale": 1.0,
+            "key_bias": False,
+            "gelu": "exact",
+        },
+    ),
+}
 # attention that is no SelfAttention: fast paths and relevance decline it
 OTHER_ATTENTION = [kind for kind in KINDS if "alone" in kind or "inducing" in kind]
 
@@ -154,7 +182,7 @@ POSITIONS = [
 
 
 def make(kind: str) -> Model:
-    name, options = ALL_KINDS[kind]
+    name, options = {**ALL_KINDS, **SEGMENTERS}[kind]
     return randomise(vitkit.create(name, **{"classes": 10, **options}).eval())
 
 

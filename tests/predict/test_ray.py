@@ -9,8 +9,10 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import vitkit
 from tests.predict.small_model import real_images, rounding, small_model
 from vitkit.cli.main import main
 from vitkit.errors import ConfigError
+from vitkit.predict import ray_cluster
 from vitkit.predict.listed_images import BLOCK, NameSpool
 from vitkit.predict.ray_cluster import check_versions, own_versions
 
@@ -155,6 +158,37 @@ def test_an_unreachable_cluster_is_one_message_within_seconds(
             assert stopped.value.code == 2
             assert f"there is no Ray cluster at RAY_ADDRESS={given}" in error
             assert "Traceback" not in error
+
+
+def test_a_server_that_is_not_ray_is_one_message_within_seconds(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The port of Ray's dashboard, say: Ray itself would wait for it for longer than anybody."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for prefix in ("", "ray://"):
+            monkeypatch.setenv("RAY_ADDRESS", f"{prefix}127.0.0.1:{server.server_port}")
+            with pytest.raises(SystemExit) as stopped:
+                run("predict", "model", "photos", "--engine", "ray", "--out", "x.csv")
+            assert stopped.value.code == 2
+            assert "what listens there is not Ray" in capsys.readouterr().err
+        server.shutdown()
+
+
+def test_a_full_object_store_is_one_message(monkeypatch: pytest.MonkeyPatch):
+    def put(value: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(ray, "put", put)
+    for failure in (ray.exceptions.OutOfDiskError("full"), ray.exceptions.ObjectStoreFullError("full")):
+        with pytest.raises(ConfigError, match="the object store of the Ray cluster is full"):
+            ray_cluster.put("model")
+        in_worker = ray.exceptions.RayTaskError("put", "Traceback …", failure)
+        assert "the object store of the Ray cluster is full" in str(ray_cluster.store_full(in_worker))
+    failure = ray.exceptions.RaySystemError("another reason")
+    assert ray_cluster.store_full(failure) is None
+    with pytest.raises(ray.exceptions.RaySystemError, match="another reason"):
+        ray_cluster.put("model")
 
 
 def test_a_missing_extra_is_named(in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

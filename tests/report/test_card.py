@@ -16,7 +16,8 @@ import vitkit
 from tests.report.run_folders import HOSTILE, PLAIN, SIDE, make_evaluation, make_split, write_run
 from vitkit.cli.main import main
 from vitkit.config.schema import Fit
-from vitkit.report.card import escape, write_card
+from vitkit.report.card import write_card
+from vitkit.report.markdown import escape
 
 
 def test_the_front_matter_carries_the_score(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from PIL import Image
 from tests.serve.servers import TIMEOUT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 KEY = "open-sesame"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
@@ -100,6 +100,18 @@ class Visit:
     def foreign_urls(self) -> list[str]:
         own = (self.address, "data:", f"blob:{self.address}")
         return [url for url in self.requested_urls if not url.startswith(own)]
+
+
+@contextmanager
+def visiting(browser: Browser, address: str, **options: Any) -> Iterator[Visit]:
+    """Open the page; at the end, it must have requested nothing from other hosts, and the console must be empty."""
+    defaults = {"viewport": {"width": 1000, "height": 800}, "extra_http_headers": {"Authorization": f"Bearer {KEY}"}}
+    page: Page = browser.new_page(**{**defaults, **options})
+    visit = Visit(page, address)
+    yield visit
+    assert visit.foreign_urls() == []
+    assert visit.console_messages == []
+    page.close()
 
 
 def pixels(content: bytes) -> NDArray[np.uint8]:

@@ -33,8 +33,8 @@ from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.rollout import rollout
 from vitkit.predict.inputs import pixels_of
 from vitkit.serve.body import parse_images
+from vitkit.serve.classifier_worker import WorkerPrediction, prediction_response
 from vitkit.serve.limits import RequestError
-from vitkit.serve.model_worker import WorkerPrediction, prediction_response
 
 MAP_ATOL = 0.5e-6 + 8 * EPS  # the server rounds to six decimals
 

@@ -8,17 +8,21 @@ from collections.abc import Iterator
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from tests.predict.small_segmenter import small_segmenter
 from tests.serve.servers import make_image, make_pool, running_server
+from vitkit.predict.segmentation import ImageSegmenter
 
 EXCLUDED_CHECKS = [positive_data_acceptance]  # random text in place of an image is rejected with 422
 REAL_IMAGE = base64.b64encode(make_image(1)).decode()
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with make_pool() as pool, running_server(pool) as (address, _, _):
+@pytest.fixture(scope="module", params=["classifier", "segmenter"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    models = {"small": ImageSegmenter(small_segmenter())} if request.param == "segmenter" else {}
+    with make_pool(**models) as pool, running_server(pool) as (address, _, _):
         yield address
 
 
@@ -41,9 +45,9 @@ def fuzz(address: str, examples: int) -> dict[int, int]:
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @given(valid.map(with_real_image) | valid | invalid)
-        def check(case: schemathesis.Case) -> None:
-            response = case.call_and_validate(excluded_checks=EXCLUDED_CHECKS)
+        @given(valid.map(with_real_image) | valid | invalid, st.sampled_from(["*/*", "image/png"]))
+        def check(case: schemathesis.Case, accept: str) -> None:
+            response = case.call_and_validate(headers={"accept": accept}, excluded_checks=EXCLUDED_CHECKS)
             statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
 
         check()

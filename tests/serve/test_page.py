@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +11,8 @@ import numpy as np
 import pytest
 
 import vitkit
-from tests.pages.browser import CHROMIUM_FLAGS
 from tests.serve.accessibility import LOW_CONTRAST_TEXTS, controls_without_name, tab_through
-from tests.serve.browser import CAMERA, KEY, Visit, make_image, server_with_key, write_models
+from tests.serve.browser import KEY, Visit, make_image, server_with_key, visiting, write_models
 from tests.serve.servers import TIMEOUT
 from vitkit.inspect.attention import attention_maps
 from vitkit.inspect.heatmaps import overlay
@@ -23,13 +20,10 @@ from vitkit.inspect.rollout import rollout
 from vitkit.predict.inputs import pixels_of
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytest.importorskip("fastapi", reason="needs fastapi, of the serve extra")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dev extra")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip("needs a browser: apt-get install chromium", allow_module_level=True)
 
 expect = sync_api.expect
 expect.set_options(timeout=1000 * TIMEOUT)
@@ -51,26 +45,6 @@ def address(runs: dict[str, Path]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def classifier(runs: dict[str, Path]) -> vitkit.Classifier:
     return vitkit.Classifier(runs["vit"])
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_api.sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=CHROMIUM, args=[*CHROMIUM_FLAGS, *CAMERA])
-        yield browser
-        browser.close()
-
-
-@contextlib.contextmanager
-def visiting(browser: Browser, address: str, **options: Any) -> Iterator[Visit]:
-    """Open the page; at the end, it must have requested nothing from other hosts, and the console must be empty."""
-    defaults = {"viewport": {"width": 1000, "height": 800}, "extra_http_headers": {"Authorization": f"Bearer {KEY}"}}
-    page: Page = browser.new_page(**{**defaults, **options})
-    visit = Visit(page, address)
-    yield visit
-    assert visit.foreign_urls() == []
-    assert visit.console_messages == []
-    page.close()
 
 
 @pytest.fixture

@@ -379,6 +379,9 @@ def _always(fault: str, method: str = ""):
     ("fault", "name", "words"),
     [
         (None, "s3://no-such-bucket/photos", "there is no such bucket"),
+        (None, "S3://no-such-bucket/photos", "there is no such bucket"),
+        (None, "s3://", "names no bucket"),
+        (None, "https:///list.csv", "names no host"),
         (None, f"s3://{BUCKET}/none/", "does not exist, or is empty"),
         (None, f"s3://{BUCKET}/all/none.csv", "there is no such object"),
         (None, f"s3://{BUCKET}/all/none.tar", "there is no such object"),
@@ -428,6 +431,25 @@ def test_a_store_that_cannot_be_reached_stops_the_work_and_keeps_its_rows(
         assert "requests were repeated" in error
     main(command)
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 31
+
+
+def test_a_wrong_number_of_tries_is_the_users_mistake_and_not_an_images(
+    local: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv(TRIES, "zero")
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", str(local / "run"), f"{url}/photos/test/bee/004.png", "--device", "cpu"])
+    assert ended.value.code == 2
+    assert f"{TRIES}='zero' is not a whole number from 1 on" in capsys.readouterr().err
+
+
+def test_rows_are_not_written_to_a_url_without_a_bucket(local: Path, url: str, capsys: pytest.CaptureFixture[str]):
+    image = str(local / "photos" / "test" / "bee" / "004.png")
+    for verb in ("predict", "embed"):
+        with pytest.raises(SystemExit) as ended:
+            main([verb, str(local / "run"), image, "--out", "s3://", "--device", "cpu"])
+        assert ended.value.code == 2
+        assert "names no bucket" in capsys.readouterr().err
 
 
 def test_an_unreachable_endpoint_is_named(local: Path, monkeypatch: pytest.MonkeyPatch):

@@ -31,7 +31,7 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import TrainTransform
 from vitkit.devices import pick_device
 from vitkit.run_folder import RunFolder
-from vitkit.train import prefetch
+from vitkit.train import inputs
 from vitkit.train.distributed import Processes
 from vitkit.train.trainer import train
 
@@ -134,7 +134,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, seed: int, micro_batches: Iterable[i
     def spoilt(images: Tensor, indices: Tensor, *rest: Any, **options: Any) -> Tensor:
         return augment(images, indices, *rest, **options) * (math.nan if indices.tolist() in poisoned else 1)
 
-    monkeypatch.setattr(prefetch, "augment", spoilt)
+    monkeypatch.setattr(inputs, "augment", spoilt)
 
 
 class Command:

@@ -35,7 +35,7 @@ from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import TrainTransform
 from vitkit.run_folder import RunFolder
 from vitkit.train import cache as cache_module
-from vitkit.train import prefetch
+from vitkit.train import inputs
 from vitkit.train.cache import CacheChoice, SharedCaches, choose_cache
 from vitkit.train.distributed import Processes
 
@@ -140,7 +140,7 @@ def test_a_resumed_run_has_the_pixels_that_it_began_with(
     assert RunFolder(expected).config().cache == "ram"
     without = train_run(toy(tmp_path / "without", **settings, cache="no"), data)
     assert losses(without) != losses(expected)  # the images are stored at two thirds of their size
-    augment, calls = prefetch.augment, []
+    augment, calls = inputs.augment, []
 
     def deadly(*arguments: Any, **options: Any) -> torch.Tensor:
         calls.append(1)
@@ -148,7 +148,7 @@ def test_a_resumed_run_has_the_pixels_that_it_began_with(
             raise MemoryError
         return augment(*arguments, **options)
 
-    monkeypatch.setattr(prefetch, "augment", deadly)
+    monkeypatch.setattr(inputs, "augment", deadly)
     with pytest.raises(MemoryError):
         train_run(toy(tmp_path / "run", **settings, cache="auto"), data)
     free(monkeypatch, memory)
@@ -171,7 +171,7 @@ def test_a_killed_run_with_a_cache_resumes_to_the_same_bits(photos: Path, tmp_pa
     run = tmp_path / "run"
     for number, step in enumerate((3, 9)):
         arguments = ["resume", str(run)] if number else command_line(run, **settings)
-        started = Command(arguments, tmp_path / "log", dies_at="vitkit.train.prefetch:augment", after=step + 1)
+        started = Command(arguments, tmp_path / "log", dies_at="vitkit.train.inputs:augment", after=step + 1)
         assert started.wait() == -signal.SIGKILL, started.output
     resume(run, tmp_path / "log")
     assert last_step(run) == 18

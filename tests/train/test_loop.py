@@ -41,7 +41,7 @@ from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.kernels.fuse import fuse
 from vitkit.run_folder import RunFolder
-from vitkit.train import prefetch, trainer
+from vitkit.train import inputs, trainer
 from vitkit.train.distributed import Processes
 from vitkit.train.prefetch import micro_batch_seed
 
@@ -328,7 +328,7 @@ def test_a_run_that_diverges_is_an_error_and_keeps_its_checkpoints(
     assert "training diverges" in message
     assert "a lower --lr (it was 0.02)" in message
     assert not (out / "model.json").exists()
-    monkeypatch.setattr(prefetch, "augment", augment)
+    monkeypatch.setattr(inputs, "augment", augment)
     main(["resume", str(out)])
     assert [line["step"] for line in metric_lines(out, "step")][-1] == 20
     assert (out / "model.json").exists()

@@ -14,7 +14,7 @@ import torch
 from tests.train.runs import Command, assert_same_end, command_line, error_of, metric_lines, resume
 from vitkit.cli.main import main
 from vitkit.data.augment import augment
-from vitkit.train import prefetch
+from vitkit.train import inputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +32,7 @@ def test_finished_trials_are_not_repeated(tmp_path: Path):
     expected, run = tmp_path / "uninterrupted", tmp_path / "run"
     assert Command(command_line(expected, **CHOICE), tmp_path / "log").wait() == 0
     started = Command(
-        command_line(run, **CHOICE), tmp_path / "log", dies_at="vitkit.train.prefetch:augment", after=2 * (8 + 5)
+        command_line(run, **CHOICE), tmp_path / "log", dies_at="vitkit.train.inputs:augment", after=2 * (8 + 5)
     )
     assert started.wait() == -signal.SIGKILL, started.output
     first = run / "rates" / "0.001" / "model.safetensors"
@@ -61,10 +61,10 @@ def test_a_stopped_trial_names_the_run_to_resume(
 ):
     def stopping(*arguments: Any, **options: Any) -> torch.Tensor:
         os.kill(os.getpid(), signal.SIGTERM)
-        monkeypatch.setattr(prefetch, "augment", augment)
+        monkeypatch.setattr(inputs, "augment", augment)
         return augment(*arguments, **options)
 
-    monkeypatch.setattr(prefetch, "augment", stopping)
+    monkeypatch.setattr(inputs, "augment", stopping)
     with pytest.raises(SystemExit) as stopped:
         main(command_line(tmp_path / "run", **CHOICE))
     assert stopped.value.code == 143

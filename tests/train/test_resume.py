@@ -39,7 +39,7 @@ from vitkit.config.schema import AdamW, Schedule
 from vitkit.data.augment import augment
 from vitkit.data.sources.open import open_data
 from vitkit.run_folder import RunFolder
-from vitkit.train import checkpoint, prefetch
+from vitkit.train import checkpoint, inputs
 from vitkit.weights.run_checkpoints import complete_checkpoints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -130,7 +130,7 @@ def test_kills_at_any_moment_change_nothing(uninterrupted: Path, tmp_path: Path)
             "vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow
         ),  # first checkpoint half written
         pytest.param("vitkit.run:_describe_data", 1, marks=pytest.mark.slow),  # before the record
-        ("vitkit.train.prefetch:augment", 1),  # before the first step
+        ("vitkit.train.inputs:augment", 1),  # before the first step
         ("vitkit.train.checkpoint:save_file", 4),  # before the shard of a later checkpoint is written
         pytest.param("vitkit.train.checkpoint:checksum", 7, marks=pytest.mark.slow),  # after it
         ("vitkit.train.checkpoint:write_record", 5),  # later checkpoint half written
@@ -194,7 +194,7 @@ def test_a_kill_after_a_roll_back_neither_repeats_nor_loses_it(monkeypatch: pyte
     poison(monkeypatch, 0, [14, 17])  # steps 8 and 9
     expected = train_run(toy(tmp_path / "uninterrupted", **settings))
     assert [line["step"] for line in metric_lines(expected, "rolled-back")] == [8, 9]
-    spoilt, calls = prefetch.augment, []
+    spoilt, calls = inputs.augment, []
 
     def deadly(*arguments: Any, **options: Any) -> torch.Tensor:
         calls.append(1)
@@ -202,7 +202,7 @@ def test_a_kill_after_a_roll_back_neither_repeats_nor_loses_it(monkeypatch: pyte
             raise MemoryError
         return spoilt(*arguments, **options)
 
-    monkeypatch.setattr(prefetch, "augment", deadly)
+    monkeypatch.setattr(inputs, "augment", deadly)
     deaths = 0
     while not (tmp_path / "run" / "model.json").exists():
         try:
@@ -244,7 +244,7 @@ def test_broken_images_are_logged_once_however_often_a_run_is_killed(
             raise MemoryError
         return augment(*arguments, **options)
 
-    monkeypatch.setattr(prefetch, "augment", deadly)
+    monkeypatch.setattr(inputs, "augment", deadly)
     for _ in range(3):
         with pytest.raises(MemoryError):
             train_run(toy(tmp_path / "run", **settings), data)
@@ -372,7 +372,7 @@ def test_changed_data_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture
     started = Command(
         command_line(run, data=str(tmp_path / "photos"), image=16, channels=3, steps=6),
         tmp_path / "log",
-        dies_at="vitkit.train.prefetch:augment",
+        dies_at="vitkit.train.inputs:augment",
         after=7,
     )
     assert started.wait() == -signal.SIGKILL, started.output

@@ -17,7 +17,7 @@ import vitkit
 from tests.conftest import FIXTURES
 from tests.model.kinds import images_for, make
 from vitkit.errors import SizeError, VitkitError, WeightsError
-from vitkit.weights import timm
+from vitkit.weights import timm_write
 from vitkit.weights.files import open_checkpoint
 
 
@@ -337,4 +337,4 @@ def test_a_compiled_model_is_saved_as_the_model_inside(tmp_path: Path):
 
 def test_timm_rules_name_every_tensor_once():
     model = make("gap-norm")
-    assert len(timm.tensors_of(model)) == len(model.state_dict())
+    assert len(timm_write.tensors_of(model)) == len(model.state_dict())

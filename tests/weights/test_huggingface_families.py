@@ -75,6 +75,17 @@ def test_planted_missing_and_transposed_tensors_are_refused_by_name(family: str,
             vitkit.load(tmp_path)
 
 
+@pytest.mark.parametrize("family", ["DINOv2 with registers", "DINOv3"])
+def test_missing_registers_are_refused_by_name(family: str, tmp_path: Path):
+    """Without them, the other tensors are a model, too; config.json has their number."""
+    save(family, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["embeddings.register_tokens"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"lacks embeddings\.register_tokens"):
+        vitkit.load(tmp_path)
+
+
 @pytest.mark.parametrize("family", ["DINOv2", "MAE", "DeiT", "I-JEPA"])
 def test_registers_in_a_model_whose_type_has_none_are_refused(family: str, tmp_path: Path):
     save(family, tmp_path)

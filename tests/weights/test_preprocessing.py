@@ -21,7 +21,7 @@ from vitkit.data.preprocessing import Preprocessing, Rounding
 from vitkit.data.transforms import EvalTransform
 from vitkit.export.graph import resize_batch
 from vitkit.predict.classifier import Classifier
-from vitkit.weights import timm
+from vitkit.weights import timm_write
 from vitkit.weights.formats import Checkpoint
 from vitkit.weights.huggingface_preprocessing import preprocessing_of
 from vitkit.weights.timm_preprocessing import preprocessing_of as timm_preprocessing_of
@@ -139,7 +139,7 @@ def test_records_without_the_field_are_named_as_before_in_caches_and_journals():
 def test_a_file_of_timms_alone_has_the_crop_of_timms_defaults_and_says_so(image, crop, size, tmp_path: Path):
     model = vitkit.create("mu/16", classes=2, image=image)
     save_file(
-        {name: tensor.contiguous() for name, tensor in timm.tensors_of(model).items()}, tmp_path / "a.safetensors"
+        {name: tensor.contiguous() for name, tensor in timm_write.tensors_of(model).items()}, tmp_path / "a.safetensors"
     )
     loaded = vitkit.load(tmp_path / "a.safetensors", heads=model.config.heads)
     assert loaded.metadata.preprocessing.crop == crop

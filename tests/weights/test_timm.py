@@ -146,6 +146,6 @@ def test_hybrids_and_resnets_round_trip_under_timms_names(name: str, tmp_path: P
 
 
 def save_timm_file(model: vitkit.create, path: Path) -> None:
-    from vitkit.weights import timm
+    from vitkit.weights import timm_write
 
-    save_file(timm.tensors_of(model), path)
+    save_file(timm_write.tensors_of(model), path)

@@ -15,7 +15,7 @@ from tests.conftest import expected
 from tests.model.kinds import images_for, make, randomise
 from vitkit.errors import WeightsError
 from vitkit.model.positions import sincos_table
-from vitkit.weights import timm
+from vitkit.weights import timm_write
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 TIMM = [
@@ -120,7 +120,7 @@ def test_maes_files_are_known_by_their_table_and_lose_their_decoder_with_a_messa
     model = randomise(vitkit.create("mu/8", image=32, classes=0, gelu="exact").eval())
     with torch.no_grad():
         model.encoder.positions[0].table.copy_(sincos_table((4, 4), 32, 1))
-    tensors = timm.tensors_of(model)
+    tensors = timm_write.tensors_of(model)
     save_file(tensors, tmp_path / "encoder.safetensors")
     decoder = {"decoder_embed.weight": torch.randn(8, 32), "decoder_embed.bias": torch.randn(8)}
     decoder |= {"mask_token": torch.zeros(1, 1, 8), "decoder_blocks.0.norm1.weight": torch.ones(8)}
@@ -162,3 +162,69 @@ def test_a_folder_of_timms_hub_without_model_args_is_read_by_its_tensors(fixture
     assert (model.config.registers, model.config.class_position) == (4, False)
     theirs = expected("timm_dinov2_reg4")
     torch.testing.assert_close(model(theirs["image"]), theirs["logits"], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tag", "expected"),
+    [
+        ("vit_base_patch16_siglip_224", "webli", "bicubic"),
+        ("vit_huge_patch14_gap_224", "in1k_ijepa", "bicubic"),
+        ("vit_base_patch16_224", "mae", "bicubic"),
+        ("deit_tiny_patch16_224", "fb_in1k", "bicubic"),
+        ("vit_tiny_patch16_224", "augreg_in21k_ft_in1k", "paper"),
+    ],
+)
+def test_the_filter_of_positions_is_that_of_the_family_and_survives_a_round_trip(
+    architecture: str, tag: str, expected: str, tmp_path: Path
+):
+    vitkit.save(vitkit.create("mu/16", classes=3, image=32), tmp_path, format="timm")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["position_interpolation"]
+    config |= {"architecture": architecture, "pretrained_cfg": {**config["pretrained_cfg"], "tag": tag}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = vitkit.load(tmp_path)
+    assert model.metadata.interpolation == expected
+    vitkit.save(model, tmp_path / "again", format="timm")
+    assert vitkit.load(tmp_path / "again").metadata.interpolation == expected
+
+
+def test_a_configuration_of_another_size_names_the_patches_that_there_are(tmp_path: Path):
+    """timm's pretrained_cfg keeps its size where create_model was given another img_size."""
+    model = vitkit.create("mu/16", classes=3, image=64, class_position=False)
+    vitkit.save(model, tmp_path, format="timm")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model_args"]["img_size"] = [96, 96]
+    config["pretrained_cfg"]["input_size"] = [3, 96, 96]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(vitkit.VitkitError, match=r"positions for 16 patches, not for 6 x 6(.|\n)*grid=") as failed:
+        vitkit.load(tmp_path)
+    assert "--grid" in str(failed.value)
+    assert vitkit.load(tmp_path, grid=(4, 4)).config == model.config
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "architecture"),
+    [
+        ("timm_deit3", "cls_token", "deit3_small_patch16_224"),
+        ("timm_dinov2_reg4", "cls_token", "vit_small_patch14_reg4_dinov2"),
+        ("timm_dinov2_reg4", "reg_token", "vit_small_patch14_reg4_dinov2"),
+        ("timm_dinov3", "reg_token", "vit_small_patch16_dinov3_qkvb"),
+    ],
+)
+@pytest.mark.parametrize("arguments", ["model_args", "architecture"])
+def test_a_missing_token_is_refused_by_name(
+    name: str, token: str, architecture: str, arguments: str, fixtures: Path, tmp_path: Path
+):
+    """Without the token, the other tensors are a model, too; what tells is the number in config.json, or the name."""
+    vitkit.save(vitkit.load(fixtures / f"{name}_weights.safetensors", heads=2), tmp_path, format="timm")
+    config = json.loads((tmp_path / "config.json").read_text())
+    if arguments == "architecture":
+        config["architecture"] = architecture
+        for argument in ("class_token", "reg_tokens", "num_reg_tokens"):
+            config["model_args"].pop(argument, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors[token]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=f"lacks {token}"):
+        vitkit.load(tmp_path, heads=2)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import vitkit
 from tests.model.kinds import images_for, make, randomise
 from tests.weights.rounding import ROUNDING
+from tests.weights.test_timm_clip import CLIP, TOWER
 from tests.weights.test_timm_families import TIMM
 from vitkit.model.positions import resize_table
 
@@ -25,6 +26,7 @@ timm = pytest.importorskip("timm")
         "token",
         "non-square, one channel",
         "exact GELU",
+        "quick GELU",
         "gap",
         "gap-norm",
         "no positions",
@@ -84,6 +86,62 @@ def test_we_read_what_timm_writes(architecture: str, options: dict, tmp_path: Pa
 def test_timm_reads_what_we_write_of_later_families(name: str, fixtures: Path, tmp_path: Path):
     model = vitkit.load(fixtures / f"{name}_weights.safetensors", heads=2)
     check_timm_reads(model, tmp_path, tolerance=ROUNDING)
+
+
+@pytest.mark.parametrize("name", CLIP)
+def test_timm_reads_what_we_write_of_its_clip_towers(name: str, fixtures: Path, tmp_path: Path):
+    model = vitkit.load(fixtures / f"{name}_weights.safetensors", heads=2, **CLIP[name])
+    check_timm_reads(model, tmp_path, tolerance=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"projection": 20},
+        {"projection": 20, "gelu": "exact", "image": (16, 40)},
+        {"gelu": "tanh", "channels": 1},
+        {"classes": 3, "gelu": "exact"},
+        {"classes": 3, "pool": "gap"},
+        {"projection": 20, "pool": "gap-norm", "class_token": False},
+        {"projection": 20, "pool": "attention"},
+        {"layer_scale": 0.1, "registers": 2, "class_position": False},
+        {"positions": "none"},
+    ],
+)
+def test_timm_reads_our_clip_towers_and_we_read_them_again(options: dict, tmp_path: Path):
+    model = randomise(vitkit.create("mu/8", **{"image": 32, "classes": 0, **TOWER, **options}).eval())
+    check_timm_reads(model, tmp_path, tolerance=ROUNDING)
+    assert vitkit.load(tmp_path).config == model.config
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("vit_xsmall_patch16_clip_224", {"num_classes": 512}),
+        ("vit_base_patch32_clip_quickgelu_224", {"num_classes": 512, "depth": 2}),
+        ("vit_giant_patch14_clip_224", {"num_classes": 0, "depth": 1}),
+    ],
+)
+def test_the_folder_that_timm_saves_of_a_clip_tower_comes_back_byte_for_byte(
+    architecture: str, options: dict, tmp_path: Path
+):
+    from timm.models import save_for_hf
+
+    theirs = timm.create_model(architecture, **options).eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if name != "head.bias":
+                parameter.add_(torch.randn_like(parameter) * 0.02)
+    save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True, model_args=options)
+    ours = vitkit.load(tmp_path / "theirs", heads=theirs.blocks[0].attn.num_heads)
+    assert (ours.config.projection or 0) == options["num_classes"]
+    check_timm_reads(ours, tmp_path / "ours", tolerance=10 * ROUNDING)
+    before, after = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "ours"))
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert tensor.numpy().tobytes() == after[name].numpy().tobytes(), name
+    images = images_for(ours)
+    torch.testing.assert_close(ours(images), theirs(images), atol=10 * ROUNDING, rtol=10 * ROUNDING)
 
 
 @given(grid=st.tuples(st.integers(1, 9), st.integers(2, 9)), target=st.tuples(st.integers(1, 9), st.integers(2, 9)))

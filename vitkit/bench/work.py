@@ -18,10 +18,13 @@ from vitkit.cost import cost
 from vitkit.devices import TrainPrecision
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig
+from vitkit.model.segmenter import Segmenter
 from vitkit.model.variants import configure
 from vitkit.train import cuda_graph
 from vitkit.train.distributed import Processes, parallelize
+from vitkit.train.objectives.base import Objective
 from vitkit.train.objectives.labels import Labels
+from vitkit.train.objectives.segmentation import build_segmentation
 from vitkit.train.optimizer import build_optimizer
 from vitkit.train.plan import Plan
 from vitkit.train.step import Step
@@ -48,14 +51,28 @@ def with_random_logits(config: ModelConfig) -> Model:
 
 def training_step(model: Model, device: torch.device, precision: TrainPrecision, *, batch: int, compiled: bool) -> Work:
     """Return a step of forward, backward, gradient clipping at 1 and AdamW."""
-    objective = Labels(model.train(), multilabel=False, smoothing=0.0, weights=None).to(device)
+    objective = _objective(model.train()).to(device)
     wrapped = parallelize(objective, "none", Processes(device), precision, compiled=compiled)
     optimizer = build_optimizer(objective, SETTINGS, fused=device.type == "cuda")
     plan = Plan(steps=1, images=batch, batch=batch, micro=batch, processes=1)
     captured = cuda_graph.should_capture("auto", objective, plan, Processes(device), precision, "none")
     step = Step(wrapped, optimizer, clip=SETTINGS.clip, captured=captured)
-    micro_batches = repeat(labelled_batch(model.config, batch, device))
+    micro_batches = repeat(_training_batch(objective, batch, device))
     return lambda: step(micro_batches)
+
+
+def _objective(model: Model) -> Objective:
+    if isinstance(model, Segmenter):
+        return build_segmentation(model)
+    return Labels(model, multilabel=False, smoothing=0.0, weights=None)
+
+
+def _training_batch(objective: Objective, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return random pixels and targets: a random class for each image, or for a segmenter every class in a mask."""
+    config = objective.model.config
+    if isinstance(objective.model, Segmenter):
+        return random_images(config, batch, device), objective.example_targets(batch)
+    return labelled_batch(config, batch, device)
 
 
 def inference_call(

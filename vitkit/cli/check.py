@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from vitkit.cli.options import Data, Json, Label, at_least, failures_as_json, image_size, option, print_json
+from vitkit.cli.options import Data, Json, Label, Task, at_least, failures_as_json, image_size, option, print_json
 from vitkit.errors import ConfigError
 from vitkit.messages import print_line
 
@@ -25,11 +25,13 @@ def check(
         option("where to write a contact sheet of the model's input; default: check.png, outside of the data", "FILE"),
     ] = None,
     label: Label = None,
+    task: Task = "auto",
     workers: Annotated[int, arg(help="images decoded at a time")] = 4,
     json: Json = False,
 ) -> None:
     """Check all the data before training: unreadable files, duplicates, leaks between splits, classes, sizes.
 
+    Masks are found by their names; those of segmentation data are read and drawn over the images, too.
     Exit code 0: no problems found; 1: problems found; 2: the source cannot be read. Data without labels are checked for
     pre-training.
     """
@@ -42,7 +44,7 @@ def check(
 
     at_least(1, channels=channels, workers=workers)
     size = image_size(image)
-    opened = open_data(data, label=label)
+    opened = open_data(data, label=label, task=task)
     target = outside_data(Path(data), Path("check.png")) if sheet is None else sheet
     if sheet is not None:
         check_sheet_path(sheet)

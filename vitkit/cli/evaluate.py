@@ -42,6 +42,8 @@ def evaluate(
 ) -> None:
     """Score a model on data: accuracy with intervals, per-class scores, calibration, the worst mistakes.
 
+    A model that segments is scored against masks: mean IoU with its interval, IoU of each class, pixel accuracy.
+
     vitkit evaluate runs/pets photos/        vitkit evaluate hf:google/vit-base-patch16-224 imagenet/ --real real.json
 
     vitkit evaluate ti16 objectnet/images --map mappings/objectnet_to_imagenet_1k.json
@@ -59,6 +61,8 @@ def evaluate(
 
     from vitkit.atomic import write_text
     from vitkit.evaluate.printing import print_evaluation
+    from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
+    from vitkit.evaluate.segmentation_printing import print_segmentation
     from vitkit.progress import show_progress
     from vitkit.python_api import Run
 
@@ -82,5 +86,7 @@ def evaluate(
         write_text(out, evaluation.to_json() + "\n", ConfigError)
     if json:
         options.print_json("evaluate", {**asdict(evaluation), **options.failures_as_json(evaluation.left_out)})
+    elif isinstance(evaluation, SegmentationEvaluation):
+        print_segmentation(evaluation)
     else:
         print_evaluation(evaluation)

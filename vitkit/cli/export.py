@@ -72,6 +72,9 @@ def export(
         program = torch.export.load("model.pt2", extra_files=extra).module()
         probabilities, logits = (output.detach().numpy() for output in program(torch.from_numpy(pixels[None])))
         labels = json.loads(extra["vitkit.json"])["labels"]
+
+    A model that segments gives masks at the images' own size, and scores: the lines that are printed for its file
+    write a mask as a PNG.
     """
     at_least(1, images=images)
     size = None if image is None else image_size(image)

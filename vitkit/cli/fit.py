@@ -1,6 +1,6 @@
-"""The verb `fit`: train a classifier."""
+"""The verb `fit`: train a classifier, or a model that segments images, by the data."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from vitkit.cli.options import option
 from vitkit.cli.training_options import Data, Model, SharedOptions, start_training
@@ -17,9 +17,15 @@ def fit(
             "ti16|hf:OWNER/NAME|PATH|none",
         ),
     ] = "",
+    task: Annotated[
+        Literal["classify", "segment"] | None,
+        option("classify images, or segment them by their masks; default: segment where there are masks", "TASK"),
+    ] = None,
     options: SharedOptions,
 ) -> None:
     """Train a classifier on your images, score it on held-out ones and write a report.
+
+    Images with masks (PNG, COCO JSON, YOLO polygons) train it to segment them.
 
     vitkit fit photos/
 
@@ -29,4 +35,4 @@ def fit(
 
     torchrun --nproc-per-node=8 -m vitkit fit shards/ --recipe imagenet_transfer_384
     """
-    start_training(options, data=data, model=model, weights=weights)
+    start_training(options, data=data, model=model, weights=weights, task=task)

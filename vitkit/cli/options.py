@@ -33,6 +33,9 @@ InferencePrecision = Annotated[Literal["fp32", "bf16", "fp8"], arg(help="of the 
 InferenceBatch = Annotated[int | None, option("images at a time; default: as many as suit the device", "N")]
 Workers = Annotated[int | None, option("data workers; default: as many as the device needs", "N")]
 Label = Annotated[str | None, option("the column that holds the classes, in a manifest or hf: set", "COLUMN")]
+Task = Annotated[
+    Literal["auto", "classify", "segment"], arg(help="auto: segment where the data have masks, otherwise classify")
+]
 LabelsFile = Annotated[
     Path | None,
     option("class names of weights that carry none: one on each line, in the order of the logits", "FILE"),

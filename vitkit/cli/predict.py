@@ -26,6 +26,7 @@ from vitkit.cli.image_jobs import (
     report_failures,
     resumable,
 )
+from vitkit.cli.predict_masks import Form, Overlay, predict_masks, refuse_options
 from vitkit.cli.preprocessing_options import NO_OVERRIDES, Overrides
 from vitkit.errors import ConfigError
 from vitkit.storage.urls import redacted
@@ -45,10 +46,13 @@ def predict(
     out: Annotated[
         str | None,
         options.option(
-            "write rows to this file or URL, or to part files in this folder; after a stop, the same command continues",
-            "FILE.csv|.jsonl|.parquet|FOLDER",
+            "write rows to this file or URL, or to part files in this folder; masks to PNG files in this folder, or to "
+            "a .json file as COCO has them; after a stop, the same command continues",
+            "FILE.csv|.jsonl|.parquet|.json|FOLDER",
         ),
     ] = None,
+    as_: Form = None,
+    overlay: Overlay = False,
     shard: Shard = None,
     engine: Engine = "local",
     overwrite: Overwrite = False,
@@ -71,6 +75,8 @@ def predict(
 
     vitkit predict runs/pets cat.jpg dog.jpg        vitkit predict runs/pets photos/ --out answers.csv
 
+    A segmentation model gives a class for every pixel: --out masks/ writes a PNG of class numbers for each image.
+
     Every image has its row, whatever happens to others. The exit code is 0, or 3 if more images failed than
     --max-failed allows: by default 1 % of them, or one of a few.
     """
@@ -89,17 +95,20 @@ def predict(
     own = chosen_shard(shard, out) if engine == "local" else None
 
     from vitkit.evaluate.matching import read_labels
+    from vitkit.model.segmenter import Segmenter
     from vitkit.predict.classifier import Classifier
     from vitkit.predict.failures import Failures
     from vitkit.predict.image_stream import workers_for
     from vitkit.predict.printing import print_predictions
-    from vitkit.predict.rows import AnswerFormat, check_output_path, csv_texts, json_texts
+    from vitkit.predict.rows import AnswerFormat, check_output_path, csv_texts, is_folder, json_texts
+    from vitkit.predict.segmentation import ImageSegmenter
     from vitkit.predict.stream import predict_files, predict_into, stream_answers
     from vitkit.progress import no_progress, show_progress
     from vitkit.text import printable_lines
     from vitkit.weights.load import load
 
-    if out is not None:
+    for_masks = out is not None and (is_folder(out) or out.lower().endswith(".json"))
+    if out is not None and (engine == "ray" or not for_masks):
         check_output_path(out)
     if engine == "ray" and out is not None:
         from vitkit.predict.ray_jobs import predict_on_ray
@@ -123,9 +132,29 @@ def predict(
     split = list_images(images)
     model = load(run, image=size)
     preprocessing.apply(model)
-    classifier = Classifier(
-        model, device=device, labels=None if labels is None else read_labels(labels, model.config.classes)
-    )
+    names = None if labels is None else read_labels(labels, model.config.classes)
+    if isinstance(model, Segmenter):
+        refuse_options(csv=csv, csv_raw=csv_raw, fast=fast, shard=own)
+        predict_masks(
+            ImageSegmenter(model, device=device, labels=names),
+            split,
+            images,
+            run=run,
+            top=top,
+            out=out,
+            form=as_,
+            overlay=overlay,
+            overwrite=overwrite,
+            workers=workers,
+            max_failed=max_failed,
+            json=json,
+        )
+        return
+    if as_ is not None or overlay:
+        raise ConfigError(f"{redacted(run)} classifies whole images: it has no masks for --as or --overlay.")
+    if out is not None:
+        check_output_path(out)
+    classifier = Classifier(model, device=device, labels=names)
     if not classifier.model.metadata.labels:
         log.warning("%s has no class names, so predictions are class numbers; --labels FILE names them", redacted(run))
     messages.say("input", classifier.transform.description, file=sys.stderr)
@@ -157,14 +186,14 @@ def predict(
     progress = no_progress if sys.stdout.isatty() else show_progress  # a bar would run through the rows
     failures = Failures(len(split))
     if csv or json:
-        form = AnswerFormat(
+        answer_format = AnswerFormat(
             labels=classifier.labels,
             top=min(top, len(classifier.labels)),
             multilabel=classifier.multilabel,
             csv_raw=csv_raw,
         )
-        answers = stream_answers(classifier, split, form.top, workers=workers, progress=progress)
-        texts = (csv_texts if csv else json_texts)(_count_failed_rows(failures, answers), form)
+        answers = stream_answers(classifier, split, answer_format.top, workers=workers, progress=progress)
+        texts = (csv_texts if csv else json_texts)(_count_failed_rows(failures, answers), answer_format)
         # a program reads names as they are; a terminal would obey them
         sys.stdout.writelines(map(printable_lines, texts) if sys.stdout.isatty() else texts)
     else:

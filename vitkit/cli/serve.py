@@ -56,7 +56,7 @@ def serve(
         arg(help="print one line of JSON, with the address, once the server listens"),
     ] = False,
 ) -> None:
-    """Serve trained models over HTTP and on a web page: predictions, embeddings and attention maps.
+    """Serve trained models over HTTP and on a web page: predictions, masks, embeddings and attention maps.
 
     vitkit serve runs/pets        vitkit serve pets=runs/3 cars=runs/7 --port 0 --limit queue=64 seconds=5
     """
@@ -75,7 +75,7 @@ def serve(
     except ImportError as error:
         raise ConfigError(f"vitkit serve needs the package {error.name}.", try_='pip install "vitkit[serve]"') from None
 
-    from vitkit.predict.classifier import Classifier
+    from vitkit.predict.open_predictor import open_predictor
     from vitkit.serve import decode_process
     from vitkit.serve.app import create_app
     from vitkit.serve.http_server import address_of, beyond_loopback, bind, exit_deadline, local_hostnames, run
@@ -89,11 +89,11 @@ def serve(
         text = f"--limit {old}=N is deprecated and will be removed in the next release; use --limit {new}=N"
         say(WARNING, text, file=sys.stderr)
     with bind(host, port) as listener, make_compute_executor() as compute_executor:
-        classifiers = {
-            name: compute_executor.submit(Classifier, source, device=device, fast=fast).result()
+        models = {
+            name: compute_executor.submit(open_predictor, source, device=device, fast=fast).result()
             for name, source in sources.items()
         }
-        with ModelPool(classifiers, limits, batch=batch, compute_executor=compute_executor) as pool:
+        with ModelPool(models, limits, batch=batch, compute_executor=compute_executor) as pool:
             # with a key, any host name is allowed: a page that rebinds its name to this machine does not know the key
             app = create_app(pool, key=key, cors=cors, hosts=local_hostnames(listener) if key is None else None)
             pool.warm_up()
@@ -181,6 +181,8 @@ def read_api_key(file: Path | None) -> str | None:
 
 
 def _print_model(pool: ModelPool, name: str, source: str) -> None:
+    from vitkit.compute.windows import MANY
+
     worker = pool.workers[name]
     info = worker.describe()
     height, width = info.image
@@ -188,7 +190,12 @@ def _print_model(pool: ModelPool, name: str, source: str) -> None:
     say(
         "model",
         f"{name}{note}: {info.variant or 'custom sizes'} at {height} x {width} px, "
-        f"{len(info.classes)} classes, from {source}",
+        f"{len(info.classes)} classes{' of pixels' * (info.task == 'segment')}, from {source}",
     )
     say("input", "; ".join(info.preprocessing))
+    if info.window is not None:
+        window = f"{info.window[0]} x {info.window[1]}"
+        say(
+            "windows", f"images of more than {MANY} times {window} pixels are cut into overlapping windows of that size"
+        )
     say("computes", f"{info.computes}; micro-batches of up to {worker.batch} images")

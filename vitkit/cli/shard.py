@@ -49,7 +49,7 @@ def shard(
 
     at_least(1, megabytes=megabytes, side=side, workers=workers)
     job = job_shard(shard)
-    opened = open_data(data, label=label)
+    opened = open_data(data, label=label, task="auto")  # masks, which shards do not hold, are refused
     with stop_cleanly_on_sigterm():
         written = write_shards(
             opened, folder, megabytes=megabytes, side=side, workers=workers, job=job, progress=show_progress

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import ConfigError
-from vitkit.model.build import Model, shared_copy
+from vitkit.model.build import Model, check_of_images, shared_copy
 from vitkit.model.config import ViTConfig, without_head
 from vitkit.model.heads import Head, MeanPool
 from vitkit.model.vit import VisionTransformer
@@ -72,6 +72,7 @@ def check_pool(model: Model, pool: EmbeddingPool) -> None:
     """Raise a ConfigError for vectors that the model does not have."""
     if pool not in get_args(EmbeddingPool):
         raise ConfigError(f"pool={pool!r} is not known", choose_from=", ".join(get_args(EmbeddingPool)))
+    check_of_images(model, "a vector of an image")
     if "token" not in pool:
         return
     if not isinstance(model, VisionTransformer):

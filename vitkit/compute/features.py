@@ -32,7 +32,7 @@ from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
-from vitkit.model.build import Model
+from vitkit.model.build import Model, check_of_images
 from vitkit.model.config import ModelConfig, without_head
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few
@@ -154,6 +154,7 @@ class FeatureExtractor:
 
     def _represent(self) -> Callable[[Tensor], Tensor]:
         """Return images → features (B, D); those of layers stand side by side, (B, layers · D)."""
+        check_of_images(self.model, "a vector of an image")
         if not self.layers:
             return for_inference(self.model, self.precision).represent
         model = Cast(self.model, torch.float32 if self.precision == "fp32" else torch.bfloat16, fused=False).eval()

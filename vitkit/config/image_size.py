@@ -18,6 +18,7 @@ from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.variants import configure, side_of_name
 
 LARGEST = 224
+LARGEST_MASKED = 512  # pixels of the longer side of a model that segments images
 LEAST_GRID = 7  # patches along a side
 PATCHES = (16, 8, 4, 2)
 RESNET_STRIDE, LEAST_RESNET = 32, 128  # pixels; BiT-HyperRule enlarges small images to 128
@@ -52,6 +53,35 @@ def choose_size(model: str, options: Mapping[str, Any], data: DataSize | None, *
     elif side > _round(data.short_side, stride) and (better := _with_fitting_patch(model, data)) != model:
         reason += f"; images are enlarged for that, and --model {better} would do without"
     return SizeChoice(chosen, side, reason)
+
+
+class MaskSizeChoice(NamedTuple):
+    image: tuple[int, int]
+    reason: str
+
+
+def choose_mask_size(model: str, options: Mapping[str, Any], data: DataSize | None) -> MaskSizeChoice | None:
+    """Return the input of a model that segments images, and the reason; None: no size is known."""
+    if data is None:
+        return None
+    stride, least = _stride(model, options)
+    height, width = mask_input(stride, (data.height, data.width))
+    reason = f"{height} x {width} px: the images' medians are {data.height} x {data.width} px"
+    if data.short_side < least and height > data.height and width > data.width:
+        reason += "; they are enlarged, for masks are as fine as the patches"
+    return MaskSizeChoice((height, width), reason)
+
+
+def mask_input(stride: int, median: tuple[int, int]) -> tuple[int, int]:
+    """Return the (height, width) of the input of a model that segments images of this median size.
+
+    Masks are as fine as the patches, so the input has the images' own size, in whole patches: up to LARGEST_MASKED px
+    on the longer side, and enlarged to LEAST_GRID patches on the shorter one. Images are resized to it whatever their
+    shape, so its shape is that of most of them.
+    """
+    scale = min(LARGEST_MASKED / max(median), max(LEAST_GRID * stride / min(median), 1.0))
+    height, width = (max(_round(round(side * scale), stride), stride) for side in median)
+    return height, width
 
 
 def _with_fitting_patch(model: str, data: DataSize) -> str:

@@ -13,6 +13,8 @@ class ObjectiveSettings:
     recipe: str = ""  # for data of any size, where no recipe is named; "": by the number of images
     masked: tuple[str, ...] = ()  # the settings of the table `masked` that it reads
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model, unless the user sets them
+    metric: str = "top1"  # of a validation, which learning rates are chosen by
+    metric_title: str = "top-1"
 
 
 OBJECTIVES = {
@@ -24,4 +26,5 @@ OBJECTIVES = {
     "masked-pixel": ObjectiveSettings(
         title="masked-pixel prediction", recipe="small_masked_pixel", masked=("rate",), options={"causal": False}
     ),
+    "segment": ObjectiveSettings(title="segmentation", metric="mean_iou", metric_title="mean IoU"),
 }

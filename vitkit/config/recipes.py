@@ -1,14 +1,22 @@
 """The recipes by name: functions that return the settings of a run, and the choice among them by the size of the data.
 
 pretraining_recipes.py and transfer_recipes.py have the paper's rows, size_recipes.py those for ordinary data,
-other_paper_recipes.py those of papers beside it, and related_recipes.py that of the comparison with other systems.
+segmentation_recipes.py those for images with masks, other_paper_recipes.py those of papers beside it, and
+related_recipes.py that of the comparison with other systems.
 """
 
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 
-from vitkit.config import other_paper_recipes, pretraining_recipes, related_recipes, size_recipes, transfer_recipes
+from vitkit.config import (
+    other_paper_recipes,
+    pretraining_recipes,
+    related_recipes,
+    segmentation_recipes,
+    size_recipes,
+    transfer_recipes,
+)
 from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.schema import Fit
 from vitkit.data.image_sizes import DataSize
@@ -17,7 +25,14 @@ from vitkit.errors import ConfigError, did_you_mean
 # every public function of these modules that returns settings
 RECIPES: dict[str, Callable[..., Fit]] = {
     name: value
-    for module in (pretraining_recipes, transfer_recipes, size_recipes, other_paper_recipes, related_recipes)
+    for module in (
+        pretraining_recipes,
+        transfer_recipes,
+        size_recipes,
+        segmentation_recipes,
+        other_paper_recipes,
+        related_recipes,
+    )
     for name, value in vars(module).items()
     if not name.startswith("_")
     and getattr(value, "__module__", "") == module.__name__
@@ -70,10 +85,12 @@ def pick_recipe(images: int, *, objective: str, from_scratch: bool, label_free: 
     """
     if name := OBJECTIVES[objective].recipe:
         return name, f"{images:,} images without labels"
+    size = "small" if images < 2_000 else "medium" if images < 20_000 else "large"
+    if objective == "segment":
+        return f"{size}_segmentation", f"{images:,} images with masks"
     if from_scratch:
         name = "small_scratch" if images < 20_000 else "medium_scratch" if images < 500_000 else "large_scratch"
         return name, f"{images:,} images, from scratch"
-    size = "small" if images < 2_000 else "medium" if images < 20_000 else "large"
     if label_free:
         return (
             f"{size}_layerwise_transfer",

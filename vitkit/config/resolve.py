@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import toml
-from vitkit.config.image_size import choose_size
+from vitkit.config.image_size import choose_mask_size, choose_size
 from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.recipes import BY_DATA, RENAMED, describe_renamed, pick_recipe, recipe
 from vitkit.config.schema import Fit
@@ -21,7 +21,7 @@ from vitkit.data.subset import subset_size
 from vitkit.data.training_images import join_validation
 from vitkit.errors import ConfigError
 from vitkit.model.config import ViTConfig
-from vitkit.model.variants import configure
+from vitkit.model.variants import configure, split_head
 from vitkit.storage.urls import is_url
 from vitkit.weights.bundled import local_path
 from vitkit.weights.label_free import label_free_family
@@ -52,8 +52,23 @@ def resolve(
     """
     if not settings.get("data"):
         raise ConfigError("no data named", try_="vitkit fit FOLDER, or data = … in the --config file")
-    data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"))
+    task = settings.get("task", "auto")
+    if (objective := settings.get("objective", "segment")) != "segment":
+        if task == "segment":
+            raise ConfigError(
+                f"objective = {objective} and task = segment contradict each other", try_="leave one of them out"
+            )
+        # without labels, masks are recognised so that they do not count as images
+        task = "classify" if objective == "labels" else "auto"
+    data = open_data(settings["data"], label=settings.get("label"), group=settings.get("group"), task=task)
     explicit = settings if explicit is None else explicit
+    if data.task == "segment" and not pretraining:
+        settings = {"objective": "segment", **settings}
+    elif settings.get("objective") == "segment":
+        raise ConfigError(
+            f"objective = segment needs masks, and {data.name} has none",
+            try_="vitkit fit DATA --task segment, which says what masks it looks for",
+        )
     if settings.get("train_on_val"):  # which no recipe sets; before all decisions by the number of images
         if "train_on_val" in explicit and validation_split(data) is None:
             raise _unused("train_on_val", "data with a val split")
@@ -100,6 +115,16 @@ def resolve(
         config = replace(config, data=str(Path(config.data).absolute()))
     if "dev" not in settings and _needs_thresholds(config, data):
         config = replace(config, dev=THRESHOLD_DEV)
+    backbone, head = split_head(config.model)
+    if head and config.objective == "segment" and config.weights in ("default", "none"):
+        raise ConfigError(
+            f"{config.model} is a model with its head, which a run chooses by segment.head",
+            try_=f"--model {backbone} --set segment.head={head}",
+        )
+    masked = config.objective == "segment" and config.image is None and config.model
+    if masked and (mask_size := choose_mask_size(config.model, config.options, size())):
+        config = replace(config, image=mask_size.image)
+        reasons.append(mask_size.reason)
     if config.weights == "none" and config.image is None:
         model, side, why = choose_size(
             config.model or DEFAULT_MODEL, config.options, size(), named=bool(settings.get("model"))
@@ -176,12 +201,18 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
         if name not in objective.masked:
             reading = [known for known, one in OBJECTIVES.items() if name in one.masked]
             raise _unused(f"masked.{name}" if objective.masked else "masked", f"objective = {' or '.join(reading)}")
+    for name in explicit.get("segment", {}):
+        if config.objective != "segment":
+            raise _unused("segment", "objective = segment, for data with masks")
+        if name != "head" and config.segment.head != "queries":
+            raise _unused(f"segment.{name}", "segment.head = queries")
     if "timescale" in explicit.get("schedule", {}) and config.schedule.kind != "rsqrt":
         raise _unused("schedule.timescale", "schedule.kind = rsqrt")
     if "drops" in explicit.get("schedule", {}) and config.schedule.kind != "step":
         raise _unused("schedule.drops", "schedule.kind = step")
     if explicit.get("augment", {}).get("crop") and config.augment.precrop is not None:
         raise _unused("augment.crop", "augment.precrop = false")
+    _refuse_unused_by_task(explicit, config)
     if config.start == "head":
         for name in sorted(explicit.keys() - SETTINGS_OF_A_HEAD):
             raise _unused(name, "start = full")
@@ -198,9 +229,34 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
             raise _unused(name, "--lr auto")
     for name in ("group", "duplicates", "train_on_val"):
         if name in explicit and not config.labelled:
-            raise _unused(name, "objective = labels, which holds images out")
+            raise _unused(name, "objective = labels or segment, which hold images out")
     if "test" in explicit and config.labelled and partition(data, **config.partition).held_out is None:
         raise _unused("test", "data without a test or val split, and these have one")
+
+
+def _refuse_unused_by_task(explicit: Mapping[str, Any], config: Fit) -> None:
+    """Raise an error for a setting of the other task: of labels in segmentation, or of masks elsewhere."""
+    augment = explicit.get("augment", {})
+    if config.objective != "segment":
+        for name in ("scale", "colour"):
+            if name in augment:
+                raise _unused(f"augment.{name}", "objective = segment, for data with masks")
+        return
+    for name in ("balance", "label_smoothing"):
+        if explicit.get(name):
+            raise _unused(name, "objective = labels")
+    for name in ("crop", "precrop", "randaugment", "mixup", "cutmix"):
+        if augment.get(name):
+            raise ConfigError(
+                f"augment.{name} would not move the masks with the images",
+                try_="augment.scale, aspect, flip, colour and erase, which segmentation has in its place",
+            )
+    if config.resize not in (None, "squash"):
+        raise ConfigError(
+            f"resize = {config.resize}: segmentation resizes all of an image to the model's input, so that every pixel "
+            "of its mask is found",
+            try_="resize = squash; --image HEIGHT WIDTH for the shape of your images",
+        )
 
 
 def _unused(name: str, needed: str) -> ConfigError:

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, check_ranges, setting
+from vitkit.data.task import Task
 from vitkit.errors import ConfigError
 from vitkit.model.options import PositionTransfer
 
-Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel"]
+Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel", "segment"]
 Start = Literal["auto", "head", "full"]
+
 Range = tuple[float, float]
 OF_THE_WEIGHTS = "that of the weights"
 
@@ -82,7 +84,22 @@ class Augmentation:
         POSITIVE,
         unset="none",
     )
-    aspect: Range = setting((3 / 4, 4 / 3), "width / height of the random crop", POSITIVE, ascending=True)
+    aspect: Range = setting(
+        (3 / 4, 4 / 3),
+        "width / height of the random crop; of segmentation, how much an image is stretched beside its usual shape",
+        POSITIVE,
+        ascending=True,
+    )
+    scale: Range = setting(
+        (1.0, 1.0),
+        "segmentation: sides of an image over those of the model's input, drawn for every image: below 1 it is padded, "
+        "above 1 cropped at a random place",
+        POSITIVE,
+        ascending=True,
+    )
+    colour: float = setting(
+        0.0, "segmentation: strength of the jitter of brightness, contrast, saturation and hue; 1: SSD's", ZERO_OR_MORE
+    )
     flip: bool = setting(True, "flip half of the images from left to right; false where left and right differ")
     randaugment: tuple[int, float] | None = setting(
         None,
@@ -123,11 +140,30 @@ class Masked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The settings of segmentation."""
+
+    head: Literal["auto", "linear", "queries"] = setting(
+        "auto",
+        "what gives every pixel a class: linear, a projection of each patch, trains fast; queries, mask queries in the "
+        "last blocks (EoMT), finds sharper masks; auto: that of the weights, else linear",
+    )
+    queries: int = setting(100, "mask queries of an image, each of which finds one mask at most", POSITIVE)
+    query_blocks: int = setting(4, "last blocks of the model, which the mask queries join", POSITIVE)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "segment")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fit:
     """The settings of one training run; `--set KEY=VALUE` and `--config FILE.toml` reach every field by its name."""
 
     data: str = setting("", "the images: a folder, .zip, manifest, shards, arrays, hf:NAME or fashion")
     label: str | None = setting(None, "column of a manifest or hf: set that holds the classes", unset="by its name")
+    task: Task = setting(
+        "auto", "classify images or segment them into classes of pixels; auto: segment where the data have masks"
+    )
     out: str = setting("", "the run folder to create; empty: a new one under runs/")
     objective: Objective = setting("labels", "what the model learns to predict")
     recipe: str = setting("", "the recipe that the other settings come from; empty: by the size of the data")
@@ -218,6 +254,7 @@ class Fit:
     )
     augment: Augmentation = setting(Augmentation, "the augmentation of training images")
     masked: Masked = setting(Masked, "masked patch prediction")
+    segment: Segment = setting(Segment, "segmentation")
 
     test: float = setting(0.2, "share held out for testing where the data have no test or val", PART)
     dev: float = setting(0.0, "share of the training images held out for validation, without val", SHARE)
@@ -303,13 +340,21 @@ class Fit:
             raise ConfigError(f"{' and '.join(chosen)}: a run has one subset", try_="one of them")
         if self.subset_per_class is not None and self.objective != "labels":
             raise ConfigError(
-                "subset_per_class needs labels; this run reads none.", try_="--set subset=0.1, a share of all images"
+                "subset_per_class needs a label for each image; this run reads none.",
+                try_="--set subset=0.1, a share of all images",
             )
 
     @property
     def labelled(self) -> bool:
         """Return whether the run reads labels, and so holds images out and is scored."""
-        return self.objective == "labels"
+        return self.objective in ("labels", "segment")
+
+    @property
+    def data_task(self) -> Task:
+        """Return how the data of the run were opened: with masks, by class, or as images alone, which masks are not."""
+        if self.objective == "segment":
+            return "segment"
+        return "classify" if self.objective == "labels" else "auto"
 
     @property
     def partition(self) -> dict[str, Any]:

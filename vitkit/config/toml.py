@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_typ
 
 import tomli_w
 
-from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule
+from vitkit.config.schema import SGD, Adam, AdamW, Augmentation, Fit, Masked, Schedule, Segment
 from vitkit.errors import ConfigError, did_you_mean
 from vitkit.model.config import ViTConfig
 from vitkit.stored_json import conform, read_bytes, read_json
@@ -222,6 +222,7 @@ _INSIDE = {
     "schedule": get_type_hints(Schedule),
     "augment": get_type_hints(Augmentation),
     "masked": get_type_hints(Masked),
+    "segment": get_type_hints(Segment),
     "options": {field.name for field in fields(ViTConfig)} - set(get_type_hints(Fit)) - {"classes"},
 }
 

@@ -15,6 +15,7 @@ from vitkit.data.fingerprint import FingerprintCache, Fingerprints, identity_of,
 from vitkit.data.groups import keep_together
 from vitkit.data.image_info import ImageInfo, ImageInfoCache
 from vitkit.data.label_check import label_warnings
+from vitkit.data.mask_check import MaskReport, check_masks
 from vitkit.data.partition import partition
 from vitkit.data.sources.class_labels import missing_class_note
 from vitkit.data.sources.dataset import Data, DataError
@@ -58,6 +59,7 @@ class DataReport:
     classes: tuple[str, ...]
     images: dict[str, int]  # split → images
     multilabel: bool = False
+    task: str = "classify"  # "segment": classes are those of pixels
     bad: list[tuple[str, str]] = field(default_factory=list)  # key, reason
     odd: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class DataReport:
     near_duplicates: list[tuple[str, str]] = field(default_factory=list)  # nearly identical, within a split
     leaks: list[tuple[str, str, str]] = field(default_factory=list)  # key in one split, key in another, similarity
     conflicts: list[tuple[str, str]] = field(default_factory=list)  # identical images with different labels
+    masks: MaskReport | None = None  # of segmentation data
     fit_refuses: str = ""  # the error of `vitkit fit` with these data
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -107,10 +110,13 @@ def check(
         kind=data.kind,
         classes=data.classes,
         multilabel=data.multilabel,
+        task=data.task,
         images={name: len(split) for name, split in data.splits.items()},
         remarks=list(data.notes),
     )
     _check_files(report, data, refs, infos)
+    if data.task == "segment":
+        _check_masks(report, data, refs, infos, workers, progress)
     grouped = data
     with contextlib.suppress(DataError):  # without a training split; the check of the classes says so
         grouped = keep_together(data, workers=workers, cache=fingerprint_cache).data  # as `fit` does
@@ -168,8 +174,21 @@ def _check_files(report: DataReport, data: Data, refs: list[ImageRef], infos: li
         )
 
 
+def _check_masks(
+    report: DataReport, data: Data, refs: list[ImageRef], infos: list[ImageInfo], workers: int, progress: Progress
+) -> None:
+    sizes: dict[str, list[tuple[int, int]]] = {name: [] for name in data.splits}
+    for ref, info in zip(refs, infos, strict=True):
+        sizes[ref.split].append((info.height, info.width))
+    report.masks = check_masks(data, sizes, workers=workers, progress=progress)
+    report.problems += report.masks.problems
+    report.remarks += report.masks.remarks
+
+
 def _check_classes(report: DataReport, data: Data) -> None:
     _check_trainable(report, data)
+    if data.task == "segment":  # its classes are those of pixels, which the check of the masks has counted
+        return
     if not data.classes:
         report.remarks.append("unlabelled: good for pre-training, not for fitting a classifier")
         return
@@ -195,7 +214,7 @@ def _check_classes(report: DataReport, data: Data) -> None:
 
 def _check_trainable(report: DataReport, data: Data) -> None:
     """Name what `vitkit fit` would refuse; for unlabelled data, what `vitkit pretrain` would refuse is a problem."""
-    report.fit_refuses = _refusal(data, "labels")
+    report.fit_refuses = _refusal(data, "segment" if data.task == "segment" else "labels")
     refused = report.fit_refuses if data.classes else _refusal(data, "masked-patch")
     if refused:
         report.problems.append(f"vitkit {'fit' if data.classes else 'pretrain'} refuses these data: {refused}")

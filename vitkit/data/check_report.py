@@ -2,10 +2,12 @@
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
 from vitkit.data.check import DataReport
+from vitkit.data.mask_check import MaskReport, cover_lines
 from vitkit.messages import print_line
 from vitkit.text import counted
 
@@ -23,6 +25,7 @@ def _print(report: DataReport) -> None:
         "data",
         f"{report.name}: {report.kind}"
         + (f", {counted(len(report.classes), 'class')}" if report.classes else ", unlabelled")
+        + (" of pixels: segmentation" if report.task == "segment" else "")
         + (", multi-label: any number of them per image" if report.multilabel else ""),
     )
     _line("images", ", ".join(f"{count:,} {name}" for name, count in report.images.items()))
@@ -40,7 +43,11 @@ def _print(report: DataReport) -> None:
             "classes" if name == next(iter(report.per_class)) else "",
             f"{name}: {_span(min(present), max(present))} images each{absent}",
         )
+    if report.masks is not None:
+        _cover(report.masks, report.classes)
     _list("bad", [f"{key}: {reason}" for key, reason in report.bad])
+    if report.masks is not None:
+        _list("bad masks", [f"{key}: {reason}" for key, reason in report.masks.bad])
     _list("conflicts", [f"{one} = {other}" for one, other in report.conflicts])
     _list("leaks", [f"{one} = {other} ({similarity})" for one, other, similarity in report.leaks])
     _list("duplicates", [" = ".join(group) for group in report.duplicates])
@@ -52,6 +59,11 @@ def _print(report: DataReport) -> None:
             "verdict",
             "nothing here would hurt " + ("training" if report.classes else "pre-training; there are no labels to fit"),
         )
+
+
+def _cover(masks: MaskReport, classes: Sequence[str]) -> None:
+    for number, text in enumerate(cover_lines(masks, classes)):
+        _line("" if number else "classes", text)
 
 
 def _span(least: int, most: int) -> str:

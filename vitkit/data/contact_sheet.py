@@ -9,7 +9,9 @@ from PIL.PngImagePlugin import PngInfo
 
 from vitkit.data.decode import decode
 from vitkit.data.fonts import Fonts, package_with
+from vitkit.data.mask_sheet import mask_sheet
 from vitkit.data.preprocessing import Preprocessing, Resize
+from vitkit.data.sheet_style import EMPTY, FAINT, GAP, INK, LINE, MARGIN, PAPER
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, DecodeError
@@ -19,12 +21,16 @@ from vitkit.text import printable
 ROWS, COLUMNS = 12, 8
 ENDINGS = (".png", ".jpg", ".jpeg")
 MARK = "vitkit check"  # in the metadata of every sheet, so that no other file is ever overwritten
-TILE, GAP, MARGIN, LINE = 96, 6, 16, 18
-INK, PAPER, FAINT = (24, 28, 36), (252, 252, 250), (120, 126, 136)
+TILE = 96
 
 
 def contact_sheet(data: Data, image: tuple[int, int], resize: Resize, channels: int) -> Image.Image:
-    """Draw images of each class as the model will see them, after the evaluation transform's crop or squash."""
+    """Draw images of each class as the model will see them, after the evaluation transform's crop or squash.
+
+    Of segmentation data, images are drawn as they are, under their masks.
+    """
+    if data.task == "segment":
+        return mask_sheet(data, channels)
     transform = EvalTransform(image=image, preprocessing=Preprocessing(resize=resize))
     split = data.splits[next(iter(data.splits))]
     rows, fonts = [], Fonts([data.name, *data.classes[:ROWS]])
@@ -122,7 +128,7 @@ def _tile(pixels: np.ndarray) -> Image.Image:
     image.thumbnail((TILE, TILE))
     scale = min(TILE / image.width, TILE / image.height)
     size = max(round(image.width * scale), 1), max(round(image.height * scale), 1)
-    tile = Image.new("RGB", (TILE, TILE), (236, 236, 232))
+    tile = Image.new("RGB", (TILE, TILE), EMPTY)
     tile.paste(
         image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC),
         ((TILE - size[0]) // 2, (TILE - size[1]) // 2),

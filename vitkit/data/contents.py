@@ -88,7 +88,7 @@ def _rows(split: Split, compared: Compared, reading: Reading) -> NDArray[np.uint
             read = pool.map(_sample if cache is None else _hash_of_bytes, [split] * len(unknown), unknown)
             known.update(zip(unknown, read, strict=True))
             for row, index in enumerate(some, start):
-                mine[row] = np.frombuffer(known[index], np.uint8)
+                mine[row] = np.frombuffer(_with_mask(split, index, known[index]), np.uint8)
     for rank, part in enumerate(reading.gather(mine)):
         digests[rank :: reading.world_size] = part
     if len(first) == len(images):
@@ -108,6 +108,16 @@ def _cached(split: Split, indices: Sequence[int], cache: FingerprintCache | None
     identities = {index: identity_of(split, index) for index in indices}
     contents = cache.contents(list(identities.values()))
     return {index: contents[key] for index, key in identities.items() if key in contents}
+
+
+def _with_mask(split: Split, index: int, digest: bytes) -> bytes:
+    """Return the digest of an image and of its mask, whose few bytes are read each time; without one, the image's."""
+    if split.masks is None:
+        return digest
+    try:
+        return hashlib.blake2b(digest + split.mask_content(index), digest_size=HASH).digest()
+    except (OSError, ValueError):
+        return bytes(HASH)
 
 
 def _hash_of_bytes(split: Split, index: int) -> bytes:

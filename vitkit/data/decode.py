@@ -70,7 +70,7 @@ def decoded_size(content: bytes | np.ndarray) -> tuple[int, int]:
         if content[:6] == b"\x93NUMPY":
             height, width, *_ = read_npy_header(io.BytesIO(content)).shape
             return height, width
-        with _open(content, FORMATS, PIXEL_LIMIT) as image:
+        with open_limited(content, FORMATS, PIXEL_LIMIT) as image:
             sides = (image.height, image.width)
             return sides[::-1] if image.getexif().get(_EXIF_ORIENTATION, 1) in _ON_ITS_SIDE else sides
 
@@ -117,7 +117,7 @@ def _decode(
         raise DecodeError(f"the model takes {channels} channels, which only .npy and TIFF files can hold")
     if content[:2] in BINARY_PNM and "PPM" in formats:
         height, width, *_ = read_pnm_header(content)
-        _check_size((width, height), limit, len(content))
+        check_size((width, height), limit, len(content))
         decode_memory.reserve(width * height)
         values = read_pnm(content)
         if values.dtype == np.uint8:  # Pillow's own conversion to grey
@@ -125,8 +125,8 @@ def _decode(
                 Image.fromarray(values.squeeze(2) if values.shape[2] == 1 else values), channels, background
             )
         return _fit_channels(to_byte_scale(values), channels)
-    with _open(content, formats, limit) as image:
-        _check_size(image.size, limit, len(content))
+    with open_limited(content, formats, limit) as image:
+        check_size(image.size, limit, len(content))
         decode_memory.reserve(image.width * image.height * _PIXEL_COST.get(image.format or "", 1))
         return _decode_pillow(image, channels, background, limit)
 
@@ -134,7 +134,7 @@ def _decode(
 def _decode_pillow(image: Image.Image, channels: int, background: tuple[int, int, int], limit: int) -> np.ndarray:
     if channels not in (_GREY, _COLOUR):
         raise DecodeError(f"the model takes {channels} channels, which a Pillow image cannot hold")
-    _check_size(image.size, limit)
+    check_size(image.size, limit)
     return _from_pillow(image, channels, background)
 
 
@@ -143,7 +143,7 @@ def _pillow_can(content: bytes, channels: int) -> bool:
     if channels not in (_GREY, _COLOUR):
         return False
     try:
-        with _open(content, ["TIFF"]):
+        with open_limited(content, ["TIFF"]):
             return True
     except UnidentifiedImageError:
         return False
@@ -155,7 +155,7 @@ def _decode_jpeg(content: bytes, channels: int, limit: int) -> np.ndarray | None
         height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
     except ValueError:
         return None
-    _check_size((width, height), limit, len(content))
+    check_size((width, height), limit, len(content))
     decode_memory.reserve(width * height)
     if colours in ("CMYK", "YCCK"):
         return None
@@ -176,7 +176,7 @@ def decode_reduced_jpeg(content: bytes, side: int) -> tuple[np.ndarray, float, f
         return None
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(content)
-        _check_size((width, height), PIXEL_LIMIT, len(content))
+        check_size((width, height), PIXEL_LIMIT, len(content))
         grey = simplejpeg.decode_jpeg(content, "GRAY", min_height=side, min_width=side)[:, :, 0]
     except ValueError:
         return None
@@ -194,7 +194,7 @@ def _jpeg_orientation(content: bytes) -> int:
     # Exif is in the first segments; Pillow parses it, which takes time, so only where there is one
     if b"Exif\0\0" not in content[:65536]:
         return 1
-    with _open(content, ["JPEG"]) as image:
+    with open_limited(content, ["JPEG"]) as image:
         return image.getexif().get(_EXIF_ORIENTATION, 1)
 
 
@@ -256,7 +256,7 @@ def _refuse_bands(bands: int, channels: int) -> np.ndarray:
 
 
 @contextmanager
-def _open(content: bytes, formats: Collection[str], limit: int | None = None) -> Iterator[Image.Image]:
+def open_limited(content: bytes, formats: Collection[str], limit: int | None = None) -> Iterator[Image.Image]:
     """Open bytes with Pillow. Its warnings are left to the program: silencing them in Python is not thread-safe."""
     if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
         _register_heif()
@@ -284,7 +284,7 @@ def _register_heif() -> None:
     pi_heif.register_heif_opener()
 
 
-def _check_size(size: tuple[int, int], limit: int, encoded: int | None = None) -> None:
+def check_size(size: tuple[int, int], limit: int, encoded: int | None = None) -> None:
     width, height = size
     if width * height > limit:
         raise TooManyPixels(f"{width} x {height} is {width * height:,} pixels, over the limit of {limit:,}")

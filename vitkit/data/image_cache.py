@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.data.crop_resize import CropResize, Crops, crop_resize
-from vitkit.data.decode import decode, decoded_size
+from vitkit.data.decode import decoded_size
 from vitkit.data.resize import Size
+from vitkit.data.sample import decode_sample
 from vitkit.data.sources.dataset import DataError, Split
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import DecodeError
@@ -54,7 +55,7 @@ def estimate_bytes(split: Split, transform: TrainTransform, channels: int, *, se
         except (DataError, DecodeError):  # the loader reports it
             continue
         areas.append(height * width)
-    return round(float(np.mean(areas)) * channels * len(split)) if areas else None
+    return round(float(np.mean(areas)) * (channels + transform.masks) * len(split)) if areas else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,7 +161,8 @@ class _Filling:
             if self.overflowed or self.cancelled:
                 break
             try:
-                pixels = self.transform.prepare(decode(split.read(index), channels=self.channels))
+                sample = decode_sample(split, index, self.channels, masks=self.transform.masks)
+                pixels = self.transform.prepare(sample)
             except (DecodeError, DataError) as error:
                 self.errors[index] = str(error)
                 continue
@@ -179,6 +181,6 @@ class _Filling:
             pixels=torch.from_numpy(self.buffer[: self.used]),
             offsets=self.offsets,
             sizes=self.sizes,
-            channels=self.channels,
+            channels=self.channels + self.transform.masks,
             errors=self.errors,
         )

@@ -14,7 +14,10 @@ MANY = 10  # labels from which a set of labels that hardly repeat cannot be mean
 
 
 def check_labels(data: Data, name: str, train: Split, *, has_test: bool) -> None:
-    """Raise an error where a classifier of the training images cannot be learned, or cannot be scored."""
+    """Raise an error where the training images teach no classes, or a classifier of them cannot be scored."""
+    if data.task == "segment":
+        _check_masks(data, name, train)
+        return
     if not data.classes or len(train) == 0:
         raise DataError(
             f"{data.name} has no labels to train on.",
@@ -48,8 +51,25 @@ def check_labels(data: Data, name: str, train: Split, *, has_test: bool) -> None
         )
 
 
+def _check_masks(data: Data, name: str, train: Split) -> None:
+    """Raise an error where nothing can be learned from masks."""
+    if len(train) == 0:
+        raise DataError(
+            f"{data.name} has no mask for an image to train on.",
+            found=f"{len(data.splits[name]):,} images of {name} without masks",
+            try_="masks for the images of that split",
+        )
+    if len(data.classes) < 2:
+        raise DataError(
+            f"the masks of {data.name} have one class only, {data.classes[0]}: there is nothing to tell apart.",
+            try_="masks with two classes or more; the background is a class, too",
+        )
+
+
 def label_warnings(data: Data, *, balance: float = 0.0) -> Iterator[str]:
     """Yield what a classifier of the training images will suffer from, with the setting that helps."""
+    if data.task == "segment":
+        return
     split = training_split(data)
     counts = data.splits[split].per_class(len(data.classes)) if data.classes else np.zeros(0, np.int64)
     present = {data.classes[index]: int(counts[index]) for index in np.flatnonzero(counts)}

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from vitkit.data.batch import Batch as Batch
-from vitkit.data.decode import decode
 from vitkit.data.epoch_order import Order, OrderOfEpoch, full_order
 from vitkit.data.image_cache import ImageCache
+from vitkit.data.sample import decode_sample
 from vitkit.data.sources.dataset import DataError, Split
 from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.threads import load_in_threads
@@ -92,7 +92,7 @@ class SplitDataset:
         return self.transform.view(prepared, draws or self.draw(epoch, index))
 
     def _decode(self, index: int) -> np.ndarray:
-        return decode(self.split.read(index), channels=self.channels)
+        return decode_sample(self.split, index, self.channels, masks=self.transform.masks)
 
     def read_ahead(self, indices: Sequence[int]) -> SplitDataset:
         """Return the dataset with requests for these images under way, if they come over a network."""
@@ -108,7 +108,7 @@ class SplitDataset:
     def empty_batch(self, count: int) -> Tensor:
         """Return uninitialised memory for that many images."""
         dtype = torch.uint8 if isinstance(self.transform, TrainTransform) else torch.float32
-        return torch.empty(count, self.channels, *self.transform.image, dtype=dtype)
+        return torch.empty(count, self.channels + self.transform.masks, *self.transform.image, dtype=dtype)
 
     def sample(self, count: int) -> Tensor:
         """Return up to `count` images of the first epoch, without those that cannot be decoded."""
@@ -360,7 +360,7 @@ class _BatchBuilder:
         try:
             self._add_image(epoch, index, draws)
         except (DecodeError, DataError) as error:
-            self.failures.append((index, _reason(error, self.dataset.split.keys[index])))
+            self.failures.append((index, failure_reason(error, self.dataset.split.keys[index])))
             return False
         self.samples.append((epoch, index))
         return True
@@ -416,6 +416,6 @@ def _new_builder(dataset: SplitDataset, count: int, images: Tensor | None = None
     return _BatchBuilder(dataset, dataset.empty_batch(count) if images is None else images)
 
 
-def _reason(error: Exception, key: str) -> str:
+def failure_reason(error: Exception, key: str) -> str:
     """Return the error's first line without the image's name, which callers print next to it."""
     return str(error).splitlines()[0].removeprefix(f"{printable(key)} ")

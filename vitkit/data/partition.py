@@ -20,6 +20,7 @@ from vitkit.data.subset import SubsetRecord, describe_subset, draw_images, subse
 from vitkit.data.subset import subset_per_class as draw_per_class
 from vitkit.text import counted, few
 
+SUPERVISED = ("labels", "segment")  # the objectives that read labels or masks, so that images are held out for scores
 SPARSE = "sparse:"  # before the fingerprint of multi-label data, whose labels are hashed as class numbers
 
 
@@ -76,7 +77,7 @@ def partition(
     if subset is None and subset_per_class is None and subset_images is None:
         return divided
     labels: SplitLabels = divided.train.labels
-    if objective != "labels":
+    if objective not in SUPERVISED:
         labels = np.zeros(len(divided.train), np.int64)  # they are not read
     if subset_images is not None:
         train = draw_images(divided.train, subset_images, split_seed)
@@ -95,7 +96,7 @@ def partition(
     notes = divided.notes
     if subset_per_class is not None:
         notes += _too_few_notes(data, divided.train, subset_per_class)
-    if subset_images is not None and objective == "labels":
+    if subset_images is not None and objective == "labels":  # masks have no class per image
         notes += _not_drawn_notes(data, divided.train, train)
     description = (*divided.description, describe_subset(record))
     return replace(divided, train=train, description=description, notes=notes, subset=record)
@@ -129,7 +130,7 @@ def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int
     """Return the partition with all training images."""
     name = training_split(data)
     train = data.splits[name]
-    if objective != "labels":  # labels are not read, and nothing is held out
+    if objective not in SUPERVISED:  # labels are not read, and nothing is held out
         return Partition(train, None, None, "", (f"{len(train):,} images of {name}",), None)
     train, record = _labelled(train), None
     notes: tuple[str, ...] = ()
@@ -140,8 +141,9 @@ def _divide(data: Data, objective: str, test: float, dev: float, split_seed: int
         if train.groups is not None:
             record["groups"] = groups_digest(train.groups)
         train, tested = _hold_out(train, test, split_seed, "testing", "more images, or a test/ folder")
-        notes = _undivided_note(data, train, tested)
-        share = f"{test:.0%} of each class" if train.groups is None else f"about {test:.0%} of each class, in groups"
+        notes = () if data.task == "segment" else _undivided_note(data, train, tested)
+        of = "the images" if data.task == "segment" else "each class"
+        share = f"{test:.0%} of {of}" if train.groups is None else f"about {test:.0%} of {of}, in groups"
         source = "" if name == ALL else f" from {name}"  # the user did not name that split
         description = [f"{len(train):,} train", f"{len(tested):,} test, held out{source} ({share})"]
     else:
@@ -235,13 +237,16 @@ def _validation_name(data: Data, test_name: str | None, *, tunes: bool) -> str |
 def _hold_out(split: Split, share: float, seed: int, purpose: str, advice: str) -> tuple[Split, Split]:
     kept, chosen = stratified(split.labels, share, seed, split.groups)
     if len(chosen) == 0 or len(kept) == 0:
-        apart = "no two of a class" if split.groups is None else "no two of a class that are neither copies nor a group"
+        alike = "no two" if split.masks else "no two of a class"
+        apart = alike if split.groups is None else f"{alike} that are neither copies nor a group"
         raise DataError(f"{len(split)} images, {apart}, are too few to hold some out for {purpose}.", try_=advice)
     return split.select(kept), split.select(chosen)
 
 
 def _undivided_note(data: Data, train: Split, tested: Split) -> tuple[str, ...]:
     """Return notes on classes none of whose images is scored: they have a single one, or all are of one group."""
+    if data.task == "segment":
+        return ()
     counts, scored = train.per_class(len(data.classes)), tested.per_class(len(data.classes))
     unscored = [(name, kept) for name, kept, held_out in zip(data.classes, counts, scored, strict=True) if not held_out]
     single = [name for name, kept in unscored if kept == 1]

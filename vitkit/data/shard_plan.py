@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitkit.data.downscale import downscale
 from vitkit.data.partition import fingerprint
 from vitkit.data.shard_tar import encoded, member_bytes
-from vitkit.data.sources.dataset import Data, Split
+from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sparse_labels import SparseLabels
 
 PLAN = 1  # of the rules below: shards of another version are not continued
@@ -71,6 +71,8 @@ class ShardPlan:
 
 def plan_shards(data: Data, *, megabytes: float, side: int | None = None, workers: int = 4) -> ShardPlan:
     """Cut each split into tar files of about so many megabytes."""
+    if data.task == "segment":
+        raise DataError(f"{data.name} has masks, which shards do not hold.", try_="train on the folder itself")
     shards = []
     for name, split in data.splits.items():
         sizes = _stored_sizes(split, workers) if side is None else _mean_size(split, side, workers)

@@ -5,11 +5,14 @@ copied between processes, and no process has to be started.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from vitkit.data.batch import Batch
 from vitkit.data.workers import BatchFunction, prefetched_batches
+
+Result = TypeVar("Result")
 
 
 def load_in_threads(
@@ -21,11 +24,18 @@ def load_in_threads(
         batch = make_batch(number)
         return batch.pin_memory() if pin_memory else batch
 
+    return map_in_threads(compute, numbers, threads=threads)
+
+
+def map_in_threads(
+    compute: Callable[[int], Result], numbers: Iterable[int], *, threads: int
+) -> Generator[Result, None, None]:
+    """Yield the results for the numbers, in their order, computed ahead by so many threads; with 0, by the caller's."""
     if not threads:
         yield from map(compute, numbers)
         return
     pool = ThreadPoolExecutor(threads, "vitkit-batches")
-    ahead: deque[Future[Batch]] = deque()
+    ahead: deque[Future[Result]] = deque()
     try:
         for number in numbers:
             ahead.append(pool.submit(compute, number))

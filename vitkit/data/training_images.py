@@ -1,7 +1,7 @@
 """The images of train and val together, for a run that trains on both."""
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,31 @@ def _join(one: Split, other: Split) -> Split:
     keys = PackedStrings([*one.keys, *other.keys])
     labels = np.concatenate([one.labels, other.labels])
     store = JoinedStore(one.store, np.asarray(one.rows), other.store, np.asarray(other.rows))
-    return Split(keys, labels, store, np.arange(len(one) + len(other)), groups)
+    masks = JoinedMasks(one, other) if one.masks or other.masks else None
+    return Split(keys, labels, store, np.arange(len(one) + len(other)), groups, masks=masks)
+
+
+@dataclass(frozen=True)
+class JoinedMasks:
+    """The masks of two splits as one: those of the first, then those of the second."""
+
+    one: Split
+    other: Split
+
+    def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
+        return self._split(row).read_mask(self._index(row), size)
+
+    def mask_name(self, row: int) -> str:
+        return self._split(row).mask_name(self._index(row))
+
+    def mask_content(self, row: int) -> bytes:
+        return self._split(row).mask_content(self._index(row))
+
+    def _split(self, row: int) -> Split:
+        return self.one if row < len(self.one) else self.other
+
+    def _index(self, row: int) -> int:
+        return row if row < len(self.one) else row - len(self.one)
 
 
 class JoinedStore:

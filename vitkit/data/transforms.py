@@ -8,6 +8,7 @@ Shapes: C channels, (height, width) of the model's input.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from vitkit.errors import ConfigError
 @dataclass(frozen=True, kw_only=True)
 class EvalTransform:
     """The deterministic transform that belongs to the weights."""
+
+    masks: ClassVar[bool] = False  # whether it takes the mask of an image, as the last channel, and returns it
 
     image: Size
     preprocessing: Preprocessing
@@ -118,6 +121,8 @@ def padding_colour(preprocessing: Preprocessing, channels: int) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class TrainTransform:
     """The random crop and flip of training, on the CPU in uint8; RandAugment, mixup and scaling follow in batches."""
+
+    masks: ClassVar[bool] = False  # as for EvalTransform
 
     image: Size
     crop: tuple[float, float] | None = (0.05, 1.0)  # share of the image's area, as in Inception's crop

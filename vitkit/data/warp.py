@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vitkit.data.random_boxes import box_masks, to_device
+from vitkit.data.resize import Size
 
 GREY = 0.5  # the fill outside the image; 128 of 255 in the originals
 
@@ -31,16 +32,24 @@ def sample(images: Tensor, matrices: np.ndarray, holes: np.ndarray) -> Tensor:
 
     Pixels that come from outside the image, and those inside the boxes `holes` (B, N, 4) of the result, become grey.
     """
-    height, width = images.shape[2:]
-    to_unit = np.array([[2 / width, 0, -1], [0, 2 / height, -1]])  # grid_sample's -1 … 1
-    entries = to_device((to_unit @ matrices).reshape(-1, 6), images.device)[:, None, None]  # (B, 1, 1, 6)
-    step_x, step_y, origin = entries.unflatten(-1, (2, 3)).unbind(-1)  # (B, 1, 1, 2) each
-    x = torch.arange(0.5, width, device=images.device)[:, None]  # (width, 1)
-    y = torch.arange(0.5, height, device=images.device)[:, None, None]  # (height, 1, 1)
-    # not affine_grid: that is a matrix product, and TF32, which training often allows, is off by 0.1 pixels
-    grid = step_x * x + (step_y * y + origin)  # (B, height, width, 2)
+    size = height, width = images.shape[2], images.shape[3]
+    grid = sampling_grid(matrices, size, size, images.device)
     sampled = F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
     outside_x, outside_y = (grid.abs_() > 1).unbind(-1)
     grey = (outside_x | outside_y).unsqueeze(1)  # (B, 1, height, width)
     grey |= box_masks(holes.reshape(-1, 4), (height, width), images.device).unflatten(0, holes.shape[:2]).any(1)
     return sampled.masked_fill_(grey, GREY)
+
+
+def sampling_grid(matrices: np.ndarray, source: Size, result: Size, device: torch.device) -> Tensor:
+    """Return where each pixel of the result comes from in the source, as grid_sample reads it: (B, height, width, 2).
+
+    Coordinates are x and y, from -1 to 1 over the source; those beyond are outside of it.
+    """
+    to_unit = np.array([[2 / source[1], 0, -1], [0, 2 / source[0], -1]])
+    entries = to_device((to_unit @ matrices).reshape(-1, 6), device)[:, None, None]  # (B, 1, 1, 6)
+    step_x, step_y, origin = entries.unflatten(-1, (2, 3)).unbind(-1)  # (B, 1, 1, 2) each
+    x = torch.arange(0.5, result[1], device=device)[:, None]  # (width, 1)
+    y = torch.arange(0.5, result[0], device=device)[:, None, None]  # (height, 1, 1)
+    # not affine_grid: that is a matrix product, and TF32, which training often allows, is off by 0.1 pixels
+    return step_x * x + (step_y * y + origin)

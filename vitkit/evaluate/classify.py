@@ -29,7 +29,7 @@ from vitkit.evaluate.imagenet_real import read_real, real_accuracy, with_real_la
 from vitkit.evaluate.mapped_scores import score_mapped
 from vitkit.evaluate.matching import MatchedData, match_classes
 from vitkit.evaluate.scores import ScoredImages, score_multilabel, score_single_label
-from vitkit.model.build import Model
+from vitkit.model.build import Model, check_of_images
 from vitkit.progress import Progress, no_progress
 from vitkit.text import few
 
@@ -59,6 +59,7 @@ def evaluate(
     without classes are scored against alone; `class_map` is a file of classes (`vitkit.evaluate.class_map`).
     `collect` computes the logits, here or elsewhere.
     """
+    check_of_images(model, "the class of an image")
     if real is not None and class_map is not None:
         raise ConfigError("--real and --map are two sets of labels for the same images", try_="one of them")
     real_labels = read_real(real, model) if real is not None else None
@@ -70,7 +71,7 @@ def evaluate(
         matched = map_classes(model, data, class_map)
     else:
         matched = match_classes(model, data)
-    name = _split_to_score(data, split, labelled=not only_real_labels)
+    name = split_to_score(data, split, labelled=not only_real_labels)
     chosen = matched.data.splits[name]
     # the labels of the data decide how to score; a model that was trained on several labels stays multi-label
     multilabel = isinstance(chosen.labels, SparseLabels) or model.metadata.multilabel
@@ -188,7 +189,7 @@ def _without_leaked(
     )
 
 
-def _split_to_score(data: Data, split: str | None, *, labelled: bool) -> str:
+def split_to_score(data: Data, split: str | None, *, labelled: bool) -> str:
     if split is None:
         return scoring_split(data) if labelled else next(name for name in UNLABELLED if name in data.splits)
     name = split if split in data.splits else canonical_split(split)

@@ -95,7 +95,7 @@ def _overlap_with_training(run: str, data: Data, split: str | None) -> str:
         related = trained.is_relative_to(scored) or scored.is_relative_to(trained)
         if trained == scored or not related or not trained.is_dir() or not scored.is_dir():
             return ""
-        data_of_run = open_data(trained, label=config.label)
+        data_of_run = open_data(trained, label=config.label, task=config.data_task)
         data_of_run = join_validation(data_of_run) if config.train_on_val else data_of_run
         kept = restore(data_of_run, folder.record().get("together"))
         training_images = partition(kept.data, **config.partition).train

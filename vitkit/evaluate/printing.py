@@ -15,18 +15,18 @@ SHOWN = 5  # weak classes, confusions and skipped images; --json has all of them
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    _print_row(
+    print_row(
         "data",
         f"{evaluation.data}, {evaluation.split}: {counted(evaluation.images, 'image')}, "
         f"{counted(len(evaluation.classes), 'class')}",
     )
     if (mapped := evaluation.mapped) is not None:
-        _print_row(
+        print_row(
             "map",
             f"{mapped.file}: {counted(mapped.model_classes, 'class')} of the model's {mapped.of:,} stand for them; "
             f"{counted(mapped.elsewhere, 'prediction is', 'predictions are')} of another class",
         )
-    _print_list("input", evaluation.inputs)
+    print_list("input", evaluation.inputs)
     for name, estimate in (
         ("top-1", evaluation.top1),
         ("top-5", evaluation.top5),
@@ -37,29 +37,29 @@ def print_evaluation(evaluation: Evaluation) -> None:
     ):
         if estimate is not None:
             note = ", the mean recall of classes" if name == "balanced" else ""
-            _print_row(name, f"{percent(estimate.value):>7}   {_interval(estimate)}{note}")
+            print_row(name, f"{percent(estimate.value):>7}   {interval_text(estimate)}{note}")
     if evaluation.leaked is not None:
-        _print_row("leaked", f"of these images, {evaluation.leaked.sentence()}")
+        print_row("leaked", f"of these images, {evaluation.leaked.sentence()}")
     if evaluation.calibration_error is not None:
-        _print_row(
+        print_row(
             "calibration", f"{percent(evaluation.calibration_error):>7}   mean gap between confidence and accuracy"
         )
     if evaluation.loss is not None:
-        _print_row("loss", f"{evaluation.loss:>7.3f}")
-        _print_list("weakest", weakest_classes(evaluation))
-    _print_list("confused", confusions(evaluation))
+        print_row("loss", f"{evaluation.loss:>7.3f}")
+        print_list("weakest", weakest_classes(evaluation))
+    print_list("confused", confusions(evaluation))
     if warning := recall_warning(evaluation, {}, None):
-        _print_row("warning", warning)
+        print_row("warning", warning)
     if evaluation.missing:
-        _print_row(
+        print_row(
             "missing", f"{counted(len(evaluation.missing), 'class')} only in the model: {few(evaluation.missing)}"
         )
     if evaluation.extra:
-        _print_row("extra", f"{counted(len(evaluation.extra), 'class')} only in the data: {few(evaluation.extra)}")
+        print_row("extra", f"{counted(len(evaluation.extra), 'class')} only in the data: {few(evaluation.extra)}")
     if evaluation.unlabelled:
         lacking = "a ReaL label" if evaluation.loss is None else "a class of the model"
-        _print_row("unscored", f"{counted(evaluation.unlabelled, 'image')} without {lacking}")
-    _print_skipped(evaluation.left_out)
+        print_row("unscored", f"{counted(evaluation.unlabelled, 'image')} without {lacking}")
+    print_skipped(evaluation.left_out)
 
 
 def weakest_classes(evaluation: Evaluation) -> list[str]:
@@ -98,34 +98,34 @@ def confusions(evaluation: Evaluation) -> list[str]:
 def print_probe(result: ProbeResult) -> None:
     ((scored, images),) = result.scored.items()
     fitted = " and ".join(f"{number:,} {name}" for name, number in result.fitted.items())
-    _print_row(
+    print_row(
         "data",
         f"{result.data}: {fitted} to fit, {images:,} {scored} to score, {counted(len(result.classes), 'class')}",
     )
-    _print_list("input", result.inputs)
-    _print_row("features", f"{counted(result.width, 'feature')} per image, frozen")
+    print_list("input", result.inputs)
+    print_row("features", f"{counted(result.width, 'feature')} per image, frozen")
     if result.layers:
         print_layers(result)
     for score in result.shots:
         spread = "" if score.spread is None else f" ± {100 * score.spread:.1f}"
         short = f"; {counted(score.short, 'class has', 'classes have')} fewer" if score.short else ""
-        _print_row(
+        print_row(
             counted(score.shots, "shot"),
             f"{100 * score.mean:.1f} %{spread}   {counted(len(score.accuracies), 'seed')}, "
             f"{counted(score.images, 'image')} to fit{short}",
         )
     if result.neighbours is not None:
-        _print_row(
+        print_row(
             "knn", f"{counted(result.neighbours, 'neighbour')}, cosine, votes exp(similarity / {result.temperature:g})"
         )
     if result.l2 is not None:
-        _print_row("linear", f"logistic regression, l2 = {result.l2:g}, the best of {len(result.tried)} on dev images")
+        print_row("linear", f"logistic regression, l2 = {result.l2:g}, the best of {len(result.tried)} on dev images")
     if result.top1 is not None:
-        _print_row("top-1", f"{100 * result.top1.value:.2f} %   {_interval(result.top1)}")
+        print_row("top-1", f"{100 * result.top1.value:.2f} %   {interval_text(result.top1)}")
     if (others := result.top1_without_leaked) is not None:
         copies = counted(result.leaked, "copy of a training image", "copies of training images")
-        _print_row("", f"{100 * others.value:.2f} %   {_interval(others)} without {copies}")
-    _print_skipped(result.left_out)
+        print_row("", f"{100 * others.value:.2f} %   {interval_text(others)} without {copies}")
+    print_skipped(result.left_out)
 
 
 def print_layers(result: ProbeResult) -> None:
@@ -134,27 +134,27 @@ def print_layers(result: ProbeResult) -> None:
     for index, score in enumerate(result.layers):
         bar = "█" * max(round(BAR * score.top1.value / most), 1)
         mark = "   best on the dev images" if score.layer == result.layer else ""
-        _print_row("" if index else "layers", f"{score.layer:<8} {100 * score.top1.value:5.2f} %  {bar:<{BAR}}{mark}")
+        print_row("" if index else "layers", f"{score.layer:<8} {100 * score.top1.value:5.2f} %  {bar:<{BAR}}{mark}")
 
 
 def _times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
 
 
-def _interval(estimate: Estimate) -> str:
+def interval_text(estimate: Estimate) -> str:
     return f"95 % interval {100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
 
 
-def _print_skipped(failures: Mapping[str, str]) -> None:
-    _print_list("skipped", [f"{key}: {reason}" for key, reason in failures.items()][:SHOWN])
+def print_skipped(failures: Mapping[str, str]) -> None:
+    print_list("skipped", [f"{key}: {reason}" for key, reason in failures.items()][:SHOWN])
     if len(failures) > SHOWN:
-        _print_row("", f"… and {len(failures) - SHOWN:,} more; --json has all of them")
+        print_row("", f"… and {len(failures) - SHOWN:,} more; --json has all of them")
 
 
-def _print_row(name: str, text: str) -> None:
+def print_row(name: str, text: str) -> None:
     print_line(f"{name:<11} {text}")
 
 
-def _print_list(name: str, rows: Sequence[str]) -> None:
+def print_list(name: str, rows: Sequence[str]) -> None:
     for index, text in enumerate(rows):
-        _print_row("" if index else name, text)
+        print_row("" if index else name, text)

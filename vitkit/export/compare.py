@@ -51,6 +51,10 @@ class Comparison(Agreement):
             lost = 1 - self.same / self.images
         return round(100 * lost, 6)  # 0.915 - 0.91 is a hair more than half a point, and would be refused as such
 
+    @property
+    def allowed(self) -> str:
+        return f"{TOLERANCE:.0e} of a probability, and the same class first"
+
     def record(self) -> dict[str, Any]:
         return {**asdict(self), "tolerance": TOLERANCE}
 
@@ -72,12 +76,13 @@ def compare(
     labels: list[int] = []
     sizes: set[tuple[int, ...]] = set()
     decoded = progress(samples, len(samples), "comparing")
-    for batch in _batches(_with_labels(samples.split, decoded), BATCH):
+    known = _labels(samples.split)
+    for batch in batches(with_crops(decoded), BATCH):
         images = [pixels for _, pixels in batch]
         preprocessed = torch.stack([classifier.transform(pixels) for pixels in images])
         exact.append(to_probabilities(engine.logits(preprocessed), classifier.multilabel))
         exported.append(file.probabilities(images))
-        labels += [label for label, _ in batch]
+        labels += [-1 if index is None else int(known[index]) for index, _ in batch]
         sizes |= {pixels.shape[:2] for pixels in images}
     check_not_empty(samples, len(labels))
     return compare_probabilities(
@@ -115,16 +120,20 @@ def compare_probabilities(
     )
 
 
-def _with_labels(split: Split, decoded: Iterable[tuple[int, Pixels]]) -> Iterator[tuple[int, Pixels]]:
-    """Yield label and pixels; the label is -1 for crops and for data with several labels an image."""
-    labels = np.full(len(split), -1) if isinstance(split.labels, SparseLabels) else split.labels
+def _labels(split: Split) -> NDArray[np.int64]:
+    """Return the class of each image: -1 where it is not known, and for data with several labels an image."""
+    return np.full(len(split), -1) if isinstance(split.labels, SparseLabels) else split.labels
+
+
+def with_crops(decoded: Iterable[tuple[int, Pixels]]) -> Iterator[tuple[int | None, Pixels]]:
+    """Yield index and pixels of images, and crops of the first in other sizes, which have no index."""
     for number, (index, pixels) in enumerate(decoded):
-        yield int(labels[index]), pixels
+        yield index, pixels
         if number == 0:
-            yield from ((-1, crop) for crop in other_shapes(pixels))
+            yield from ((None, crop) for crop in other_shapes(pixels))
 
 
-def _batches(items: Iterable[Item], size: int) -> Iterator[Sequence[Item]]:
+def batches(items: Iterable[Item], size: int) -> Iterator[Sequence[Item]]:
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch

@@ -1,10 +1,10 @@
-"""An exported file, opened again: `open_exported("model.onnx").probabilities([pixels, …])`.
+"""An exported file, opened again: `open_exported("model.onnx").probabilities([pixels, …])`, or `.masks([pixels, …])`.
 
-Shapes: B images, C channels, K classes.
+Shapes: B images, C channels, K classes, h' x w' grid of scores, h x w image.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from vitkit.compute.onnx_session import quietly, start_session
 from vitkit.errors import ConfigError, WeightsError
-from vitkit.export.metadata import is_pt2, read_metadata, transform_of
+from vitkit.export.metadata import is_pt2, read_metadata, task_of, transform_of
 from vitkit.export.pt2 import refuse_pickles
-from vitkit.export.trace import PROBABILITIES
+from vitkit.export.trace import OUTPUTS
 
 MAX_BATCH, MAX_VALUES = 32, 4_000_000  # images, and values of all of them, in one batch
 
@@ -28,22 +28,41 @@ class ExportedModel(ABC):
         self.labels = tuple(self.metadata["labels"])
 
     @abstractmethod
-    def run(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """Run the graph on the input that its metadata describe and return probabilities (B, K)."""
+    def run(self, images: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Run the graph on the input that its metadata describe and return its two outputs.
+
+        They are probabilities and logits (B, K); or masks (B, h, w) uint8 and scores (B, K, h', w').
+        """
 
     def probabilities(self, images: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
         """Decoded pixels (height, width, C) of any sizes → (B, K); images of one size share batches."""
+        probabilities = np.empty((len(images), len(self.labels)), np.float32)
+        for indices, (batch, _) in self._run_batches(images):
+            probabilities[indices] = batch
+        return probabilities
+
+    def masks(self, images: Sequence[NDArray[Any]]) -> list[tuple[NDArray[np.uint8], NDArray[np.float32]]]:
+        """Decoded pixels (h, w, C) of any sizes → the mask (h, w) and the scores (K, h', w') of each."""
+        outputs = {
+            index: (mask, scores)
+            for indices, batch in self._run_batches(images)
+            for index, mask, scores in zip(indices, *batch, strict=True)
+        }
+        return [outputs[index] for index in range(len(images))]
+
+    def _run_batches(
+        self, images: Sequence[NDArray[Any]]
+    ) -> Iterator[tuple[list[int], tuple[NDArray[Any], NDArray[np.float32]]]]:
+        """Yield the indices of images of one size, and the outputs for them."""
         inputs = [self.prepare(pixels) for pixels in images]
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for index, prepared in enumerate(inputs):
             by_shape.setdefault(prepared.shape, []).append(index)
-        probabilities = np.empty((len(inputs), len(self.labels)), np.float32)
         for shape, indices in by_shape.items():
             step = max(1, min(MAX_BATCH, MAX_VALUES // int(np.prod(shape))))
             for start in range(0, len(indices), step):
                 batch = indices[start : start + step]
-                probabilities[batch] = self.run(np.stack([inputs[index] for index in batch]))
-        return probabilities
+                yield batch, self.run(np.stack([inputs[index] for index in batch]))
 
     def prepare(self, pixels: NDArray[Any]) -> NDArray[Any]:
         """Return pixels as the graph takes them, without the batch dimension."""
@@ -66,10 +85,10 @@ class OnnxModel(ExportedModel):
         except Exception as error:  # its own classes, which have no common parent
             raise WeightsError(f"{path} is not a file that onnxruntime can load: {error}") from error
 
-    def run(self, images: NDArray[Any]) -> NDArray[np.float32]:
+    def run(self, images: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         [graph_input] = self.session.get_inputs()  # older files have another name for it
-        probabilities: NDArray[np.float32] = self.session.run([PROBABILITIES], {graph_input.name: images})[0]
-        return probabilities
+        first, second = self.session.run(OUTPUTS[task_of(self.metadata)], {graph_input.name: images})
+        return first, second
 
 
 class Pt2Model(ExportedModel):
@@ -82,10 +101,10 @@ class Pt2Model(ExportedModel):
         except Exception as error:  # whichever torch raises first for a damaged archive
             raise WeightsError(f"{path} is not a program that torch {torch.__version__} can load: {error}") from error
 
-    def run(self, images: NDArray[Any]) -> NDArray[np.float32]:
+    def run(self, images: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         with torch.inference_mode():
-            probabilities: NDArray[np.float32] = self.module(torch.from_numpy(images))[0].numpy()
-        return probabilities
+            first, second = self.module(torch.from_numpy(images))
+        return first.numpy(), second.numpy()
 
 
 def open_exported(path: str | Path) -> ExportedModel:

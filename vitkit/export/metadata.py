@@ -1,17 +1,17 @@
 """The metadata of an exported file, in JSON: classes, preprocessing, variant, provenance, and how to feed it."""
 
-import json
 import zipfile
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from vitkit.compute.onnx_session import PACKAGES
+from vitkit.compute.windows import MANY
 from vitkit.data.bounded_read import read_member
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import VitkitError, WeightsError
-from vitkit.export.trace import IMAGES, LOGITS, PROBABILITIES, ExportInput
-from vitkit.predict.classifier import Classifier
+from vitkit.export.trace import ExportInput, ExportTask, Predictor
+from vitkit.predict.segmentation import ImageSegmenter
 from vitkit.regular_file import open_regular
 from vitkit.stored_json import MOST_BYTES, parse_json
 from vitkit.weights.native import HEADER, record_of
@@ -24,6 +24,8 @@ class ExportMetadata(TypedDict):
     """The metadata that are read back."""
 
     labels: list[str]
+    task: NotRequired[ExportTask]
+    palette: NotRequired[list[tuple[int, int, int]]]
     image: tuple[int, int]
     channels: int
     input: ExportInput
@@ -32,25 +34,37 @@ class ExportMetadata(TypedDict):
     steps: list[str]
 
 
-def build_metadata(classifier: Classifier, input: ExportInput, precision: str) -> dict[str, Any]:
-    """Describe a classifier; `precision` is what the file computes in: float32, or int8 in part."""
+def build_metadata(predictor: Predictor, input: ExportInput, precision: str) -> dict[str, Any]:
+    """Describe a model; `precision` is what the file computes in: float32, or int8 in part."""
     return {
-        **record_of(classifier.model),
-        "labels": list(classifier.labels),
-        "multilabel": classifier.multilabel,
-        **({"thresholds": list(classifier.thresholds)} if classifier.thresholds is not None else {}),
-        "image": list(classifier.transform.image),
-        "channels": classifier.model.config.channels,
+        **record_of(predictor.model),
+        **_describe_answers(predictor),
+        "image": list(predictor.transform.image),
+        "channels": predictor.model.config.channels,
         "input": input,
         "numbers": precision,
-        "feed": _feed(classifier, input),
-        "steps": classifier.transform.describe(),
+        "feed": _feed(predictor, input),
+        "steps": predictor.transform.describe(),
     }
 
 
-def _feed(classifier: Classifier, input: ExportInput) -> str:
+def _describe_answers(predictor: Predictor) -> dict[str, Any]:
+    if isinstance(predictor, ImageSegmenter):
+        return {
+            "labels": list(predictor.classes),
+            "task": "segment",
+            "palette": [list(colour) for colour in predictor.palette],
+        }
+    return {
+        "labels": list(predictor.labels),
+        "multilabel": predictor.multilabel,
+        **({"thresholds": list(predictor.thresholds)} if predictor.thresholds is not None else {}),
+    }
+
+
+def _feed(predictor: Predictor, input: ExportInput) -> str:
     """Describe the input for people who have only the file: OpenCV's BGR or a rotated photo would go unnoticed."""
-    channels, (height, width) = classifier.model.config.channels, classifier.transform.image
+    channels, (height, width) = predictor.model.config.channels, predictor.transform.image
     colours = {1: "grey", 3: "red green blue"}.get(channels, f"{channels} bands")
     if input == "tensor":
         return (
@@ -59,62 +73,20 @@ def _feed(classifier: Classifier, input: ExportInput) -> str:
         )
     return (
         f"(batch, height, width, {channels}) {input} on 0 to 255, {colours}: images of any one size, turned "
-        "upright as their Exif says and put on white where transparent; resizing and scaling are inside"
+        f"upright as their Exif says and put on white where transparent; resizing and scaling are inside"
+        f"{_large_images(predictor)}"
     )
 
 
-def usage(path: str | Path, metadata: dict[str, Any]) -> dict[str, Any]:
-    """Describe what a file takes and gives, with a few lines of Python for people who do not have vitkit."""
-    onnx = Path(path).suffix == ".onnx"
-    takes = metadata["feed"] + (f": {'; '.join(metadata['steps'])}" if metadata["input"] == "tensor" else "")
-    labels = f'the labels under "{HEADER}" in its metadata' if onnx else f"the labels in its extra/{EXTRA}"
-    return {
-        "takes": takes,
-        "gives": f"{PROBABILITIES} and {LOGITS}, (batch, {len(metadata['labels'])}) each, in the order of {labels}",
-        "ask": [
-            *_image_lines(metadata, f"import json, numpy, {'onnxruntime' if onnx else 'torch'}"),
-            *_run_lines(json.dumps(str(path), ensure_ascii=False), onnx),
-            f"for index in {PROBABILITIES}[0].argsort()[::-1][:5]:",
-            f'    print(f"{{{PROBABILITIES}[0][index]:.1%}}  {{labels[index]}}")',
-        ],
-    }
-
-
-def _image_lines(metadata: dict[str, Any], modules: str) -> list[str]:
-    """Return the lines that make `pixels` of one image, as vitkit's decoder does: upright, over white, all 16 bits."""
-    mode = {1: "L", 3: "RGB"}.get(metadata["channels"])
-    if metadata["input"] == "tensor" or mode is None:  # no few calls make these
-        return [modules, 'pixels = numpy.load("image.npy")  # as the file takes it, without the batch dimension']
-    convert = f'numpy.array(image.convert("{mode}"))' + ("[..., None]" if mode == "L" else "")
-    rounded = ".round()" if metadata["input"] == "uint8" else ""
-    return [
-        modules,
-        "from PIL import Image, ImageOps",
-        'image = ImageOps.exif_transpose(Image.open("image.jpg"))  # upright',
-        'if image.mode.startswith("I"):  # 16 bits of grey; vitkit also scales floats, which this does not',
-        f"    pixels = (numpy.array(image)[..., None].repeat({metadata['channels']}, axis=2) / 257){rounded}",
-        "else:",
-        "    if image.has_transparency_data:  # over white",
-        '        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))',
-        f"    pixels = {convert}",
-        f'pixels = pixels.astype("{metadata["input"]}")',
-    ]
-
-
-def _run_lines(name: str, onnx: bool) -> list[str]:
-    """Return the lines that run a file on `pixels` and read its class names."""
-    if onnx:
-        return [
-            f"session = onnxruntime.InferenceSession({name})",
-            f'{PROBABILITIES}, {LOGITS} = session.run(None, {{"{IMAGES}": pixels[None]}})',
-            f'labels = json.loads(session.get_modelmeta().custom_metadata_map["{HEADER}"])["labels"]',
-        ]
-    return [
-        f'extra = {{"{EXTRA}": ""}}',
-        f"program = torch.export.load({name}, extra_files=extra).module()",
-        f"{PROBABILITIES}, {LOGITS} = (output.detach().numpy() for output in program(torch.from_numpy(pixels[None])))",
-        f'labels = json.loads(extra["{EXTRA}"])["labels"]',
-    ]
+def _large_images(predictor: Predictor) -> str:
+    """Describe the one difference between a file and vitkit, which cuts large images into windows."""
+    trained = predictor.compute.trained_size if isinstance(predictor, ImageSegmenter) else None
+    if trained is None:
+        return ""
+    return (
+        f"; an image of more than {MANY * trained[0] * trained[1]:,} pixels, which vitkit cuts into windows of "
+        f"{trained[0]} x {trained[1]}, is squashed as a whole here"
+    )
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
@@ -134,6 +106,12 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     if record is None:
         raise WeightsError(f"{path} was not written by vitkit export.", looked_for=f"metadata under {HEADER!r}")
     return record
+
+
+def task_of(metadata: dict[str, Any]) -> ExportTask:
+    """Return what a file was exported for; those of classifiers do not say it."""
+    task: ExportTask = metadata.get("task", "classify")
+    return task
 
 
 def transform_of(metadata: dict[str, Any]) -> EvalTransform:

@@ -1,7 +1,4 @@
-"""ONNX: a traced classifier as one .onnx file, and such a file run by onnxruntime.
-
-Shapes: B images, K classes.
-"""
+"""ONNX: a traced model as one .onnx file."""
 
 import json
 from pathlib import Path
@@ -10,8 +7,8 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from vitkit.compute.onnx_session import to_onnx
-from vitkit.export.metadata import ExportError
-from vitkit.export.trace import IMAGES, LOGITS, PROBABILITIES, dynamic_dimensions
+from vitkit.export.metadata import ExportError, task_of
+from vitkit.export.trace import IMAGES, OUTPUTS, dynamic_dimensions
 from vitkit.weights.native import HEADER
 
 MAX_BYTES = 2_000_000_000  # a protobuf, and so an .onnx file, ends at 2 GiB
@@ -25,7 +22,7 @@ def write_onnx(program: ExportedProgram, path: Path, metadata: dict[str, Any]) -
         raise ExportError(
             f"the model has {needed / 2**30:.1f} GiB of weights; an .onnx file holds at most 2.", try_="--to pt2"
         )
-    model = to_onnx(program, IMAGES, [PROBABILITIES, LOGITS])
+    model = to_onnx(program, IMAGES, OUTPUTS[task_of(metadata)])
     _tidy(model, dynamic_dimensions(metadata["input"]))
     model.metadata_props.add(key=HEADER, value=json.dumps(metadata))
     model.doc_string = metadata["feed"]  # what viewers and runtimes show as the description

@@ -1,6 +1,6 @@
-"""A classifier as one graph: images in, probabilities out, preprocessing inside.
+"""A model as one graph: images in, probabilities or masks out, preprocessing inside.
 
-Shapes: B images, C channels, K classes.
+Shapes: B images, C channels, K classes, h' x w' grid of scores, h x w image.
 """
 
 from typing import Any, Literal
@@ -12,15 +12,22 @@ from torch.export import ExportedProgram
 from vitkit.compute.onnx_session import trace_program
 from vitkit.errors import ConfigError
 from vitkit.export.graph import resize_batch
+from vitkit.export.mask_graph import upsample_masks
 from vitkit.kernels.fuse import fuse
 from vitkit.model.build import shared_copy
 from vitkit.predict.classifier import Classifier
+from vitkit.predict.segmentation import ImageSegmenter
+
+Predictor = Classifier | ImageSegmenter
 
 # uint8    images (B, height, width, C) of bytes, of any size
 # float32  the same on 0 to 255 in floats: what images deeper than 8 bits decode to
 # tensor   (B, C, height, width) of the model's own size, preprocessed by the caller
 ExportInput = Literal["uint8", "float32", "tensor"]
-IMAGES, PROBABILITIES, LOGITS = "images", "probabilities", "logits"  # names of the graph's input and outputs
+# names of the graph's input and outputs
+IMAGES, PROBABILITIES, LOGITS, MASKS, SCORES = "images", "probabilities", "logits", "masks", "scores"
+ExportTask = Literal["classify", "segment"]
+OUTPUTS: dict[ExportTask, tuple[str, str]] = {"classify": (PROBABILITIES, LOGITS), "segment": (MASKS, SCORES)}
 
 
 class TracedClassifier(nn.Module):
@@ -44,18 +51,41 @@ class TracedClassifier(nn.Module):
         return logits.sigmoid() if self.multilabel else logits.softmax(dim=-1), logits
 
 
-def trace(classifier: Classifier, input: ExportInput) -> ExportedProgram:
-    """Trace a classifier for any batch size and, unless it takes tensors, for images of any size."""
-    if classifier.device.type != "cpu":
-        raise ConfigError(f"a model on {classifier.device} cannot be exported", try_='Classifier(…, device="cpu")')
-    channels, image = classifier.model.config.channels, classifier.transform.image
+class TracedSegmenter(nn.Module):
+    """A segmenter's model between its preprocessing and the masks; it shares the weights."""
+
+    def __init__(self, segmenter: ImageSegmenter, input: ExportInput):
+        super().__init__()
+        self.model, self.transform = shared_copy(segmenter.model), segmenter.transform
+        fuse(self.model)
+        self.input = input
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return masks (B, h, w) and class scores (B, K, h', w'); masks of tensors are of the model's size."""
+        size = images.shape[2], images.shape[3]
+        if self.input != "tensor":
+            size = images.shape[1], images.shape[2]
+            images = self.transform.normalise(resize_batch(images, self.transform.image, self.transform.preprocessing))
+        scores = self.model(images).float()
+        return upsample_masks(scores, size), scores
+
+
+def trace(predictor: Predictor, input: ExportInput) -> ExportedProgram:
+    """Trace a model for any batch size and, unless it takes tensors, for images of any size."""
+    if predictor.device.type != "cpu":
+        kind = type(predictor).__name__
+        raise ConfigError(f"a model on {predictor.device} cannot be exported", try_=f'{kind}(…, device="cpu")')
+    channels, image = predictor.model.config.channels, predictor.transform.image
     example = (
         torch.zeros(2, channels, *image)
         if input == "tensor"
         else torch.zeros(2, 53, 61, channels, dtype=torch.uint8 if input == "uint8" else torch.float32)
     )
-    classifier.model.eval()
-    program = trace_program(TracedClassifier(classifier, input), example, dynamic_dimensions(input))
+    predictor.model.eval()
+    graph = (
+        TracedClassifier(predictor, input) if isinstance(predictor, Classifier) else TracedSegmenter(predictor, input)
+    )
+    program = trace_program(graph, example, dynamic_dimensions(input))
     _remove_sources(program)
     return program
 

@@ -1,4 +1,4 @@
-"""Export a classifier to a file for other runtimes; it is compared with the model before it gets its name."""
+"""Export a model to a file for other runtimes; it is compared with the model before it gets its name."""
 
 import json
 import math
@@ -13,14 +13,17 @@ import numpy as np
 
 from vitkit.atomic import replacing, temporary_folder, write_text
 from vitkit.errors import ConfigError
-from vitkit.export.compare import TOLERANCE, Comparison, compare
+from vitkit.export.compare import Comparison, compare
+from vitkit.export.compare_masks import MaskComparison, compare_masks
 from vitkit.export.exported import ExportedModel, OnnxModel, Pt2Model
-from vitkit.export.metadata import ExportError, build_metadata, check_installed, usage
+from vitkit.export.metadata import ExportError, build_metadata, check_installed
 from vitkit.export.onnx_file import write_onnx
 from vitkit.export.pt2 import write_program
-from vitkit.export.trace import ExportInput, trace
+from vitkit.export.trace import ExportInput, Predictor, trace
+from vitkit.export.usage import usage
 from vitkit.predict.classifier import Classifier
 from vitkit.predict.samples import Samples, package_samples
+from vitkit.predict.segmentation import ImageSegmenter
 from vitkit.progress import Progress, no_progress
 
 Format = Literal["onnx", "pt2"]
@@ -38,13 +41,24 @@ class Int8Result:
     speed: dict[int, float]  # batch size → times as fast as float32
     kept: int  # layers that stayed in float32
     batch_effect: float  # how far a probability moves with the other images of a batch
+    comparison: Comparison
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "float_bytes": self.float_bytes,
+            "speed": self.speed,
+            "kept": self.kept,
+            "beside": self.batch_effect,
+            "drop": self.comparison.drop,
+            "drop_is": "accuracy" if self.comparison.labelled else "at most, from the predictions that changed",
+        }
 
 
 @dataclass(frozen=True)
 class Export:
     path: Path
     bytes: int
-    comparison: Comparison
+    comparison: Comparison | MaskComparison
     metadata: dict[str, Any]  # of the file
     int8: Int8Result | None = None
 
@@ -55,21 +69,12 @@ class Export:
             "preprocessing": "; ".join(self.metadata["steps"]),
             **usage(self.path.name, self.metadata),
             "comparison": self.comparison.record(),
-            "int8": None
-            if self.int8 is None
-            else {
-                "float_bytes": self.int8.float_bytes,
-                "speed": self.int8.speed,
-                "kept": self.int8.kept,
-                "beside": self.int8.batch_effect,
-                "drop": self.comparison.drop,
-                "drop_is": "accuracy" if self.comparison.labelled else "at most, from the predictions that changed",
-            },
+            "int8": None if self.int8 is None else self.int8.record(),
         }
 
 
 def export(
-    classifier: Classifier,
+    predictor: Predictor,
     path: str | os.PathLike[str],
     *,
     to: Format = "onnx",
@@ -79,17 +84,17 @@ def export(
     progress: Progress = no_progress,
 ) -> Export:
     """Write `path`, and `path`.json with its usage and the comparison; a file that disagrees is not kept."""
-    target, samples = _prepare(classifier, path, to, samples, overwrite)
+    target, samples = _prepare(predictor, path, to, samples, overwrite)
     with replacing(target, ExportError) as temporary:
-        file = _write(classifier, temporary, to, input)
-        comparison = compare(classifier, file, samples.spread(COMPARED), progress)
+        file = _write(predictor, temporary, to, input)
+        comparison = _compare(predictor, file, samples.spread(COMPARED), progress)
         _check_equal(target, comparison)
         made = Export(target, temporary.stat().st_size, comparison, file.metadata)
     return _write_record(made)
 
 
 def export_int8(
-    classifier: Classifier,
+    classifier: Predictor,
     path: str | os.PathLike[str],
     *,
     input: ExportInput = "uint8",
@@ -102,6 +107,11 @@ def export_int8(
     """Write an ONNX file in int8; one that loses more than `max_drop` points of accuracy is not kept."""
     from vitkit.export.quantize import CALIBRATION_IMAGES, quantize
 
+    if not isinstance(classifier, Classifier):
+        raise ConfigError(
+            "--int8 is for classifiers: what it costs is measured as accuracy, and not as mean IoU.",
+            try_="the same command without --int8",
+        )
     target, samples = _prepare(classifier, path, "onnx", samples, overwrite)
     with (
         replacing(target, ExportError) as temporary,
@@ -126,19 +136,19 @@ def export_int8(
             temporary.stat().st_size,
             comparison,
             int8_model.metadata,
-            Int8Result(float_path.stat().st_size, speed, len(kept), _batch_effect(int8_model, calibration)),
+            Int8Result(float_path.stat().st_size, speed, len(kept), _batch_effect(int8_model, calibration), comparison),
         )
     return _write_record(made)
 
 
 def _prepare(
-    classifier: Classifier, path: str | os.PathLike[str], to: Format, samples: Samples | None, overwrite: bool
+    predictor: Predictor, path: str | os.PathLike[str], to: Format, samples: Samples | None, overwrite: bool
 ) -> tuple[Path, Samples]:
     target = Path(path)
     refuse_existing(target, overwrite)
     if to == "onnx":
         check_installed()
-    return target, samples if samples is not None else package_samples(classifier.model)
+    return target, samples if samples is not None else package_samples(predictor.model)
 
 
 def refuse_existing(target: Path, overwrite: bool) -> None:
@@ -148,9 +158,9 @@ def refuse_existing(target: Path, overwrite: bool) -> None:
         raise ConfigError(f"{target} exists already; nothing was written.", try_="another name, or --overwrite")
 
 
-def _write(classifier: Classifier, path: Path, to: Format, input: ExportInput) -> ExportedModel:
+def _write(predictor: Predictor, path: Path, to: Format, input: ExportInput) -> ExportedModel:
     """Write a file and return it, opened again from the disk."""
-    program, metadata = trace(classifier, input), build_metadata(classifier, input, "float32")
+    program, metadata = trace(predictor, input), build_metadata(predictor, input, "float32")
     if to == "pt2":
         write_program(program, path, metadata)
         return Pt2Model(path)
@@ -158,12 +168,20 @@ def _write(classifier: Classifier, path: Path, to: Format, input: ExportInput) -
     return OnnxModel(path)
 
 
-def _check_equal(target: Path, comparison: Comparison) -> None:
+def _compare(
+    predictor: Predictor, file: ExportedModel, samples: Samples, progress: Progress
+) -> Comparison | MaskComparison:
+    if isinstance(predictor, ImageSegmenter):
+        return compare_masks(predictor, file, samples, progress)
+    return compare(predictor, file, samples, progress)
+
+
+def _check_equal(target: Path, comparison: Comparison | MaskComparison) -> None:
     if not comparison.equal:
         raise ExportError(
             f"the exported file does not predict as the model does; {target} was not written.",
             found=comparison.description,
-            allowed=f"{TOLERANCE:.0e} of a probability, and the same class first",
+            allowed=comparison.allowed,
         )
 
 
@@ -211,7 +229,7 @@ def summary(made: Export) -> list[str]:
     if made.int8 is not None:
         one, several = made.int8.speed[1], made.int8.speed[8]
         lines += [
-            f"accuracy   int8 loses {_loss(made.comparison)}",
+            f"accuracy   int8 loses {_loss(made.int8.comparison)}",
             f"size       {made.bytes / made.int8.float_bytes:.2f} of float32's "
             f"{made.int8.float_bytes / 2**20:.1f} MiB; {made.int8.kept} layers stayed in float32",
             f"speed      {one:.2f} times float32's with batch size 1, {several:.2f} times with 8",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.segmentation_evaluation import read_evaluation
 from vitkit.run_folder import CARD, EVALUATION, MODEL, REPORT, RunFolder
 
 WALL = "trial_seconds"  # key of the record: of the whole trial, over all attempts
@@ -48,7 +48,7 @@ def read_outcome(run: Path) -> Outcome:
     record, status = folder.record(), status_of(run)
     score = None
     if status == "finished" and (run / EVALUATION).is_file():
-        score = 100 * Evaluation.read(run / EVALUATION).headline.value
+        score = 100 * read_evaluation(run / EVALUATION).headline.value
     plan = record.get("plan", {})
     images = int(plan.get("steps", 0)) * int(plan.get("batch", 0))
     rates = [line.get("images_per_second") for line in folder.metrics() if line["kind"] == "speed"]

@@ -4,8 +4,8 @@ Induced attention has two steps, from tokens to inducing points and back. Its ma
 the inducing points times the mean over heads of what these points gather, since no head of one step goes with one of
 the other. Rows still sum to 1.
 
-Shapes: B images, L attention layers (one per block; two, rows and columns, in an axial model), H heads, T tokens,
-m inducing points, h x w patch grid.
+Shapes: B images, L attention layers (one per block; two, rows and columns, in an axial model), H heads, T tokens (in
+the last blocks of a segmenter, its queries stand in front of them), m inducing points, h x w patch grid.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitkit.errors import ConfigError
 from vitkit.inspect.inference import as_model_input, at_least_float32, batch_size, eval_mode, require_tokens
-from vitkit.inspect.query_token import Token, on_patch_grid, query_weights
+from vitkit.inspect.query_token import Token, on_patch_grid, query_weights, read_row
 from vitkit.model.build import Model, TokenModel
 
 
@@ -76,7 +76,7 @@ def attention_maps(
 ) -> NDArray[np.float32]:
     """Return a token's attention weights over the patches: (B, L, H, h, w); default: the token that the head reads.
 
-    Its weights for class token, registers and the start of a sequence are left out, so a map sums to 1 at most.
+    Its weights for queries, class token, registers and the start of a sequence are left out: a map sums to 1 at most.
     """
     tokens = require_tokens(model, "attention")
     chosen = select_heads(tokens, heads)
@@ -84,8 +84,7 @@ def attention_maps(
     maps: list[list[Tensor]] = [[] for _ in attention_layers(tokens, layers)]
 
     def collect(index: int, weights: Tensor) -> None:
-        attention = torch.einsum("t,bhts->bhs", query.to(weights), weights[:, chosen])
-        maps[index].append(on_patch_grid(tokens, attention).float().cpu())
+        maps[index].append(on_patch_grid(tokens, read_row(query, weights[:, chosen])).float().cpu())
 
     visit_attention(tokens, images, collect, layers)
     return torch.stack([torch.cat(batches) for batches in maps], dim=1).numpy()

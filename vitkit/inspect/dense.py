@@ -27,7 +27,7 @@ def dense_features(model: Model, images: Tensor) -> NDArray[np.float32]:
             if not isinstance(model.config, TokenConfig):
                 features = captured[name].permute(0, 2, 3, 1)
             else:
-                features = captured[name][:, model.config.special_tokens :].unflatten(1, model.config.grid)
+                features = captured[name][:, -model.config.patches :].unflatten(1, model.config.grid)
             batches.append(features.float().cpu())
     return torch.cat(batches).numpy()
 

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from vitkit.errors import ConfigError
 from vitkit.inspect.inference import DoesNotApply, require_tokens
-from vitkit.model.build import Model
+from vitkit.model.build import Model, transformer_of
 from vitkit.model.igpt import ImageGPT
 from vitkit.model.options import INSIDE_ATTENTION
 from vitkit.model.resnet import ConvBody, ResNet, standardise
-from vitkit.model.vit import VisionTransformer
 
 COMPONENTS = 28  # as in Fig. 7
 
@@ -45,7 +44,9 @@ def position_similarity(model: Model, layer: int = 0) -> NDArray[np.float32]:
         if layer:
             raise ConfigError(f"layer {layer} has no position embeddings of its own", tables="1")
         return _cosines(tokens.embedding.positions, tokens.config.grid)
-    config, tables = tokens.config, tokens.encoder.positions
+    vit = transformer_of(tokens)
+    assert vit is not None  # what is left of models with tokens
+    config, tables = vit.config, vit.encoder.positions
     if config.positions == "none":
         raise DoesNotApply("position similarity: this model has no position embeddings.")
     if config.positions in INSIDE_ATTENTION:
@@ -87,15 +88,19 @@ def similarity_by_offset(similarity: NDArray[np.float32]) -> tuple[NDArray[np.fl
 @torch.no_grad()
 def filter_components(model: Model, count: int = COMPONENTS) -> Filters:
     """Return principal components of the patch embedding's filters, or of the 7 x 7 kernels of a ResNet's root."""
-    if not isinstance(model, VisionTransformer | ResNet):
+    vit = transformer_of(model)
+    if isinstance(model, ResNet):
+        body: object = model.body
+    elif vit is not None:
+        body = vit.stem
+    else:
         raise DoesNotApply(f"filters: {model.kind} has none, its first layer is a table of colours.")
-    body = model.body if isinstance(model, ResNet) else model.stem
     if isinstance(body, ConvBody):
         kernels, layer = standardise(body.root.weight, body.config), "root convolution"  # as they are used
     else:
-        assert not isinstance(model, ResNet)
-        side = model.config.patch
-        kernels, layer = model.patches.project.weight.unflatten(1, (-1, side, side)), "patch embedding"
+        assert vit is not None
+        side = vit.config.patch
+        kernels, layer = vit.patches.project.weight.unflatten(1, (-1, side, side)), "patch embedding"
     filters = kernels.permute(0, 2, 3, 1).double().cpu()  # (D, P, P, C)
     shape, rows = filters.shape[1:], filters.flatten(1).numpy()
     centred = rows - rows.mean(axis=0)

@@ -19,7 +19,12 @@ DARK, DIM, OPACITY = 18, 0.6, 0.8  # the image's least brightness, its contrast,
 
 def overlay(image: Pixels, weights: Floats, brightest: float = BRIGHTEST) -> Pixels:
     """Return the image (height, width, 3), grey and dimmed, with the heatmap (h, w) over it."""
-    heatmap = upsample(scale_to_unit(weights, brightest), image.shape[:2])
+    return overlay_probability(image, scale_to_unit(weights, brightest))
+
+
+def overlay_probability(image: Pixels, weights: Floats) -> Pixels:
+    """Return the image, grey and dimmed, with a heatmap (h, w) on 0 to 1 over it, which is not scaled."""
+    heatmap = upsample(weights, image.shape[:2])
     opacity = OPACITY * heatmap[..., None]
     grey = DARK + DIM * image.mean(axis=2, keepdims=True)
     return ((1 - opacity) * grey + opacity * apply_colormap(heatmap)).round().clip(0, 255).astype(np.uint8)

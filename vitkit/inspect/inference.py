@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.model.build import Model, TokenModel
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.vit import VisionTransformer
 
 MAX_ATTENTION_WEIGHTS = 2**26  # held at a time, 256 MiB: one layer for 12 images in L/16 at 384 px
@@ -35,7 +36,9 @@ def require_vit(model: Model, analysis: str) -> VisionTransformer:
 
 def batch_size(model: TokenModel) -> int:
     """Return the number of images whose attention in one layer fits into memory."""
-    return min(max(MAX_ATTENTION_WEIGHTS // (model.config.heads * model.config.tokens**2), 1), MAX_BATCH)
+    config = model.config
+    queries = config.queries if isinstance(config, SegmenterConfig) else 0
+    return min(max(MAX_ATTENTION_WEIGHTS // (config.heads * (queries + config.tokens) ** 2), 1), MAX_BATCH)
 
 
 @contextmanager

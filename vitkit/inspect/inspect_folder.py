@@ -22,7 +22,7 @@ _METADATA = (f"Software\0{GENERATOR}".encode(), f'content="{GENERATOR}"'.encode(
 _START = 1024  # bytes of a file within which the metadata stands
 # Every name that may be written, in any case: on some disks Image-1.PNG is the same file
 _NAMES = re.compile(
-    rf"{re.escape(PAGE)}|(image-\d|attention-\d-(class|mean|\d+-\d+)|distance(-near|-far)?|filters|completions"
+    rf"{re.escape(PAGE)}|((image|mask|queries|classes)-\d|attention-\d-(class|mean|\d+-\d+)|distance(-near|-far)?|filters|completions"
     r"|positions(-by-distance)?)\.png",
     re.IGNORECASE,
 )

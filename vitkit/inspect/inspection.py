@@ -10,24 +10,23 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from vitkit.data.sources.dataset import Split
-from vitkit.data.transforms import EvalTransform
 from vitkit.errors import WeightsError
 from vitkit.inspect.attention import AttentionLayer, attention_layers, attention_maps, select_heads
 from vitkit.inspect.completions import Completions, Sampling, completions
 from vitkit.inspect.dense import dense_colours, dense_features
 from vitkit.inspect.distance import AttentionDistance, attention_distance, weight_by_distance
 from vitkit.inspect.embeddings import Filters, filter_components, position_similarity
-from vitkit.inspect.heatmaps import Floats, enlarge_pixels, overlay
+from vitkit.inspect.heatmaps import Floats
 from vitkit.inspect.image_set import ImageSet, InspectedImage
 from vitkit.inspect.inference import MAX_BATCH, DoesNotApply, as_model_input, eval_mode
+from vitkit.inspect.masks import InspectedMask, inspect_masks
 from vitkit.inspect.query_token import Token, default_tokens, middle_patch, query_weights
 from vitkit.inspect.relevance import Relevance, relevance
 from vitkit.inspect.rollout import rollout
 from vitkit.inspect.unit_attention import unit_attention, unit_layers
 from vitkit.model.build import Model, TokenModel
 from vitkit.model.resnet import ResNet
-from vitkit.pages.inline_images import THUMBNAIL, ImagePair, decode_sample, inline_image, sample_indices
+from vitkit.model.segmenter import Segmenter
 from vitkit.text import counted
 
 SHOWN_IMAGES = 6  # images with maps of their own
@@ -73,6 +72,7 @@ class Inspection:
     examples: list[HeadExample] = field(default_factory=list)  # the heads of least and greatest distance
     similarity: Floats | None = None  # (h, w, h, w)
     completions: Completions | None = None
+    masks: list[InspectedMask] | None = None  # of the shown images
     not_applicable: list[str] = field(default_factory=list)
 
 
@@ -103,10 +103,13 @@ def inspect_model(
             inspection.completions = completions(model, images, sampling)
         else:
             inspection.completions = _if_applicable(inspection, lambda: completions(model, images, Sampling()))
+    if isinstance(model, Segmenter):
+        log(f"masks of {counted(len(shown), 'image')}")
+        inspection.masks = inspect_masks(model, images)
     inspection.filters = _if_applicable(inspection, lambda: filter_components(model))
     inspection.similarity = _if_applicable(inspection, lambda: position_similarity(model))
     if not isinstance(model, TokenModel):
-        if unit_layers(model):
+        if isinstance(model, ResNet) and unit_layers(model):
             log(f"attention in {counted(len(shown), 'image')}")
             inspection.attention = [_unit_attention(model, images)]
             log(f"attention distance over {counted(len(image_set.images), 'image')}")
@@ -134,39 +137,14 @@ def inspect_model(
     return inspection
 
 
-def rollout_overlays(model: Model, split: Split) -> list[ImagePair]:
-    """Return a few of a split's images with rollout over them, for a report; none for a model without attention.
-
-    None for a causal model: its maps are bright where pixels come early, which says nothing about the images.
-    """
-    if isinstance(model, TokenModel) and model.config.input_delay:
-        return []
-    transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
-    images = []
-    for index in sample_indices(split):
-        pixels = decode_sample(split, index, model.config.channels)
-        if pixels is not None:
-            images.append(InspectedImage(split.keys[index], transform.resize_only(pixels)))
-    if not images:
-        return []
-    try:
-        maps = rollout(model, ImageSet(transform, images, len(split)).batch(images))
-    except DoesNotApply:
-        return []
-    enlarged = [enlarge_pixels(image.rgb, THUMBNAIL) for image in images]
-    return [
-        ImagePair(image.name, inline_image(pixels), inline_image(overlay(pixels, weights)))
-        for image, pixels, weights in zip(images, enlarged, maps, strict=True)
-    ]
-
-
 def _check_options(
     model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None, tokens: Sequence[Token] | None
 ) -> Sequence[int] | None:
     """Check the options before any work and return the layers to show."""
     if not isinstance(model, TokenModel):
         if layers or heads or tokens:
-            choice = "all of its attention layers and heads are shown" if unit_layers(model) else "it has none to show"
+            shown = isinstance(model, ResNet) and unit_layers(model)
+            choice = "all of its attention layers and heads are shown" if shown else "it has none to show"
             raise DoesNotApply(f"layers, heads and tokens cannot be chosen for {model.kind}: {choice}.")
         return None
     for token in tokens or ():

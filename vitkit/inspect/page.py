@@ -12,7 +12,9 @@ from vitkit.inspect.distance import AttentionDistance
 from vitkit.inspect.embeddings import similarity_by_offset, similarity_by_steps
 from vitkit.inspect.image_set import InspectedImage
 from vitkit.inspect.inspect_folder import GENERATOR, PAGE, InspectFolder
-from vitkit.inspect.inspection import SHOWN_IMAGES, Inspection, TokenAttention
+from vitkit.inspect.inspection import Inspection, TokenAttention
+from vitkit.inspect.mask_section import mask_section
+from vitkit.inspect.page_code import python_code
 from vitkit.inspect.query_token import default_token, describe_token
 from vitkit.model.build import TokenModel
 from vitkit.model.config import TokenConfig
@@ -29,11 +31,12 @@ def write_page(inspection: Inspection, folder: Path, source: str) -> list[Path]:
     output = InspectFolder(folder)
     content = (
         _summary(inspection)
+        | mask_section(inspection, output)
         | _image_rows(inspection, output)
         | _distance(inspection, output)
         | _embeddings(inspection, output)
         | _completions(inspection, output)
-        | {"source": source, "generator": GENERATOR, "code": _code(inspection, source)}
+        | {"source": source, "generator": GENERATOR, "code": python_code(inspection, source)}
     )
     path = write_html(folder / PAGE, "vitkit.inspect", PAGE, content)
     return [path, *(folder / name for name in output.files)]
@@ -239,41 +242,3 @@ def _prediction(inspection: Inspection, index: int) -> str:
     prediction, labels = int(inspection.relevance.classes[index]), inspection.model.metadata.labels
     probability = inspection.relevance.probabilities[index]
     return f"{labels[prediction] if labels else f'class {prediction}'}, {100 * probability:.0f} %"
-
-
-def _code(inspection: Inspection, source: str) -> str:
-    """Return Python code that computes the arrays of the page; only the folder of images has to be filled in."""
-    calls = [
-        *[("embeddings", "filter_components(model)", "(n, side, side, channels)")] * (inspection.filters is not None),
-        ("dense", "dense_features(model, images)", "(images, rows, columns, width)"),
-    ]
-    if inspection.similarity is not None:
-        calls.append(("embeddings", "position_similarity(model)", "(rows, columns, rows, columns)"))
-    if inspection.rollout is not None:
-        calls += [
-            ("attention", "attention_maps(model, images)", "(images, layers, heads, rows, columns)"),
-            ("rollout", "rollout(model, images)", "(images, rows, columns)"),
-            ("distance", "attention_distance(model, images)", ".per_head, .per_layer: pixels"),
-        ]
-    elif inspection.distance is not None:
-        calls.append(("unit_attention", "unit_attention(model, images)", "maps, and the distance: .per_head: pixels"))
-    if inspection.relevance is not None:
-        calls.append(("relevance", "relevance(model, images)", ".maps, .classes"))
-    column = max(len(call) + len(module) for module, call, _ in calls) + 1
-    lines = [f"{f'{module}.{call}':<{column}}  # {shape}" for module, call, shape in calls]
-    modules = ", ".join(sorted({module for module, _, _ in calls}))
-    height, width = inspection.model.config.image
-    image = height if height == width else (height, width)
-    return "\n".join(
-        [
-            "import vitkit",
-            f"from vitkit.inspect import {modules}",
-            "from vitkit.inspect.image_set import open_images",
-            "",
-            f"model = vitkit.load({source!r}, image={image})",
-            'image_set = open_images(model, ["photos/"])',
-            f"images = image_set.batch(image_set.evenly_spaced({SHOWN_IMAGES}))  # (images, channels, height, width)",
-            "",
-            *lines,
-        ]
-    )

@@ -3,7 +3,9 @@
 In a causal model, token i reads pixel i - 1 and predicts pixel i: as a query it stands for the pixel that it predicts,
 as a key for the one that it reads. The first token reads the start of the sequence, which has no place in the image.
 
-Shapes: T tokens (special tokens first, the class token before others), h x w patch grid, a pixel each in an iGPT.
+In the last blocks of a segmenter, mask queries stand in front of the tokens: Q of them, where Q is 0 anywhere else.
+
+Shapes: Q queries, T tokens (special tokens first, the class token before others), h x w patch grid, of pixels in iGPT.
 """
 
 from typing import Literal
@@ -59,13 +61,18 @@ def query_weights(model: TokenModel, token: Token | None) -> Tensor:
     return weights
 
 
+def read_row(query: Tensor, weights: Tensor) -> Tensor:
+    """Return the row of a token, or the mean of several: query weights (T,), weights (…, Q + T, Q + T) → (…, Q + T)."""
+    return torch.einsum("t,...ts->...s", query.to(weights), weights[..., -len(query) :, :])
+
+
 def on_patch_grid(model: TokenModel, attention: Tensor) -> Tensor:
-    """Reshape the weights of keys (…, T) to (…, h, w), without special tokens, which have no position in the image.
+    """Reshape the weights of keys (…, Q + T) to (…, h, w), without queries and special tokens, which have no position.
 
     So is the start of a sequence left out; no token of a causal model reads the last pixel, whose weight is 0.
     """
     config = model.config
-    patches = attention[..., config.special_tokens + config.input_delay :]
+    patches = attention[..., attention.shape[-1] - config.patches + config.input_delay :]
     return F.pad(patches, (0, config.input_delay)).unflatten(-1, config.grid)
 
 

@@ -26,6 +26,7 @@ from vitkit.model.build import Model
 from vitkit.model.encoder import AxialBlock, Block
 from vitkit.model.layer_scale import LayerScale
 from vitkit.model.mlp import Mlp, SwiGlu
+from vitkit.model.segmenter import Segmenter
 from vitkit.model.vit import VisionTransformer
 
 UNDERSTOOD = allow(
@@ -65,6 +66,11 @@ def relevance(
     model: Model, images: Tensor, *, classes: ArrayLike | None = None, token: Token | None = None
 ) -> Relevance:
     """Return a relevance map for one class of each image; default: the class that the model predicts."""
+    if isinstance(model, Segmenter):
+        raise DoesNotApply(
+            "relevance for a class: it explains the class of an image; a segmenter has one for each pixel, and its "
+            "masks show where."
+        )
     vit = require_vit(model, "relevance")
     if not vit.config.classes:
         raise DoesNotApply("relevance for a class: this model has no classes, only a representation.")

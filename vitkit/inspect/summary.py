@@ -7,8 +7,9 @@ from typing import Any
 
 from vitkit.inspect.embeddings import similarity_by_steps
 from vitkit.inspect.inspection import Inspection
+from vitkit.inspect.masks import InspectedMask, describe_masks
 from vitkit.messages import print_line
-from vitkit.model.build import TokenModel
+from vitkit.model.build import Model, TokenModel
 from vitkit.model.variants import name_of
 from vitkit.text import counted, few, printable
 
@@ -36,6 +37,11 @@ def as_json(inspection: Inspection, files: Sequence[Path]) -> dict[str, Any]:
             "uniform": round(distance.uniform, 2),
             "special_share": round(distance.special_share, 4),
         }
+    if inspection.masks is not None:
+        content["masks"] = [
+            _mask_as_json(inspection.model, image.name, found)
+            for image, found in zip(inspection.shown, inspection.masks, strict=True)
+        ]
     if inspection.relevance is not None:
         labels = inspection.model.metadata.labels
         content["answers"] = [
@@ -65,6 +71,8 @@ def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
     print_line(f"input      {images.transform.description}")
     if images.skipped:
         print_line(f"skipped    {few([f'{printable(name)} ({reason})' for name, reason in images.skipped.items()])}")
+    if inspection.masks is not None:
+        print_line(f"masks      {describe_masks(inspection.model, inspection.masks)}")
     if distance is not None:
         first, last = distance.per_block[[0, -1]]
         print_line(
@@ -80,6 +88,25 @@ def print_summary(inspection: Inspection, files: Sequence[Path]) -> None:
     for reason in inspection.not_applicable:
         print_line(f"omitted    {reason}")
     print_line(f"written    {files[0]} and {counted(len(files) - 1, 'figure')}")
+
+
+def _mask_as_json(model: Model, name: str, found: InspectedMask) -> dict[str, Any]:
+    names = model.metadata.labels or tuple(map(str, range(model.config.classes)))
+    return {
+        "image": name,
+        "shares": {names[one.number]: round(one.share, 4) for one in found.classes},
+        "queries": [
+            {
+                "query": one.query,
+                "label": names[one.number],
+                "index": one.number,
+                "confidence": round(one.confidence, 4),
+                "share": round(one.share, 4),
+            }
+            for one in found.queries
+        ],
+        "winners": found.winners,
+    }
 
 
 def _rounded(values: Any, digits: int = 2) -> list[float]:

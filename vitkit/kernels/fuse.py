@@ -31,13 +31,12 @@ from vitkit.model.attention import (
     complete_bias,
     split_heads,
 )
-from vitkit.model.build import Model
+from vitkit.model.build import Model, transformer_of
 from vitkit.model.capture import Seen
 from vitkit.model.encoder import Block
 from vitkit.model.layer_scale import LayerScale
 from vitkit.model.mlp import Mlp, SwiGlu, apply_gelu, apply_swiglu
 from vitkit.model.rotary import RotaryPositions
-from vitkit.model.vit import VisionTransformer
 from vitkit.torch_private import has_hooks
 
 Kind = TypeVar("Kind", bound=nn.Module)
@@ -185,18 +184,19 @@ def fuse(model: Model, *, class_token_only: bool = False, fp8: bool = False) -> 
 
     `class_token_only` says that nobody asks the model for the other tokens of the last block.
     """
-    if not isinstance(model, VisionTransformer):
+    vit = transformer_of(model)
+    if vit is None:
         return None  # other models have no such blocks
-    reason = FUSIBLE.reason_to_decline(model.config)
+    reason = FUSIBLE.reason_to_decline(vit.config)
     if reason is not None:
         return reason
-    for parent in list(model.modules()):
+    for parent in list(vit.modules()):
         for name, child in parent.named_children():
             in_pool = isinstance(child, Mlp) and not isinstance(parent, Block)
             if isinstance(child, FusedBlock | FusedMlp) or not (isinstance(child, Block) or in_pool):
                 continue
             hooked = first_hook(child)
-            declined = FUSIBLE.reason_to_decline(model.config, child) or (
+            declined = FUSIBLE.reason_to_decline(vit.config, child) or (
                 f"{FUSIBLE.consumer} does not call the hooks on {hooked}" if hooked is not None else None
             )
             reason = reason or declined
@@ -204,9 +204,9 @@ def fuse(model: Model, *, class_token_only: bool = False, fp8: bool = False) -> 
                 setattr(parent, name, fused_block(child, fp8=fp8))
             elif declined is None:
                 setattr(parent, name, fused_module(FusedMlp, child, fp8=fp8))
-    last = model.encoder.blocks[-1]
-    if isinstance(last, FusedBlock):
-        last.class_token_only = class_token_only and class_token_suffices(model.config)
+    last = vit.encoder.blocks[-1]
+    if isinstance(last, FusedBlock):  # a segmenter reads all tokens
+        last.class_token_only = class_token_only and vit is model and class_token_suffices(vit.config)
     return reason
 
 

@@ -19,6 +19,7 @@ from vitkit.errors import ConfigError
 from vitkit.model.config import ResNetConfig, ViTConfig
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.igpt_config import IGPTConfig
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.spatial_attention import SpatialAttention
 
 if TYPE_CHECKING:  # `vitkit cost` uses an allow-list without waiting for torch
@@ -90,6 +91,7 @@ def allow(
     conv: str = "",
     attention: str = "",
     igpt: str = "",
+    segmenter: str = "",
     only: Mapping[str, Collection[Any]] | None = None,
     modules: Mapping[type[nn.Module], Children] | None = None,
 ) -> AllowList:
@@ -103,6 +105,7 @@ def allow(
         ConvConfig: conv,
         SpatialAttention: attention,
         IGPTConfig: igpt,
+        SegmenterConfig: segmenter,
     }
     options: dict[type, dict[str, Values]] = {
         kind: {name: (only or {}).get(name) for name in text.split()} for kind, text in names.items() if text

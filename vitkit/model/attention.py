@@ -7,6 +7,7 @@ Shapes: B batch, T tokens, D width, H heads, d = D / H.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,15 @@ from vitkit.model.initialise import linear
 from vitkit.model.positions import InsideAttention
 from vitkit.model.rotary import RotaryPositions
 
-AttentionPositions = InsideAttention | RotaryPositions  # the kinds of positions that live inside attention
+
+class MaskedAttention(NamedTuple):
+    """Attention that is restricted, beside positions that may live inside it."""
+
+    mask: Tensor  # (B, 1, T, T), added to the scores: 0, or -inf where a token does not attend to another
+    positions: RotaryPositions | InsideAttention | None
+
+
+AttentionPositions = InsideAttention | RotaryPositions | MaskedAttention  # what acts inside attention
 
 
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -82,7 +91,11 @@ class SelfAttention(nn.Module):
 def apply_positions(
     query: Tensor, key: Tensor, positions: AttentionPositions | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return query and key, turned by rotary positions, and the bias that relative positions add to the scores."""
+    """Return query and key, turned by rotary positions, and what relative positions or a mask add to the scores."""
+    if isinstance(positions, MaskedAttention):
+        query, key, bias = apply_positions(query, key, positions.positions)
+        mask = positions.mask.to(query.dtype)
+        return query, key, mask if bias is None else mask + bias
     if isinstance(positions, RotaryPositions):
         return *positions(query, key), None
     return query, key, None if positions is None else positions(query)

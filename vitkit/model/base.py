@@ -163,7 +163,8 @@ class ImageModel(nn.Module, Generic[Config]):
         raise NotImplementedError
 
     def _reconfigure(self, *, image: int | tuple[int, int]) -> None:
-        self.config = replace(self.config, image=parse_size(image))
+        config: Any = self.config  # of a kind with an image of its own; a segmenter's is its backbone's
+        self.config = replace(config, image=parse_size(image))
 
     def check_images(self, images: Tensor) -> None:
         if images.ndim != 4:

@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from vitkit.errors import ConfigError
 from vitkit.model.config import ModelConfig, ResNetConfig
 from vitkit.model.igpt import ImageGPT
 from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.resnet import ResNet
+from vitkit.model.segmenter import Segmenter
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.variants import configure
 from vitkit.model.vit import VisionTransformer
 
-Model = VisionTransformer | ResNet | ImageGPT
-TokenModel = VisionTransformer | ImageGPT  # that read an image as a grid of tokens, as their TokenConfig says
+Model = VisionTransformer | ResNet | ImageGPT | Segmenter
+TokenModel = VisionTransformer | ImageGPT | Segmenter  # that read a grid of tokens, as their TokenConfig says
 
 
 def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | None = None, **options: Any) -> Model:
@@ -25,7 +28,8 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | Non
     Names: Ti S B L H g G, So400m g-opt (SigLIP), giant2 (DINOv2), S+ H+ 7B (DINOv3) and a toy, mu, with any patch side,
     "S/16"; hybrids, "R50+B/16", where the number is the total stride; BiT ResNets, "R50x1"; ResNets with
     attention, "BoT50" (BoTNet), "AA-R50" (attention-augmented convolution), "SASA-R50" (local attention), "Axial-R50";
-    "iGPT-S/32", S, M or L and the side of its images, whose options come last. `image` is 224 by default, an iGPT's the
+    "iGPT-S/32", S, M or L and the side of its images; for segmentation, the name of a Vision Transformer and its head,
+    "Ti/16+linear" or "Ti/16+queries". The options of the last two come last. `image` is 224 by default, an iGPT's the
     side in its name. Options, with the paper's choice first:
 
         channels          3
@@ -76,6 +80,10 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | Non
         causal            True, or False for the BERT-style model, in which a pixel sees all others
         channels dropout depth width mlp heads eps    as above
 
+    Options of a segmenter, beside those of its Vision Transformer that are not about pooling:
+        queries           100: of the head "queries" (EoMT)
+        query_blocks      4: the last blocks, which the queries join
+
     `classes=0` leaves the logits out; the model then returns its representation.
     """
     return build(configure(name, classes=classes, image=image, **options))
@@ -84,7 +92,24 @@ def create(name: str, *, classes: int = 1000, image: int | tuple[int, int] | Non
 def build(config: ModelConfig) -> Model:
     if isinstance(config, IGPTConfig):
         return ImageGPT(config)
+    if isinstance(config, SegmenterConfig):
+        return Segmenter(config)
     return ResNet(config) if isinstance(config, ResNetConfig) else VisionTransformer(config)
+
+
+def transformer_of(model: Model) -> VisionTransformer | None:
+    """Return the Vision Transformer that a model is, or whose tokens a segmenter reads; None for other models."""
+    backbone = model.backbone if isinstance(model, Segmenter) else model
+    return backbone if isinstance(backbone, VisionTransformer) else None
+
+
+def check_of_images(model: Model, what: str) -> None:
+    """Raise a ConfigError for a segmenter, whose answers are about pixels; `what` is asked for of whole images."""
+    if isinstance(model, Segmenter):
+        raise ConfigError(
+            f"{what} is asked for, and this is {model.kind}, which gives every pixel a class",
+            try_="the weights of a classifier, such as those that the segmenter started from",
+        )
 
 
 def build_on_meta(config: ModelConfig) -> Model:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitkit.model.attention import AttentionPositions, SelfAttention
+from vitkit.model.attention import AttentionPositions, MaskedAttention, SelfAttention
 from vitkit.model.capture import Seen, keep
 from vitkit.model.config import ViTConfig
 from vitkit.model.drop_path import drop_path
@@ -120,15 +120,30 @@ class Encoder(nn.Module):
         self.norm = nn.Identity() if normed_elsewhere else nn.LayerNorm(config.width, eps=config.eps)
 
     def forward(self, x: Tensor, seen: Seen) -> Tensor:  # (B, T, D)
-        for layer, block in enumerate(self.blocks):
-            inside = self._positions(layer) if self.inside_attention else self.rotary
-            x = self.add_positions(x, layer)
-            if layer == 0:
-                x = self.dropout(x)
-                x = x if self.ln_pre is None else self.ln_pre(x)
-                keep(seen, "tokens", x)
-            x = block(x, inside, seen, f"block{layer}")
-            keep(seen, f"block{layer}", x)
+        x = self.start(x, seen)
+        for layer in range(len(self.blocks)):
+            x = self.block(x, layer, seen)
+        return self.finish(x, seen)
+
+    def start(self, x: Tensor, seen: Seen) -> Tensor:
+        """Return the input of the first block for tokens (B, T, D) without positions."""
+        x = self.dropout(self.add_positions(x))
+        x = x if self.ln_pre is None else self.ln_pre(x)
+        keep(seen, "tokens", x)
+        return x
+
+    def block(self, x: Tensor, layer: int, seen: Seen, queries: int = 0, mask: Tensor | None = None) -> Tensor:
+        """Compute one block. The first `queries` tokens have no positions; `mask` is added to attention scores."""
+        if self.every_layer and layer > 0:
+            others = self.add_positions(x[:, queries:], layer)
+            x = torch.cat([x[:, :queries], others], dim=1) if queries else others
+        inside = self._positions(layer) if self.inside_attention else self.rotary
+        positions = inside if mask is None else MaskedAttention(mask, inside)
+        x = self.blocks[layer](x, positions, seen, f"block{layer}")
+        keep(seen, f"block{layer}", x)
+        return x
+
+    def finish(self, x: Tensor, seen: Seen) -> Tensor:
         x = self.norm(x)
         keep(seen, "encoded", x)
         return x

@@ -2,12 +2,13 @@
 
 "S/16" is a size and a patch side. "R50+B/16" is a ResNet stem, a size and the total stride. "R50x2" is a BiT ResNet,
 twice as wide. "BoT50" and the like are post-activation ResNets with attention in place of 3x3 convolutions.
-"iGPT-S/32" is a size of iGPT and the side of its images, a token a pixel.
+"iGPT-S/32" is a size of iGPT and the side of its images, a token a pixel. "Ti/16+linear" and "Ti/16+queries" are a
+Vision Transformer with a head for segmentation.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from vitkit.errors import ConfigError, did_you_mean
@@ -15,6 +16,7 @@ from vitkit.model.config import ModelConfig, ResNetConfig, ViTConfig, check_opti
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.options import INSIDE_ATTENTION
+from vitkit.model.segmenter_config import SegmenterConfig, segmentation_backbone
 from vitkit.model.spatial_attention import SpatialAttention
 from vitkit.stored_json import conform
 
@@ -98,6 +100,7 @@ NAMED = tuple(
 )
 
 _VIT = re.compile(r"(?:(?P<stem>R\d*)\+)?(?P<size>[A-Za-z0-9-]+\+?)/(?P<number>[1-9]\d*)")
+_SEGMENTER = re.compile(r"(?P<backbone>.+/\d+)\+(?P<head>linear|queries)")
 _RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>[1-9]\d?)")
 _ATTENTION_RESNET = re.compile(r"(?P<prefix>BoT|[A-Za-z]+-R)(?P<depth>\d+)")
 
@@ -114,6 +117,8 @@ def configure(name: str, **options: Any) -> ModelConfig:
     for option in ("representation", "projection", "layer_scale"):
         if options.get(option) is False:  # as settings write none
             del options[option]
+    if segmenter := _SEGMENTER.fullmatch(name):
+        return _segmenter(name, segmenter["backbone"], {"head": segmenter["head"], **options})
     if body := _resnet_body(name):
         check_options(f"{name}, a ResNet,", ResNetConfig, options)
         named = body
@@ -146,6 +151,9 @@ def name_of(config: ModelConfig) -> str | None:
     """Return the name under which `configure` gives these sizes, or None for custom sizes."""
     if isinstance(config, ResNetConfig):
         return _resnet_name(config.body)
+    if isinstance(config, SegmenterConfig):
+        backbone = name_of(config.backbone)
+        return backbone and f"{backbone}+{config.head}"
     own = (config.depth, config.width, config.mlp, config.heads)
     if isinstance(config, IGPTConfig):
         names = (name for name, size in IGPT_SIZES.items() if own == size[:4] and config.image[0] == config.image[1])
@@ -160,6 +168,20 @@ def name_of(config: ModelConfig) -> str | None:
                 if (config.stem.layers, config.patch) == stem and config.stem.width == 64:
                     return f"{stem_name}+{size_name}/{number}"
     return None
+
+
+def split_head(name: str) -> tuple[str, str]:
+    """Return the backbone and the head of a segmenter's name: ("Ti/16", "linear"); "" for other models."""
+    named = _SEGMENTER.fullmatch(name)
+    return (named["backbone"], named["head"]) if named else (name, "")
+
+
+def _segmenter(name: str, backbone: str, options: dict[str, Any]) -> SegmenterConfig:
+    own = {field.name: options.pop(field.name) for field in fields(SegmenterConfig) if field.name in options}
+    config = configure(backbone, **options)
+    if not isinstance(config, ViTConfig):
+        raise ConfigError(f"there is no model {name!r}: {backbone} has no patch tokens", try_=f"Ti/16+{own['head']}")
+    return SegmenterConfig(**{**own, "backbone": segmentation_backbone(config)})
 
 
 def _resnet_body(name: str) -> ConvConfig | None:
@@ -233,5 +255,6 @@ def _unknown(name: str) -> ConfigError:
         hybrid=" ".join(f"{stem}+SIZE/{number}" for stem, number in STEMS),
         ResNet=" ".join(f"R{depth}xWIDTH" for depth in RESNETS),
         ResNet_with_attention=" ".join(f"{row.prefix}50" for row in ATTENTION_RESNETS),
+        segmenter="a pure ViT or a hybrid and its head: Ti/16+linear, Ti/16+queries",
         iGPT=f"{' '.join(size for size in IGPT_SIZES if size != 'iGPT-mu')} and the side of its images: iGPT-S/32",
     )

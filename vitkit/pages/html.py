@@ -5,13 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitkit.atomic import write_text
-from vitkit.text import percent, valid_utf8
+from vitkit.text import interval, percent, valid_utf8
+
+
+class HasInterval(Protocol):
+    """A score with an interval."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,12 @@ def _environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": _percent, "whole_percent": _rounded_percent, "breakable": _breakable}
+    environment.filters |= {
+        "percent": _percent,
+        "whole_percent": _rounded_percent,
+        "bounds": _bounds,
+        "breakable": _breakable,
+    }
     return environment
 
 
@@ -55,6 +69,10 @@ def _percent(share: float | None) -> str:
 
 def _rounded_percent(share: float) -> str:
     return no_break(f"{100 * share:.0f} %")
+
+
+def _bounds(estimate: HasInterval) -> str:
+    return no_break(interval(estimate.low, estimate.high))
 
 
 def _breakable(name: str) -> Markup:

@@ -25,6 +25,7 @@ from vitkit.compute.pipeline import Outputs
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError, DecodeError, WeightsError
 from vitkit.model.build import Model, shared_copy
+from vitkit.model.segmenter import Segmenter
 from vitkit.predict.answer_columns import compute_answers
 from vitkit.predict.embedder import Embedder
 from vitkit.predict.engines import Engine, exact_engine
@@ -64,13 +65,14 @@ class Classifier:
             # the caller's model keeps its mode and device
             self.model = shared_copy(source) if model_device == self.device else copy.deepcopy(source)
         self.model.eval()
-        config, metadata = self.model.config, self.model.metadata
-        if not config.classes:
-            raise WeightsError(
-                f"{source if isinstance(source, str | os.PathLike) else 'the model'} has no classes to predict: it was "
-                "pre-trained without labels, or its head was removed.",
-                try_="vitkit fit DATA --weights RUN, then use that run",
+        if isinstance(self.model, Segmenter):
+            raise ConfigError(
+                f"{source if isinstance(source, str | os.PathLike) else 'the model'} is {self.model.kind}, which gives "
+                "every pixel a class, and an image none.",
+                try_="vitkit.ImageSegmenter, or the weights of a classifier",
             )
+        config, metadata = self.model.config, self.model.metadata
+        check_has_classes(self.model, os.fspath(source) if isinstance(source, str | os.PathLike) else "the model")
         if labels is not None:
             if len(labels) != config.classes:
                 raise ConfigError(f"{len(labels)} class names for a model of {config.classes} classes")
@@ -180,3 +182,12 @@ class Classifier:
         if embedder is None:
             embedder = self._embedders[pool, normalise] = Embedder(self.model, pool=pool, normalise=normalise)
         return embedder.vectors(images) if isinstance(images, Tensor) else embedder(images)
+
+
+def check_has_classes(model: Model, name: str) -> None:
+    """Raise a WeightsError for a model without a head; `name` is what its user calls it."""
+    if not model.config.classes:
+        raise WeightsError(
+            f"{name} has no classes to predict: it was pre-trained without labels, or its head was removed.",
+            try_="vitkit fit DATA --weights RUN, then use that run",
+        )

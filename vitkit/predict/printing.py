@@ -22,11 +22,11 @@ def print_predictions(predictions: Iterable[Prediction], names: Sequence[str], t
             for line in [""] * (index > 0) + _bars(prediction, top):
                 print_line(line)
         return
-    common = os.path.commonpath([os.path.dirname(name) or "." for name in names]) if _comparable(names) else ""
-    width = min(max(len(_short(name, common)) for name in names), NAME)
+    common = common_folder(names)
+    width = min(max(len(short_name(name, common)) for name in names), NAME)
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for prediction in predictions:
-        name = _short(prediction.name or "", common)
+        name = short_name(prediction.name or "", common)
         name = name if len(name) <= width else "…" + name[1 - width :]
         print_line(_line(prediction, f"{name:<{width}}", top, room))
 
@@ -38,7 +38,7 @@ def _bars(prediction: Prediction, top: int) -> list[str]:
     return [
         name,
         *(
-            f"  {answer.probability:7.1%}  {_bar(answer.probability)}  {answer.label}{_mark(prediction, answer)}"
+            f"  {answer.probability:7.1%}  {bar(answer.probability)}  {answer.label}{_mark(prediction, answer)}"
             for answer in prediction.top(top)
         ),
     ]
@@ -49,7 +49,8 @@ def _mark(prediction: Prediction, answer: Answer) -> str:
     return " ✓" if prediction.thresholds is not None and prediction.applies(answer) else ""
 
 
-def _bar(share: float) -> str:
+def bar(share: float) -> str:
+    """Return a bar of block characters for a share of 1."""
     eighths = round(share * BAR * 8)
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(BAR)
 
@@ -67,9 +68,12 @@ def _line(prediction: Prediction, name: str, top: int, room: int | None) -> str:
     return line
 
 
-def _short(name: str, common: str) -> str:
+def short_name(name: str, common: str) -> str:
+    """Return an image's name below a folder."""
     return printable(os.path.relpath(name, common) if common else name)
 
 
-def _comparable(names: Sequence[str]) -> bool:
-    return len({os.path.isabs(name) for name in names}) == 1
+def common_folder(names: Sequence[str]) -> str:
+    """Return the folder that all images share, or nothing for relative names among absolute ones."""
+    comparable = len({os.path.isabs(name) for name in names}) == 1
+    return os.path.commonpath([os.path.dirname(name) or "." for name in names]) if comparable else ""

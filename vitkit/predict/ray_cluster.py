@@ -29,6 +29,8 @@ SECONDS_TO_REACH = 5.0
 STARTS = 3  # of a local cluster: Ray gives its own helpers 15 s, which a busy machine may not grant them
 CORES_PER_MODEL = 4  # on a CPU: more cores for one model gain little, and fewer need more memory for models
 
+_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # a frame of HTTP/2: three bytes of length, then its type
+
 Versions = Mapping[str, str]  # package → version
 
 
@@ -79,6 +81,30 @@ def import_ray() -> tuple[Any, Any]:
     return ray, ray.data
 
 
+def put(value: Any) -> Any:
+    """Store an object for all workers and return its reference; raise an error where the cluster has no room for it."""
+    ray, _ = import_ray()
+    try:
+        return ray.put(value)
+    except ray.exceptions.RayError as error:
+        raise store_full(error) or error from None
+
+
+def store_full(error: BaseException) -> ConfigError | None:
+    """Return the error of a user whose Ray object store is full, or None where Ray has failed for another reason."""
+    ray, _ = import_ray()
+    full = (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError)
+    if not isinstance(error, full) and not isinstance(getattr(error, "cause", None), full):
+        return None
+    return ConfigError(
+        "the object store of the Ray cluster is full, and so is the disk that it spills to.",
+        try_=[
+            "ray memory and df on its nodes, which show what fills them",
+            "ray start --object-store-memory BYTES --temp-dir FOLDER, on a disk with room",
+        ],
+    )
+
+
 def own_versions() -> dict[str, str]:
     """Return the versions on which the answers depend."""
     return {"vitkit": vitkit.__version__, "torch": metadata.version("torch")}
@@ -108,16 +134,33 @@ def user_error(error: BaseException) -> VitkitError | None:
 
 
 def _reach(address: str) -> None:
-    """Raise an error at once for an address where nothing listens; Ray itself would wait for minutes."""
+    """Raise an error at once for an address where no Ray listens; Ray itself would wait for minutes."""
     match = re.fullmatch(r"(?:ray://)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/]+)):(?P<port>\d{1,5})", address)
     if match is None:
         if address != "auto":
             raise _unreachable(address, "it is not HOST:PORT, ray://HOST:PORT, auto or local")
         return
     try:
-        socket.create_connection((match["v6"] or match["host"], int(match["port"])), SECONDS_TO_REACH).close()
+        with socket.create_connection((match["v6"] or match["host"], int(match["port"])), SECONDS_TO_REACH) as opened:
+            speaks = _speaks_http2(opened)
     except (OSError, OverflowError) as error:
         raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from None
+    if not speaks and os.environ.get("RAY_USE_TLS", "0") != "1":  # with TLS, no answer comes before a handshake
+        raise _unreachable(address, "what listens there is not Ray (its dashboard has another port, 8265)")
+    if address.startswith("ray://") and not find_spec("grpc"):
+        raise ConfigError(
+            f"{ADDRESS}={address} needs Ray's client, which is not installed.",
+            try_=['pip install "ray[client]"', f"{ADDRESS}=HOST:6379, on a machine of the cluster's network"],
+        )
+
+
+def _speaks_http2(opened: socket.socket) -> bool:
+    """Return whether the other side answers the beginning of a gRPC connection as gRPC does, with its settings."""
+    opened.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS)
+    answer = b""
+    while len(answer) < len(_SETTINGS) and (more := opened.recv(len(_SETTINGS) - len(answer))):
+        answer += more
+    return len(answer) == len(_SETTINGS) and answer[3] == _SETTINGS[3]
 
 
 def _connect(ray: Any, address: str) -> None:

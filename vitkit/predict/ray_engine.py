@@ -34,7 +34,16 @@ from vitkit.predict.image_stream import ImageTask, stream_outputs
 from vitkit.predict.journal import BlockT, Trait
 from vitkit.predict.listed_images import IndexedImages, ListedImages, NameSpool, StoredNames, shards_of
 from vitkit.predict.part_folder import PartFolder, PartPlan, open_parts
-from vitkit.predict.ray_cluster import RayCluster, Versions, check_versions, import_ray, own_versions, user_error
+from vitkit.predict.ray_cluster import (
+    RayCluster,
+    Versions,
+    check_versions,
+    import_ray,
+    own_versions,
+    put,
+    store_full,
+    user_error,
+)
 from vitkit.predict.resumable_file import RowsJob, images_trait
 from vitkit.predict.sharded import JobOutput, locked_parts, put_together
 from vitkit.progress import Progress, no_progress
@@ -154,9 +163,8 @@ def collect_logits_on_ray(
     progress: Progress = no_progress,
 ) -> SplitLogits:
     """Compute a model's logits for every image of a split on the cluster, as `collect_logits` does in one process."""
-    ray, _ = import_ray()
     plan = PartPlan.of(len(split), batch or (LARGE if cluster.gpus else 64))
-    arguments = {"split": [ray.put(split)], "batch": plan.batch, "precision": precision}
+    arguments = {"split": [put(split)], "batch": plan.batch, "precision": precision}
     ranges = [{"first": images.start, "stop": images.stop} for images in map(plan.images_of, range(len(plan)))]
     parts: dict[int, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
     failures: dict[int, str] = {}
@@ -236,7 +244,7 @@ def _run(
     ray, data = import_ray()
     if not items:
         return
-    held = ray.put(model.to("cpu").eval())  # the driver keeps it: actors that are started again need it, too
+    held = put(model.to("cpu").eval())  # the driver keeps it: actors that are started again need it, too
     actors = min(cluster.models, len(items))
     dataset = data.from_items(items, override_num_blocks=len(items)).map_batches(
         actor,
@@ -256,6 +264,8 @@ def _run(
     except Exception as error:
         if (known := user_error(error)) is not None:
             raise ConfigError(*known.args) from None
+        if (full := store_full(error)) is not None:
+            raise full from None
         if isinstance(error, ray.exceptions.RayError):
             raise ConfigError(f"the Ray workers have failed: {str(error).strip()[-500:]}") from None
         raise

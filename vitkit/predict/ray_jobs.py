@@ -10,8 +10,10 @@ from pathlib import Path
 from vitkit import messages
 from vitkit.compute.embedding_model import EmbeddingPool
 from vitkit.compute.inference import Precision
+from vitkit.errors import ConfigError
 from vitkit.evaluate.matching import read_labels
 from vitkit.model.build import Model
+from vitkit.model.segmenter import Segmenter
 from vitkit.predict import embedding_file, stream
 from vitkit.predict.answer_columns import AnswerColumns
 from vitkit.predict.embedder import EmbeddingColumns
@@ -41,6 +43,11 @@ def predict_on_ray(
     """Predict the classes of all images; return how many rows were complete already, and the images that failed."""
 
     def make(model: Model) -> MakeJob[AnswerColumns]:
+        if isinstance(model, Segmenter):
+            raise ConfigError(
+                "--engine ray writes the classes of images, and this model gives every pixel a class",
+                try_="the same command without --engine ray, with --out FOLDER or --out masks.json",
+            )
         names = None if labels is None else read_labels(labels, model.config.classes)
         return partial(stream.make_answers_job, top=top, labels=names, source=run, csv_raw=csv_raw)
 

@@ -31,13 +31,19 @@ Blocks = Callable[[], Iterator[tuple[list[str], BlockT]]]  # the names of some i
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockFormat(Generic[BlockT]):
-    """The rows of a file: how a batch becomes a block of the journal, and how the complete journal becomes the file."""
+class JournalFormat(Generic[BlockT]):
+    """The rows of a file: how a block of the journal is read, and how the complete journal becomes the file."""
 
-    block: Callable[[ImageOutputs], BlockT]
     read: Callable[[Mapping[str, Any]], BlockT]  # of the journal; raises a VitkitError for a damaged block
     write: Callable[[Path, Blocks[BlockT], int], None]  # of so many images
     sidecars: Callable[[Path], Sequence[Path]] = lambda out: ()  # further files that `write` makes
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFormat(JournalFormat[BlockT]):
+    """The rows of a file that are made of the outputs of batches, also in parts."""
+
+    block: Callable[[ImageOutputs], BlockT]
     # (names, rows) → the Parquet file of a part, and back; the latter raises a VitkitError for a damaged one
     part: Callable[[Sequence[str], Sequence[BlockT]], bytes]
     read_part: Callable[[bytes], tuple[list[str], BlockT]]
@@ -65,7 +71,31 @@ def write_resumable(
 
     Of an output behind a URL, the journal and the file are in a folder of this machine until the file is uploaded.
     """
-    format, names = job.format, split.keys
+
+    def compute(start: int, batch: int) -> Iterator[BlockT]:
+        task = replace(job.task, batch=batch)
+        for outputs in stream_outputs(task, split, start=start, workers=workers, progress=progress):
+            yield job.format.block(outputs)
+
+    return write_journalled(
+        output, job.format, job.traits, split.keys, compute, batch=job.task.batch, overwrite=overwrite
+    )
+
+
+def write_journalled(
+    output: OutputFile,
+    format: JournalFormat[BlockT],
+    traits: Mapping[str, Trait],
+    names: Sequence[str],
+    compute: Callable[[int, int], Iterator[BlockT]],
+    *,
+    batch: int,
+    overwrite: bool = False,
+) -> tuple[int, Failures]:
+    """Write the blocks of all images; `compute` yields those from a first image on, computed in batches of a size.
+
+    Return how many images were complete already, and those that failed.
+    """
     out, sidecars = output.path, format.sidecars(output.path)
     for path in (out, *sidecars):
         if output.exists(path) and not overwrite and not output.being_replaced(path):
@@ -74,14 +104,12 @@ def write_resumable(
                 f"{output.name_of(path)} exists already{complete}; nothing was computed.",
                 try_="another --out, or --overwrite",
             )
-    traits = {**job.traits, "images": images_trait(names)}
-    journal = Journal(out, traits, batch=job.task.batch, read=format.read, restart=overwrite)
+    journal = Journal(out, {**traits, "images": images_trait(names)}, batch=batch, read=format.read, restart=overwrite)
     done = journal.done
     try:
-        task = replace(job.task, batch=journal.batch)
-        if done < len(split):  # a part of the last batch would be computed again
-            for outputs in stream_outputs(task, split, start=done, workers=workers, progress=progress):
-                journal.write(format.block(outputs))
+        if done < len(names):  # a part of the last batch would be computed again
+            for computed in compute(done, journal.batch):
+                journal.write(computed)
 
         def blocks() -> Iterator[tuple[list[str], BlockT]]:
             first = 0
@@ -89,10 +117,10 @@ def write_resumable(
                 yield [*names[first : first + len(block)]], block
                 first += len(block)
 
-        failures = Failures(len(split))
+        failures = Failures(len(names))
         for some, block in blocks():
             failures.add_all(some, block.errors)
-        format.write(out, blocks, len(split))
+        format.write(out, blocks, len(names))
         output.publish(sidecars)
         journal.discard()
     except StorageError as error:

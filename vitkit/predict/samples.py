@@ -62,7 +62,7 @@ def find_samples(run: str, model: Model, data: str | None = None) -> Samples:
     if folder is not None and (folder.path / CONFIG).is_file():
         config = folder.config()
         try:
-            return _from_data(run, model, open_data(config.data, label=config.label))
+            return _from_data(run, model, open_data(config.data, label=config.label, task=config.data_task))
         except (DataError, OSError) as error:
             reason = str(error).splitlines()[0]
             return package_samples(model, f"; the run's own data cannot be used: {reason}")

@@ -3,8 +3,7 @@
 It may be published, so it describes the model and its scores and names no path on disk.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,15 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from vitkit.atomic import write_text
 from vitkit.data.subset import describe_subset
-from vitkit.evaluate.evaluation import Estimate, Evaluation
 from vitkit.report import summary, tables
+from vitkit.report.card_scores import CardScores, card_scores
+from vitkit.report.markdown import escape, table
 from vitkit.report.run_data import NOT_RECORDED, RunData, read_run_data
 from vitkit.run_folder import CARD
 from vitkit.text import counted, image_size, interval, percent, valid_utf8
 from vitkit.weights.public import DEFAULTS
 
 CLASSES = 60  # named in the card, at most; model.json has all
-WEAKEST = 5
-_MARKUP = re.compile(r"([\\`*_\[\]<>|#$~&!])")  # characters with a meaning in Markdown, its tables and HTML
 
 
 def write_card(folder: Path) -> Path:
@@ -41,70 +39,38 @@ def write_card(folder: Path) -> Path:
     return folder / CARD
 
 
-def escape(text: object) -> str:
-    """Return text that Markdown shows literally, on one line."""
-    return _MARKUP.sub(r"\\\1", " ".join(str(text).split()))
-
-
 def _front_matter(run: RunData) -> str:
-    evaluation = run.evaluation
+    scores = card_scores(run)
+    task = "image-segmentation" if run.gives_masks else "image-classification"
     hub = run.data_name.removeprefix("hf:") if run.data_name.startswith("hf:") else None
     card = ModelCardData(
         license=_licence_name(run),
         library_name="vitkit",
-        pipeline_tag="image-feature-extraction" if run.pretrained else "image-classification",
-        tags=["vision", "vitkit", run.objective_title.replace(" ", "-") if run.pretrained else "image-classification"],
+        pipeline_tag="image-feature-extraction" if run.pretrained else task,
+        tags=["vision", "vitkit", run.objective_title.replace(" ", "-") if run.pretrained else task],
         base_model=_base_model(run),
         datasets=[hub] if hub else None,
-        metrics=[kind for kind, _, _ in _metrics(evaluation)] if evaluation else None,
-        model_name=summary.title(run) if evaluation else None,
-        eval_results=_results(run, evaluation, hub) if evaluation else None,
+        metrics=[kind for kind, _, _ in scores.metrics] if scores else None,
+        model_name=summary.title(run) if scores else None,
+        eval_results=_results(run, scores, hub) if scores else None,
     )
     return card.to_yaml()
 
 
-def _results(run: RunData, evaluation: Evaluation, hub: str | None) -> list[EvalResult]:
+def _results(run: RunData, scores: CardScores, hub: str | None) -> list[EvalResult]:
     return [
         EvalResult(
-            task_type="image-classification",
-            task_name="Image classification",
+            task_type=scores.task,
+            task_name=scores.task_title,
             dataset_type=hub or "imagefolder",
             dataset_name=run.data_title,
-            dataset_split=evaluation.split,
+            dataset_split=scores.split,
             metric_type=kind,
             metric_name=name,
             metric_value=round(estimate.value, 6),
         )
-        for kind, name, estimate in [*_metrics(evaluation), *_metrics_without_leaked(evaluation)]
+        for kind, name, estimate in [*scores.metrics, *scores.without_leaked]
     ]
-
-
-def _metrics_without_leaked(evaluation: Evaluation) -> list[tuple[str, str, Estimate]]:
-    """Return the metrics on the images that have no copy among the training images, where some have one."""
-    leaked = evaluation.leaked
-    if leaked is None:
-        return []
-    metrics = [
-        ("accuracy", "top-1 accuracy", leaked.top1),
-        ("map", "mean average precision", leaked.mean_average_precision),
-        ("f1", "macro-F1", leaked.macro_f1),
-        ("balanced_accuracy", "balanced accuracy", leaked.balanced_accuracy),
-    ]
-    suffix = f"without leaked images ({counted(leaked.others, 'other')})"
-    return [(kind, f"{name} {suffix}", estimate) for kind, name, estimate in metrics if estimate is not None]
-
-
-def _metrics(evaluation: Evaluation) -> list[tuple[str, str, Estimate]]:
-    """Return (the Hub's name, ours, the score) of each metric, the main one first."""
-    metrics = [
-        ("accuracy", "top-1 accuracy", evaluation.top1),
-        ("map", "mean average precision", evaluation.mean_average_precision),
-        ("top_5_accuracy", "top-5 accuracy", evaluation.top5),
-        ("real_accuracy", "ImageNet-ReaL accuracy", evaluation.real),
-        ("f1", "macro-F1", evaluation.macro_f1),
-        ("balanced_accuracy", "balanced accuracy", evaluation.balanced_accuracy),
-    ]
-    return [(kind, name, estimate) for kind, name, estimate in metrics if estimate is not None]
 
 
 def _base_model(run: RunData) -> str | None:
@@ -120,7 +86,8 @@ def _licence_name(run: RunData) -> str:
 
 def _introduction(run: RunData) -> str:
     image = f" at {image_size(run.architecture.image)}" if run.architecture else ""
-    purpose = "pre-trained on images without labels" if run.pretrained else "that classifies images"
+    answers = "that gives every pixel a class" if run.gives_masks else "that classifies images"
+    purpose = "pre-trained on images without labels" if run.pretrained else answers
     return (
         f"# {escape(summary.title(run))}\n\n"
         f"{escape(run.variant)}{image}, an image model {purpose}, trained with vitkit: "
@@ -129,23 +96,18 @@ def _introduction(run: RunData) -> str:
 
 
 def _scores(run: RunData) -> str | None:
-    evaluation = run.evaluation
-    if evaluation is None:
+    scores = card_scores(run)
+    if scores is None:
         return None
     rows = [
         (name, percent(estimate.value), interval(estimate.low, estimate.high))
-        for _, name, estimate in _metrics(evaluation)
+        for _, name, estimate in [*scores.metrics, *scores.without_leaked]
     ]
-    rows += [
-        (name, percent(estimate.value), interval(estimate.low, estimate.high))
-        for _, name, estimate in _metrics_without_leaked(evaluation)
-    ]
-    if evaluation.calibration_error is not None:
-        rows.append(("calibration error", percent(evaluation.calibration_error), ""))
-    return (
-        f"## Scores\n\nOn the {counted(evaluation.images, 'image')} of the {escape(evaluation.split)} split of "
-        f"{escape(run.data_title)}.\n\n" + _table(("metric", "score", "95 % interval"), rows)
+    text = (
+        f"## Scores\n\nOn the {counted(scores.images, 'image')} of the {escape(scores.split)} split of "
+        f"{escape(run.data_title)}.\n\n" + table(("metric", "score", "95 % interval"), [*rows, *scores.further_rows])
     )
+    return f"{text}\n\n{scores.class_table}" if scores.class_table else text
 
 
 def _use(run: RunData) -> str:
@@ -153,6 +115,19 @@ def _use(run: RunData) -> str:
     if run.pretrained:
         python = [f'model = vitkit.load("{source}")   # or this folder; the preprocessing comes with it']
         shell = []
+    elif run.gives_masks:
+        python = [
+            f'segmenter = vitkit.ImageSegmenter("{source}")   # or this folder; the preprocessing comes with it',
+            'segmented = segmenter("photo.jpg")   # or a list: paths, bytes, PIL images, arrays',
+            "print(segmented.shares)",
+            'segmented.save("mask.png")   # segmented.mask is an array of class numbers',
+        ]
+        shell = [
+            f"vitkit predict {source} photos/ --out masks/",
+            f"vitkit serve {source}",
+            f"vitkit export {source} --to onnx",
+            f"vitkit evaluate {source} DATA",
+        ]
     else:
         python = [
             f'classifier = vitkit.Classifier("{source}")   # or this folder; the preprocessing comes with it',
@@ -174,7 +149,7 @@ def _use(run: RunData) -> str:
 
 
 def _classes(run: RunData) -> str | None:
-    names: Sequence[str] = run.model_json.get("labels") or (run.evaluation.classes if run.evaluation else ())
+    names: Sequence[str] = run.model_json.get("labels") or run.scored_classes
     if not names:
         return None
     more = f", and {len(names) - CLASSES:,} more in model.json" if len(names) > CLASSES else ""
@@ -183,8 +158,8 @@ def _classes(run: RunData) -> str | None:
 
 def _training(run: RunData) -> str:
     images = ", ".join(f"{count:,} {escape(name)}" for name, count in run.image_counts.items()) or NOT_RECORDED
-    if run.lookup("split") and run.evaluation is not None and run.trained_images:
-        images = f"{run.trained_images:,} for training, {run.evaluation.images:,} held out for scoring"
+    if run.lookup("split") and run.scored_images is not None and run.trained_images:
+        images = f"{run.trained_images:,} for training, {run.scored_images:,} held out for scoring"
     if subset := run.lookup("subset"):
         images += f"; {escape(describe_subset(subset))}"
     versions = ", ".join(f"{name} {version}" for name, version in (run.lookup("versions") or {}).items())
@@ -205,7 +180,7 @@ def _training(run: RunData) -> str:
         ("versions", escape(versions or NOT_RECORDED)),
     ]
     curves = ", report.html the curves" if run.steps else ""
-    return "## Training\n\n" + _table(("", ""), rows) + f"\n\nconfig.toml holds every setting{curves}."
+    return "## Training\n\n" + table(("", ""), rows) + f"\n\nconfig.toml holds every setting{curves}."
 
 
 def _start(run: RunData) -> str:
@@ -224,25 +199,13 @@ def _initial_weights(run: RunData) -> Mapping[str, Any]:
 
 
 def _limits(run: RunData) -> str | None:
-    sentences = _weaknesses(run, run.evaluation) if run.evaluation else []
+    sentences = []
+    if scores := card_scores(run):
+        sentences = [f"The scores hold for images like those of {escape(run.data_title)}; others may score lower."]
+        sentences += scores.weaknesses
     # how to resume concerns only those who have the folder
     sentences += [escape(problem) for problem in summary.problems(run) if str(run.folder) not in problem]
     return "## Limits\n\n" + "\n".join(f"- {sentence}" for sentence in sentences) if sentences else None
-
-
-def _weaknesses(run: RunData, evaluation: Evaluation) -> list[str]:
-    sentences = [f"The scores hold for images like those of {escape(run.data_title)}; others may score lower."]
-    weakest = summary.weak_classes(evaluation)[:WEAKEST]
-    if weakest and not evaluation.multilabel:
-        classes = ", ".join(f"{escape(score.name)} (recall {percent(score.recall)})" for score in weakest)
-        sentences.append(f"Weakest classes: {classes}.")
-    pairs = [
-        f"{escape(pair.truth)} with {escape(pair.prediction)} ({pair.count + pair.reverse_count} times)"
-        for pair in summary.most_confused(evaluation, WEAKEST)
-    ]
-    if pairs:
-        sentences.append(f"Most often confused: {', '.join(pairs)}.")
-    return sentences
 
 
 def _licence(run: RunData) -> str:
@@ -252,8 +215,3 @@ def _licence(run: RunData) -> str:
         weights = f"the initial weights ({escape(initial)})" if initial else "the initial weights"
         return f"## Licence\n\nNot stated; the licences of the data and of {weights} may apply."
     return f"## Licence\n\n{escape(name)}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

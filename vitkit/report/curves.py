@@ -21,6 +21,8 @@ WIDTH, HEIGHT = 400, 240
 POINTS = 240  # of a curve, at most: more would only make the file larger
 TICK_STEPS = [1, 2, 2.5, 5, 10]
 
+SCORES = {"top1": "Accuracy", "map": "Mean average precision", "mean_iou": "Mean IoU"}  # keys of validation scores
+
 Values = NDArray[np.float64]
 Curve = tuple[Values, Values]  # steps, values
 LegendLocation = Literal["upper right", "lower right"]  # away from curves that fall or rise
@@ -35,7 +37,7 @@ class TrainingCurve:
 
 def training_curves(run: RunData) -> list[TrainingCurve]:
     with plot_style():
-        curves = [_loss(run), _score(run), _learning_rate(run), _gradient_norm(run)]
+        curves = [_loss(run), _score(run), _pixel_accuracy(run), _learning_rate(run), _gradient_norm(run)]
     return [curve for curve in curves if curve is not None]
 
 
@@ -50,17 +52,25 @@ def _loss(run: RunData) -> TrainingCurve | None:
 
 
 def _score(run: RunData) -> TrainingCurve | None:
-    name = next((name for name in ("top1", "map") if any(name in row for row in run.scores)), None)
+    name = next((name for name in SCORES if any(name in row for row in run.scores)), None)
     training, validation = _column(run.steps, "accuracy"), _column(run.scores, name or "top1")
     if training is None and validation is None:
         return None
-    title = "Mean average precision" if name == "map" else "Accuracy"
+    title = SCORES[name or "top1"]
     explanation = "Higher is better."
     if validation is not None:
         explanation += " Validation images are never trained on."
     if training is not None:
         explanation += " Training images are augmented at random, which makes them harder."
     return _panel(title, explanation, training, validation, legend="lower right", as_percent=True)
+
+
+def _pixel_accuracy(run: RunData) -> TrainingCurve | None:
+    training, validation = _column(run.steps, "pixel_accuracy"), _column(run.scores, "pixel_accuracy")
+    if training is None and validation is None:
+        return None
+    explanation = "The share of pixels with the right class, which large classes decide. Higher is better."
+    return _panel("Pixel accuracy", explanation, training, validation, legend="lower right", as_percent=True)
 
 
 def _learning_rate(run: RunData) -> TrainingCurve | None:

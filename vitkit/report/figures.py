@@ -51,11 +51,13 @@ def reliability_diagram(evaluation: Evaluation) -> Markup | None:
 
 def confusion_matrix(evaluation: Evaluation) -> Markup | None:
     """Draw true classes as rows, predictions as columns; correct ones in one colour, mistakes in another."""
-    if not evaluation.confusion:
-        return None
-    counts = np.array(evaluation.confusion)
+    return draw_confusions(np.array(evaluation.confusion), evaluation.classes) if evaluation.confusion else None
+
+
+def draw_confusions(counts: NDArray[np.int64], classes: Sequence[str]) -> Markup:
+    """Draw counts, or per cent, of true classes (rows) and predictions (columns); names where there is room."""
     with plot_style():
-        figure = _named_matrix(counts, evaluation.classes) if len(counts) <= LABELLED else _dense_matrix(counts)
+        figure = _named_matrix(counts, classes) if len(counts) <= LABELLED else _dense_matrix(counts)
         return inline_svg(figure, "confusion", f"Confusion matrix of {len(counts)} classes")
 
 

@@ -10,8 +10,10 @@ from vitkit.evaluate.evaluation import Evaluation
 from vitkit.pages.html import KeyFigure, no_break, write_html
 from vitkit.pages.inline_images import ImagePair
 from vitkit.report import figures, sample_images, summary, tables, usage
-from vitkit.report.curves import training_curves
+from vitkit.report.curves import SCORES, training_curves
+from vitkit.report.mask_samples import PredictMask
 from vitkit.report.run_data import NOT_RECORDED, RunData, read_run_data
+from vitkit.report.segmentation_sections import segmentation_key_figures, segmentation_sections
 from vitkit.run_folder import REPORT
 from vitkit.text import counted, duration, interval, mac_count, percent, short_number
 
@@ -23,6 +25,10 @@ CONTENTS = {
     "weakest": "Classes",
     "confusion": "Confusions",
     "reliability": "Confidence",
+    "class_scores": "Classes",
+    "typical_masks": "Masks",
+    "worst_masks": "Worst images",
+    "class_confusions": "Confusions",
     "mistakes": "Mistakes",
     "preprocessing": "Preprocessing",
     "rollout": "Attention rollout",
@@ -33,16 +39,23 @@ CONTENTS = {
 }  # a section is shown if the content of the same name is not empty
 
 
-def write_report(folder: Path, split: Split | None, rollout_overlays: Sequence[ImagePair] = ()) -> Path:
+def write_report(
+    folder: Path,
+    split: Split | None,
+    rollout_overlays: Sequence[ImagePair] = (),
+    predict_mask: PredictMask | None = None,
+) -> Path:
     """Write the report.html of a run folder.
 
     `split` is the scored one, whose images are shown; None shows none. `rollout_overlays` come from vitkit.inspect.
+    `predict_mask` computes the masks of a segmentation model, for the images that are shown; None shows none.
     """
     run = read_run_data(folder)
     content = (
         _summary(run)
         | _training(run)
         | _evaluation(run.evaluation)
+        | segmentation_sections(run, split, predict_mask)
         | _sample_images(run, split)
         | _provenance(run)
         | {"rollout": rollout_overlays}
@@ -80,9 +93,9 @@ def _introduction(run: RunData) -> str:
     elif run.lookup("stopped_early"):
         step = run.lookup("kept_step")
         text += f" It stopped early and kept the weights of step {step:,}, which had the best validation score."
-    if run.evaluation is not None:
+    if run.scored_images is not None:
         text += (
-            f" The score was measured on {counted(run.evaluation.images, 'image')}; the brackets hold its 95 % "
+            f" The score was measured on {counted(run.scored_images, 'image')}; the brackets hold its 95 % "
             "interval. It is valid for images like these only."
         )
     return text
@@ -109,6 +122,8 @@ def _key_figures(run: RunData) -> list[KeyFigure]:
             key_figures.insert(1, KeyFigure("Without leaked images", percent(clean.value), number))
         if evaluation.calibration_error is not None:
             key_figures.append(KeyFigure("Calibration error", percent(evaluation.calibration_error), "0 is perfect"))
+    elif run.segmentation is not None:
+        key_figures += segmentation_key_figures(run.segmentation)
     elif losses := [row["loss"] for row in run.steps if row.get("loss") is not None]:
         last = losses[-max(len(losses) // 20, 1) :]
         mean = f"{sum(last) / len(last):.3g}"
@@ -141,7 +156,7 @@ def _training(run: RunData) -> dict[str, Any]:
 def _learning_rates(run: RunData) -> list[tuple[float, float | None, bool]]:
     """Return the learning rates that were tried, with their score and whether they were chosen."""
     chosen, rows = run.config.lr if run.config else None, run.lookup("learning_rates") or []
-    return [(row["lr"], row.get("top1", row.get("map")), row["lr"] == chosen) for row in rows]
+    return [(row["lr"], next((row[name] for name in SCORES if name in row), None), row["lr"] == chosen) for row in rows]
 
 
 def _default_rate(run: RunData) -> str:
@@ -188,7 +203,8 @@ def _verdict(evaluation: Evaluation) -> str | None:
 
 
 def _sample_images(run: RunData, split: Split | None) -> dict[str, Any]:
-    if split is None or run.transform is None or run.architecture is None or not len(split):
+    # a segmentation model sees all of an image: its masks are shown instead of its input
+    if split is None or run.gives_masks or run.transform is None or run.architecture is None or not len(split):
         return {"mistakes": [], "preprocessing": [], "transform": ""}
     channels = run.architecture.channels
     mistakes = run.evaluation.mistakes if run.evaluation else ()
@@ -200,13 +216,13 @@ def _sample_images(run: RunData, split: Split | None) -> dict[str, Any]:
 
 
 def _provenance(run: RunData) -> dict[str, Any]:
-    classifies = not run.pretrained
+    options = {"classifies": not run.pretrained, "masks": run.gives_masks}
     return {
         "cost": tables.cost_table(run),
         "provenance": tables.provenance_table(run),
         "settings": hide_paths(run.settings),
-        "use_shell": usage.with_comments(usage.shell_commands(run.folder, classifies=classifies)),
-        "use_python": "import vitkit\n\n" + usage.with_comments(usage.python_lines(run.folder, classifies=classifies)),
+        "use_shell": usage.with_comments(usage.shell_commands(run.folder, **options)),
+        "use_python": "import vitkit\n\n" + usage.with_comments(usage.python_lines(run.folder, **options)),
     }
 
 

@@ -11,13 +11,16 @@ from typing import Any, TypedDict
 from vitkit.config import toml
 from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.schema import Fit
-from vitkit.cost import cost
+from vitkit.cost import Cost, cost
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.evaluate.evaluation import Evaluation
+from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
 from vitkit.model.base import Provenance
 from vitkit.model.config import ModelConfig, from_dict
+from vitkit.model.segmenter_config import SegmenterConfig
+from vitkit.report.evaluation_file import read_evaluations
 from vitkit.run_schema import RunJson, parse_metrics_line
 from vitkit.stored_json import read_json
 
@@ -49,6 +52,7 @@ class RunData:
     architecture: ModelConfig | None
     transform: EvalTransform | None  # the preprocessing that belongs to the weights
     evaluation: Evaluation | None
+    segmentation: SegmentationEvaluation | None  # in place of the other, where the run was scored on masks
     steps: tuple[JsonObject, ...]  # lines of metrics.jsonl by kind, in the order of steps
     scores: tuple[JsonObject, ...]
     speeds: tuple[JsonObject, ...]
@@ -70,7 +74,8 @@ class RunData:
     @property
     def data_name(self) -> str:
         """Return the data as the user named it."""
-        evaluated = self.evaluation.data if self.evaluation else None
+        scored = self.evaluation or self.segmentation
+        evaluated = scored.data if scored else None
         return self.lookup("data", "name") or (self.config.data if self.config else None) or evaluated or "unnamed data"
 
     @property
@@ -82,7 +87,23 @@ class RunData:
     @property
     def pretrained(self) -> bool:
         """Return whether the run had no labels, so that there is nothing to evaluate."""
-        return (self.lookup("objective") or (self.config.objective if self.config else "labels")) != "labels"
+        objective = self.lookup("objective") or (self.config.objective if self.config else "labels")
+        return objective not in ("labels", "segment")
+
+    @property
+    def gives_masks(self) -> bool:
+        return isinstance(self.architecture, SegmenterConfig) or self.segmentation is not None
+
+    @property
+    def scored_images(self) -> int | None:
+        """Return the number of images that the score was measured on."""
+        scored = self.evaluation or self.segmentation
+        return scored.images if scored else None
+
+    @property
+    def scored_classes(self) -> tuple[str, ...]:
+        scored = self.evaluation or self.segmentation
+        return scored.classes if scored else ()
 
     @property
     def objective_title(self) -> str:
@@ -107,11 +128,18 @@ class RunData:
 
     @property
     def parameters(self) -> int | None:
-        return self.lookup("parameters") or (cost(self.architecture).parameters if self.architecture else None)
+        return self.lookup("parameters") or (self._cost.parameters if self._cost else None)
 
     @property
     def macs(self) -> int | None:
-        return self.lookup("macs") or (cost(self.architecture).macs if self.architecture else None)
+        return self.lookup("macs") or (self._cost.macs if self._cost else None)
+
+    @property
+    def _cost(self) -> Cost | None:
+        try:
+            return cost(self.architecture) if self.architecture else None
+        except ConfigError:  # a kind of model that the calculator does not know
+            return None
 
     @property
     def image_counts(self) -> Mapping[str, int]:
@@ -143,6 +171,7 @@ def read_run_data(folder: Path) -> RunData:
     unreadable: list[str] = []
     model = _json(folder / "model.json", _ModelFacts, unreadable)
     architecture = _architecture(model, unreadable)
+    evaluation, segmentation = read_evaluations(folder / "evaluation.json", unreadable)
     kinds = _metrics(folder / "metrics.jsonl")
     return RunData(
         folder=folder,
@@ -152,7 +181,8 @@ def read_run_data(folder: Path) -> RunData:
         config=_config(folder / "config.toml", unreadable),
         architecture=architecture,
         transform=_transform(model, architecture),
-        evaluation=_evaluation(folder / "evaluation.json", unreadable),
+        evaluation=evaluation,
+        segmentation=segmentation,
         steps=_latest(kinds["step"]),
         scores=_latest(kinds["score"]),
         speeds=tuple(kinds["speed"]),
@@ -203,16 +233,6 @@ def _transform(model: JsonObject, architecture: ModelConfig | None) -> EvalTrans
     except (KeyError, VitkitError):
         return None
     return EvalTransform(image=architecture.image, preprocessing=preprocessing) if architecture else None
-
-
-def _evaluation(path: Path, unreadable: list[str]) -> Evaluation | None:
-    if not path.is_file():
-        return None
-    try:
-        return Evaluation.read(path)
-    except (OSError, VitkitError):
-        unreadable.append(path.name)
-        return None
 
 
 def _metrics(path: Path) -> dict[str, list[JsonObject]]:

@@ -9,6 +9,7 @@ from vitkit.cost import FLOPS_PER_TRAINED_MAC
 from vitkit.evaluate.evaluation import ClassScore, Evaluation
 from vitkit.evaluate.rare_classes import recall_warning
 from vitkit.report.run_data import RunData
+from vitkit.report.segmentation_sections import segmentation_headline, segmentation_problems
 from vitkit.text import counted, few, interval, percent
 
 NAMED = 12  # images or classes that a sentence names before it says how many more there are
@@ -40,6 +41,8 @@ def headline(run: RunData) -> str:
             f"{counted(evaluation.images, f'{evaluation.split} image')}, {counted(len(evaluation.classes), 'class')}"
             f"{_without_leaked(evaluation)}{trained}"
         )
+    if run.segmentation is not None:
+        return segmentation_headline(run.segmentation) + trained
     if run.lookup("head"):
         return f"{run.trained_weights}; not evaluated"
     length = f"{counted(run.steps_done, 'step')}" if run.steps_done else "an unknown number of steps"
@@ -140,6 +143,8 @@ def problems(run: RunData) -> list[str]:
                 "A label is predicted above a probability of 50 %: no threshold was chosen for each class."
             )
         sentences += _evaluation_problems(run.evaluation)
+    if run.segmentation is not None:
+        sentences += segmentation_problems(run.segmentation)
     if run.unreadable_files:
         sentences.append(f"This folder's {few(run.unreadable_files, NAMED)} could not be read in full.")
     return sentences

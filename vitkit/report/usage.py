@@ -4,11 +4,19 @@ import shlex
 from pathlib import Path
 
 
-def shell_commands(run: Path, *, classifies: bool) -> list[tuple[str, str]]:
-    """Return (purpose, command) pairs; a model without classes cannot predict or be scored."""
+def shell_commands(run: Path, *, classifies: bool, masks: bool = False) -> list[tuple[str, str]]:
+    """Return (purpose, command) pairs; a model without classes cannot predict or be scored.
+
+    `masks` says that the classes are those of pixels.
+    """
     quoted = shlex.quote(str(run))
+    predict = (
+        ("a mask for each image", f"vitkit predict {quoted} IMAGES --out masks")
+        if masks
+        else ("classify images", f"vitkit predict {quoted} IMAGES")
+    )
     for_classifiers = [
-        ("classify images", f"vitkit predict {quoted} IMAGES"),
+        predict,
         ("a web page and an HTTP API", f"vitkit serve {quoted}"),
         ("one file for other runtimes", f"vitkit export {quoted} --to onnx"),
         ("score it on other images", f"vitkit evaluate {quoted} DATA"),
@@ -20,7 +28,7 @@ def shell_commands(run: Path, *, classifies: bool) -> list[tuple[str, str]]:
     return [*(for_classifiers if classifies else ()), *for_all]
 
 
-def python_lines(run: Path, *, classifies: bool) -> list[tuple[str, str]]:
+def python_lines(run: Path, *, classifies: bool, masks: bool = False) -> list[tuple[str, str]]:
     """Return (purpose, lines) pairs, which run one after another."""
     source = repr(str(run))
     classifier = [
@@ -30,13 +38,20 @@ def python_lines(run: Path, *, classifies: bool) -> list[tuple[str, str]]:
             "print(prediction.label)\nprint(prediction.top(3))",
         )
     ]
+    segmenter = [
+        (
+            "segment an image, or a list of them",
+            f'segmenter = vitkit.ImageSegmenter({source})\nsegmented = segmenter("photo.jpg")\n'
+            'print(segmented.shares)\nsegmented.save("mask.png")',
+        )
+    ]
     module = [
         (
             "the torch module and its preprocessing",
             f"model = vitkit.load({source})\nprint(model.metadata.preprocessing)",
         )
     ]
-    return [*(classifier if classifies else ()), *module]
+    return [*((segmenter if masks else classifier) if classifies else ()), *module]
 
 
 def with_comments(lines: list[tuple[str, str]]) -> str:

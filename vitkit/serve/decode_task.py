@@ -1,6 +1,6 @@
 """The task of a decode process: decode an uploaded image, resize and normalise it, and send the result back.
 
-Only an input of the model's size crosses between processes, never the pixels of a large image. The answer holds JSON
+Only inputs of the model's size cross between processes, never the pixels of a large image. The answer holds JSON
 and plain bytes and is no pickle: whatever takes over a decoder has not taken over the server.
 """
 
@@ -30,6 +30,7 @@ MAX_ANSWER_BYTES = 4096  # of the JSON; a reason is much shorter
 class DecodedImage:
     image: Tensor  # (C, height, width) float32, normalised for the model
     png: bytes | None = None  # of the resized image, if requested
+    size: tuple[int, int] = (0, 0)  # height and width of the upright image
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,16 @@ class DecodeTask:
         with only_decode_errors():  # the resize too: no image of a request may fail the others
             pixels = decode_upload(content, channels=self.channels, pixel_limit=self.pixel_limit)
             framed = self.transform.resize_only(pixels)
-            return DecodedImage(self.transform.normalise(framed), encode_png(framed) if self.with_png else None)
+            png = encode_png(framed) if self.with_png else None
+            return DecodedImage(self.transform.normalise(framed), png, (pixels.shape[0], pixels.shape[1]))
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.channels, *self.transform.image
+
+    def answer_shape(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the result for an image of this size; ValueError for a size that it cannot have."""
+        return self.shape
 
 
 def send_answer(connection: Connection, decoded: DecodedImage | DecodeError, seconds: float) -> None:
@@ -57,7 +63,7 @@ def send_answer(connection: Connection, decoded: DecodedImage | DecodeError, sec
     if isinstance(decoded, DecodeError):
         connection.send_bytes(json.dumps({"seconds": seconds, "error": str(decoded)[:500]}).encode())
         return
-    connection.send_bytes(json.dumps({"seconds": seconds, "error": None}).encode())
+    connection.send_bytes(json.dumps({"seconds": seconds, "error": None, "size": decoded.size}).encode())
     connection.send_bytes(decoded.image.contiguous().numpy().data)
     connection.send_bytes(decoded.png or b"")
 
@@ -68,12 +74,15 @@ def receive_answer(connection: Connection, task: DecodeTask) -> tuple[DecodedIma
     seconds, error = float(answer["seconds"]), answer["error"]
     if error is not None:
         return DecodeError(str(error)), seconds
-    values = bytearray(4 * math.prod(task.shape))
+    height, width = answer["size"]
+    size = (int(height), int(width))
+    shape = task.answer_shape(size)
+    values = bytearray(4 * math.prod(shape))
     if connection.recv_bytes_into(values) != len(values):
         raise ValueError("an image of another size than the model's")
-    image = torch.frombuffer(values, dtype=torch.float32).view(task.shape)
+    image = torch.frombuffer(values, dtype=torch.float32).view(shape)
     png = connection.recv_bytes(2 * len(values) + MAX_ANSWER_BYTES)
-    return DecodedImage(image, png or None), seconds
+    return DecodedImage(image, png or None, size), seconds
 
 
 def encode_png(framed: Tensor) -> bytes:

@@ -18,6 +18,7 @@ class Limits:
     images: int = 64  # in a request
     megapixels: int = 50  # of an image: what large phones take; a decode process may need 22 bytes for one pixel
     request_megapixels: int = 500  # of all images of a request: 32 MB of photos have about 250
+    windows: int = 256  # of a large image, for a segmentation model; each is an input of the model
     decode_seconds: int = 10  # of processor time to decode an image; the slowest of 50 megapixels take about 4
     client_seconds: int = 30  # of decoding that a client uses in a minute, beyond which all others come first
     seconds: int = 30  # from a request's last byte to its response

@@ -14,11 +14,15 @@ from starlette.requests import ClientDisconnect, Request
 from vitkit.devices import cores
 from vitkit.errors import did_you_mean
 from vitkit.predict.classifier import Classifier
+from vitkit.predict.segmentation import ImageSegmenter
+from vitkit.serve.classifier_worker import ClassifierWorker
 from vitkit.serve.decode_pool import DecodePool
 from vitkit.serve.fair_thread import FairThread
 from vitkit.serve.limits import AdmissionControl, Limits, RequestError
+from vitkit.serve.mask_threads import MaskThreads
 from vitkit.serve.metrics import Metrics
-from vitkit.serve.model_worker import ModelWorker
+from vitkit.serve.model_worker import ModelWorker, WorkerResources
+from vitkit.serve.segmenter_worker import SegmenterWorker
 
 T = TypeVar("T")
 MAX_DECODE_CORES = 8  # a process on each may hold an image of 50 megapixels
@@ -50,35 +54,37 @@ class ModelPool:
 
     def __init__(
         self,
-        classifiers: Mapping[str, Classifier],
+        models: Mapping[str, Classifier | ImageSegmenter],
         limits: Limits | None = None,
         *,
         batch: int | None = None,
         compute_executor: ThreadPoolExecutor | None = None,
     ):
         """batch: images per micro-batch, by default what suits the device; compute_executor: the thread that made the
-        classifiers, for engines that must run in the thread that made them."""
+        models, for engines that must run in the thread that made them."""
         self.limits = limits or Limits()
         self.admission = AdmissionControl(self.limits)
         self.metrics = Metrics(lambda: self.admission.images)
-        on_cpu = any(classifier.device.type == "cpu" for classifier in classifiers.values())
+        on_cpu = any(model.device.type == "cpu" for model in models.values())
         # one process more than there are cores for: it decodes small images while the others are busy with large ones
         self.decode_pool = DecodePool(decode_core_count(on_cpu) + 1, self.limits)
         self.thread_executor = ThreadPoolExecutor(1, "vitkit-parse")  # for what would hold up the event loop
         self.parse_thread = FairThread(self.thread_executor)
         self.compute_executor = compute_executor or make_compute_executor()
-        self.workers = {
-            name: ModelWorker(
-                name,
-                classifier,
-                batch=batch,
-                compute_executor=self.compute_executor,
-                decode_pool=self.decode_pool,
-                thread_executor=self.thread_executor,
-                limits=self.limits,
-                metrics=self.metrics,
-            )
-            for name, classifier in classifiers.items()
+        self.mask_threads = MaskThreads()
+        resources = WorkerResources(
+            compute_executor=self.compute_executor,
+            decode_pool=self.decode_pool,
+            thread_executor=self.thread_executor,
+            mask_threads=self.mask_threads,
+            limits=self.limits,
+            metrics=self.metrics,
+        )
+        self.workers: dict[str, ModelWorker] = {
+            name: SegmenterWorker(name, model, batch, resources)
+            if isinstance(model, ImageSegmenter)
+            else ClassifierWorker(name, model, batch, resources)
+            for name, model in models.items()
         }
         self.default_name = next(iter(self.workers))
         self.warned_of_deprecated_field = False
@@ -95,6 +101,7 @@ class ModelPool:
         """Wait for the running tasks of the threads, cancel the queued ones, and end the threads and processes."""
         self.decode_pool.shutdown()
         self.thread_executor.shutdown(cancel_futures=True)
+        self.mask_threads.shutdown()
         self.compute_executor.shutdown(cancel_futures=True)
 
     def warm_up(self) -> None:

@@ -1,5 +1,6 @@
 """Types of the JSON requests and responses; FastAPI makes the OpenAPI description of them."""
 
+from types import UnionType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -100,9 +101,18 @@ class AttentionResponse(BaseModel):
 
 class ModelInfo(BaseModel):
     name: str
+    task: Literal["classify", "segment"] = Field(description="whether it predicts classes of images, or of pixels")
     variant: str | None
     image: tuple[int, int] = Field(description="input height and width")
     classes: list[str]
+    palette: list[tuple[int, int, int]] | None = Field(
+        default=None, description="of a segmentation model, the red, green and blue of each class in a mask"
+    )
+    window: tuple[int, int] | None = Field(
+        default=None,
+        description="of a segmentation model, height and width of the windows that an image is cut into if it has more "
+        "than four times their pixels; null where it is always resized as a whole",
+    )
     multilabel: bool
     thresholds: list[float] | None = Field(
         description="the probability from which each class of a multi-label model is predicted, in their order"
@@ -179,7 +189,9 @@ def request_body(limits: Limits, *, single: bool = False) -> dict[str, Any]:
     }
 
 
-def error_responses(*statuses: int, undecodable: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
+def error_responses(
+    *statuses: int, undecodable: type[BaseModel] | UnionType | None = None
+) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI responses for these statuses; `undecodable` is a route's own form of 422."""
     descriptions = {
         400: "malformed request",

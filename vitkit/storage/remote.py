@@ -244,6 +244,7 @@ def _many(filesystem: Any) -> int:
 
 def _repeated(action: Callable[[Any, str], Result], url: str, *, requests: Callable[[Any], int] = _one) -> Result:
     """Call the action until it succeeds, fails for good, or has failed too often."""
+    url = scheme(url) + url[len(scheme(url)) :]  # fsspec knows schemes in lower case alone
     filesystem = _filesystem(url)
     tries = requests(filesystem)
     path = filesystem._strip_protocol(url)
@@ -270,7 +271,11 @@ def _filesystem(url: str) -> Any:
             f"{redacted(url)}: credentials in the URL are not used.",
             try_="the store's own variables or files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         )
-    key = (kind, "" if kind in _SHARED else url.split("/")[2])
+    host = url.split("/")[2]
+    if kind in _SHARED and not host:
+        kinds = "host" if kind in WEB else "bucket"
+        raise StorageError(f"{redacted(url)} names no {kinds}.", try_=f"{kind}://{kinds.upper()}/NAME")
+    key = (kind, "" if kind in _SHARED else host)
     process = _process
     with process.lock:
         if key not in process.filesystems:

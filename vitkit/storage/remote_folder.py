@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from vitkit.storage import remote
 from vitkit.storage.failures import ObjectError, StorageError
-from vitkit.storage.urls import join, redacted
+from vitkit.storage.urls import join, redacted, without_slash
 
 _LARGEST = 2**40
 
@@ -15,7 +15,7 @@ class RemoteFolder:
 
     def __init__(self, url: str):
         remote.check_writable(url)
-        self.url = url.rstrip("/")
+        self.url = without_slash(url)
 
     @property
     def where(self) -> str:

@@ -9,7 +9,7 @@ import random
 import threading
 from collections.abc import Iterator
 
-from vitkit.errors import ConfigError
+from vitkit.storage.failures import StorageError
 
 TRIES, TIMEOUT, REQUESTS = "VITKIT_REMOTE_TRIES", "VITKIT_REMOTE_TIMEOUT", "VITKIT_REMOTE_REQUESTS"
 FIRST, LONGEST = 0.5, 20.0  # seconds: the longest wait before the second try, and before any
@@ -38,7 +38,7 @@ def _number(name: str, text: str | None, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal() or not int(text):
-        raise ConfigError(f"{name}={text!r} is not a whole number from 1 on.", try_=str(default))
+        raise StorageError(f"{name}={text!r} is not a whole number from 1 on.", try_=str(default))
     return int(text)
 
 

@@ -58,7 +58,13 @@ def join(folder: str, name: str) -> str:
         return os.path.join(folder, name)
     if scheme(folder) in WEB:  # the query was that of the page or manifest alone; a name is no URL, and is not encoded
         folder, name = re.split(r"[?#]", folder, maxsplit=1)[0], quote(name, safe="/%:@!$&'()*+,;=~")
-    return f"{folder.rstrip('/')}/{name.removeprefix('./')}"
+    return f"{without_slash(folder)}/{name.removeprefix('./')}"
+
+
+def without_slash(folder: str) -> str:
+    """Return a URL without slashes at its end; s3:// alone stays as it is, to be refused when it is used."""
+    stripped = folder.rstrip("/")
+    return stripped if is_url(stripped) else folder
 
 
 def normalised(name: str | os.PathLike[str]) -> str:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from vitkit.atomic import replacing, write_text
 from vitkit.errors import VitkitError
+from vitkit.model.batch_norm import running_statistics
 from vitkit.run_folder import RunError
 from vitkit.stored_json import conform
 from vitkit.torch_private import SAVED_OFFSETS, SHARDING_INFO
@@ -89,6 +90,7 @@ def state_of(objective: nn.Module, optimizer: torch.optim.Optimizer, ema: EMA | 
     """Return every tensor that a step changes, by name; not copies, so that a checkpoint is loaded into them."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in objective.named_parameters()}
     state = {f"weights.{name}": parameter.detach() for parameter, name in names.items()}
+    state.update({f"weights.{name}": tensor for name, tensor in running_statistics(objective).items()})
     for parameter, slots in optimizer.state.items():
         for slot, tensor in slots.items():
             if isinstance(tensor, Tensor):  # SGD keeps a None before its first step

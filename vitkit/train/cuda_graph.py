@@ -38,6 +38,7 @@ def should_capture(
         "needs a CUDA device": device.type != "cuda",
         "is for a single process": parallelism != "none",
         "does not go with gradient accumulation": plan.accumulate > 1,
+        "does not go with this objective, for which the host reads what the model predicts": not objective.capturable,
         "does not go with activation checkpointing (recompute)": recomputes(model),
     }
     reasons = [reason for reason, holds in obstacles.items() if holds]

@@ -18,6 +18,7 @@ from vitkit.launcher import check_complete, launch
 from vitkit.torch_private import INDUCTOR_OPTIONS
 from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.rendezvous import meet
+from vitkit.train.sync_batch_norm import synchronise
 
 Parallelism = Literal["none", "ddp", "fsdp"]
 Result = TypeVar("Result")
@@ -163,11 +164,14 @@ def parallelize(
 ) -> nn.Module:
     """Return the module to call in a step; with FSDP the objective's parameters become shards, in place."""
     device = processes.device
+    if processes.world_size > 1:
+        synchronise(objective.model, processes.world_size)
     computed = objective
     if precision == "bf16" and parallelism != "fsdp":
         # a compiled backward returns all gradients together anyway
         computed = MixedPrecision(objective, per_tensor=parallelism == "ddp" and not compiled)
     if compiled:
+        objective.before_compiling()
         computed.compile(options=INDUCTOR_OPTIONS)
     if parallelism == "fsdp":
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # for those who shard

@@ -86,10 +86,13 @@ def decide_start(config: Fit, device: torch.device) -> Fit:
 
     A head on the features of Ti/16 takes seconds on two cores where fine-tuning takes ten minutes and more.
     """
-    can_fit = config.weights != "none" and config.labelled
+    can_fit = config.weights != "none" and config.objective == "labels"
     if config.start == "head" and not can_fit:
-        missing = "labels" if not config.labelled else "pre-trained weights, and weights = none"
-        raise ConfigError(f"start = head fits a head on frozen features; it needs {missing}.", try_="start = full")
+        missing = "labels of images" if config.objective != "labels" else "pre-trained weights, and weights = none"
+        fix = (
+            "--set freeze=-1, which trains the head of masks alone" if config.objective == "segment" else "start = full"
+        )
+        raise ConfigError(f"start = head fits a head on frozen features; it needs {missing}.", try_=fix)
     if config.start != "auto":
         return config
     return replace(config, start="head" if can_fit and device.type == "cpu" else "full")

@@ -1,7 +1,7 @@
 """The model that a run starts from: randomly initialised or with pre-trained weights, and a head for its classes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ import torch
 
 import vitkit
 from vitkit.atomic import write_text
+from vitkit.compute.segment import trained_size
+from vitkit.config.image_size import mask_input
 from vitkit.config.model_options import OWN_SETTINGS, configure_model
 from vitkit.config.resolve import DEFAULT_MODEL
 from vitkit.config.schema import Fit
@@ -18,9 +20,13 @@ from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, build
 from vitkit.model.config import ModelConfig, TokenConfig
 from vitkit.model.resize_positions import describe_transfer
+from vitkit.model.segmenter import Segmenter
+from vitkit.model.segmenter_config import SegmenterConfig, with_backbone_options
 from vitkit.model.variants import name_of
+from vitkit.model.vit import VisionTransformer
 from vitkit.stored_json import read_json
 from vitkit.text import counted
+from vitkit.train.initial_segmenter import initial_segmenter
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
 from vitkit.weights.input_channels import adapt_channels
@@ -29,11 +35,23 @@ from vitkit.weights.mapping import meta_state_dict
 from vitkit.weights.run_checkpoints import DESCRIPTION, WEIGHTS, stored_shapes
 
 
-def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> tuple[Model, str]:
-    """Return the model in training mode and a description; `classes` is empty for pre-training without labels."""
+def initial_model(
+    config: Fit, classes: Sequence[str], *, multilabel: bool, record: Mapping[str, Any] | None = None
+) -> tuple[Model, str]:
+    """Return the model in training mode and a description; `classes` is empty for pre-training without labels.
+
+    record   what the provenance of the weights says about the data beside their name
+    """
+    segments = config.objective == "segment"
+    of_images = () if segments else classes  # a segmenter has no head for whole images
     model, origin = (
-        _random_model(config, len(classes)) if config.weights == "none" else _pretrained_model(config, classes)
+        _random_model(config, len(of_images))
+        if config.weights == "none"
+        else _pretrained_model(config, of_images, trained_size(record or {}))
     )
+    if segments:
+        model, head = initial_segmenter(model, config, classes)
+        origin = f"{origin}; {head}"
     preprocessing = replace(model.metadata.preprocessing, origin="")  # from here on, the run's own record says so
     if config.resize is not None and config.resize != preprocessing.resize:
         preprocessing = replace(preprocessing, resize=config.resize, crop=1.0)
@@ -55,6 +73,7 @@ def initial_model(config: Fit, classes: Sequence[str], *, multilabel: bool) -> t
             "multilabel": multilabel,
             **({"balance": config.balance, "priors": config.priors} if config.balance else {}),
             "weights": config.weights if (path := local_path(config.weights)) is None else path.name,
+            **(record or {}),
             "before": dict(model.metadata.provenance),
         },
     )
@@ -107,10 +126,12 @@ def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
     model = build(configure_model(name, {**settings, "options": config.options}, classes=classes))
     half = (0.5,) * model.config.channels
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=half, std=half))
-    return model, f"randomly initialised, {_describe_head(model.config)}"
+    head = "" if config.objective == "segment" else f", {_describe_head(model.config)}"
+    return model, f"randomly initialised{head}"
 
 
-def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
+def _pretrained_model(config: Fit, classes: Sequence[str], median: tuple[int, int] | None) -> tuple[Model, str]:
+    """Return the model of the weights and what was changed; `median` is the size of images with masks."""
     model = _load(config)
     name = name_of(model.config)
     if config.model and config.model != name:
@@ -130,9 +151,15 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     before = model.config
     if config.load_positions == "fresh":
         torch.manual_seed(config.seed)
-    model.resize(config.image or before.image, positions=config.load_positions)
+    image = config.image or before.image
+    if config.image is None and median and isinstance(model, VisionTransformer) and config.load_positions != "keep":
+        # a model that segments already keeps its own
+        image = mask_input(model.config.stride, median)
+    model.resize(image, positions=config.load_positions)
     if isinstance(before, TokenConfig) and isinstance(model.config, TokenConfig):
         changes.append(describe_transfer(model.config, before.grid, config.load_positions))
+    if isinstance(model, Segmenter):  # whose head `initial_segmenter` decides on
+        return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
     # part of the pre-training head, which is replaced completely (paper, 3.2)
     hidden = getattr(model.config, "representation", None)
     if model.metadata.labels == tuple(classes) and classes and not hidden:
@@ -140,7 +167,8 @@ def _pretrained_model(config: Fit, classes: Sequence[str]) -> tuple[Model, str]:
     else:
         dropped = f"tanh layer of {hidden} dropped, " if hidden else ""
         new = f"linear head {model.config.classes} → {len(classes)} classes, zero-initialised"
-        changes.append(dropped + new if classes else "no head")
+        if classes or config.objective != "segment":
+            changes.append(dropped + new if classes else "no head")
         model.replace_head(len(classes))
     return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)
 
@@ -172,7 +200,11 @@ def _with_regularisation(model: Model, config: Fit) -> Model:
         return model
     if missing := [name for name in requested if not hasattr(model.config, name)]:
         raise ConfigError(f"{model.kind} has no {' or '.join(missing)}.")
-    built = build(replace(model.config, **requested))
+    current = model.config
+    if isinstance(current, SegmenterConfig):
+        built = build(with_backbone_options(current, requested))
+    else:
+        built = build(replace(current, **requested))
     built.load_state_dict(model.state_dict())
     built.metadata = model.metadata
     return built
@@ -188,17 +220,27 @@ def _describe(model: Model) -> str:
 
 
 def _sizes(config: ModelConfig) -> str:
-    record = asdict(config)
+    record = asdict(config.backbone if isinstance(config, SegmenterConfig) else config)
     return ", ".join(f"{name} {record[name]}" for name in ("depth", "width", "heads", "patch") if name in record)
 
 
 def _describe_head(config: ModelConfig) -> str:
     if not config.classes:
         return "no head"
+    if isinstance(config, SegmenterConfig):
+        return f"{describe_segmentation_head(config)}, {counted(config.classes, 'class')}"
     hidden = getattr(config, "representation", None)
     if not hidden:
         return f"linear head, {counted(config.classes, 'class')}"
     return f"head of pre-training (3.1): tanh layer of {hidden}, then {counted(config.classes, 'class')}"
+
+
+def describe_segmentation_head(config: SegmenterConfig) -> str:
+    """Return what gives every pixel a class, in a few words."""
+    if config.head == "linear":
+        return "linear head on patches"
+    blocks = "block" if config.query_blocks == 1 else f"{config.query_blocks} blocks"
+    return f"{counted(config.queries, 'mask query', 'mask queries')} in the last {blocks}"
 
 
 def _channels(count: int) -> str:

@@ -27,6 +27,7 @@ from vitkit.train.checkpoint_writer import CheckpointWriter
 from vitkit.train.display import Display
 from vitkit.train.distributed import Processes
 from vitkit.train.ema import EMA
+from vitkit.train.inputs import build_inputs
 from vitkit.train.objectives.base import Objective
 from vitkit.train.optimizer import set_lr
 from vitkit.train.plan import Plan
@@ -99,7 +100,8 @@ class TrainingLoop:
             accumulate=self.plan.accumulate,
             captured=self.captured,
         )
-        self.inputs = InputPipeline(self.config, self.processes, self.objective.model.config.classes)
+        make_inputs = build_inputs(self.config, self.objective.model.config, self.processes.rank)
+        self.inputs = InputPipeline(make_inputs, self.processes, self.config.seed)
         self.unread: list[_UnreadStep] = []
         self.failed_images = self._logged_failures()
         self.kept_step = self.state.step  # whose weights the finished run has
@@ -144,6 +146,7 @@ class TrainingLoop:
     def _step(self, step: int, batches: Iterator[Batch]) -> _UnreadStep:
         lr = self.config.lr * lr_factor(self.config.schedule, step, self.plan.steps)
         set_lr(self.optimizer, lr)
+        self.objective.at_step(step, self.plan.steps)
         result = self.step(self._micro_batches(step, batches))
         if self.ema is not None:
             self.ema.update()

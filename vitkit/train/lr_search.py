@@ -1,11 +1,12 @@
 """Learning rate search as in the paper: a trial run for each candidate, scored on held-out images."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.schema import Fit
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import Data
@@ -17,6 +18,8 @@ from vitkit.train.cache import ImagesInMemory
 from vitkit.train.distributed import Processes
 from vitkit.train.loop import Diverged
 from vitkit.train.trainer import check_patience, check_settings_unchanged, train
+
+Rank = Callable[[Mapping[str, Any]], tuple[float, float]]  # of a result, the higher the better
 
 
 def search_lr(
@@ -36,10 +39,12 @@ def search_lr(
     config = replace(config, start="full")
     check_settings_unchanged(config, folder)
     check_patience(config, partition(data, **config.partition))  # fail before the first trial, not in the last run
+    metric, title = OBJECTIVES[config.objective].metric, OBJECTIVES[config.objective].metric_title
+    rank = partial(_rank, None if data.multilabel else metric)
     trials = []
     for lr in candidates:
         trial = RunFolder(folder.path / "rates" / f"{lr:g}")
-        if processes.broadcast(trial_result(trial, data.multilabel) if processes.is_rank_zero else None) is None:
+        if processes.broadcast(trial_result(trial, metric, rank) if processes.is_rank_zero else None) is None:
             try:
                 _run_trial(trial, replace(config, lr=lr), data, processes, images)
             except Interrupted as stopped:
@@ -48,7 +53,7 @@ def search_lr(
                     stopped.code,
                 ) from stopped
         result = processes.broadcast(
-            {"lr": lr, **(trial_result(trial, data.multilabel) or {})} if processes.is_rank_zero else None
+            {"lr": lr, **(trial_result(trial, metric, rank) or {})} if processes.is_rank_zero else None
         )
         trials.append(result)
         print_line(
@@ -57,7 +62,7 @@ def search_lr(
             + (
                 "diverged"
                 if result["loss"] is None
-                else f"{result['top1']:.2%} top-1 on the held-out images, loss {result['loss']:.4f}"
+                else f"{result[metric]:.2%} {title} on the held-out images, loss {result['loss']:.4f}"
             ),
         )
     if processes.is_rank_zero:
@@ -68,7 +73,7 @@ def search_lr(
             f"every learning rate of {', '.join(f'{lr:g}' for lr in candidates)} diverged.",
             try_="--set lr_candidates=… with lower ones",
         )
-    best = max(usable, key=partial(_score, data.multilabel))
+    best = max(usable, key=rank)
     chosen = replace(config, lr=best["lr"], choose_lr=False)
     splits = partition(data, **chosen.partition)
     # with a val split in the data, the trials have trained on all images already
@@ -99,29 +104,29 @@ def _run_trial(trial: RunFolder, config: Fit, data: Data, processes: Processes, 
         checkpoint.keep_only(trial.checkpoints, ())
 
 
-def trial_result(trial: RunFolder, multilabel: bool) -> dict[str, float | None] | None:
+def trial_result(trial: RunFolder, metric: str, rank: Rank) -> dict[str, float | None] | None:
     """Return the result of the weights that the trial kept, with loss None if it diverged; None before its end."""
     if "diverged" in trial.record():
-        return {"top1": 0.0, "loss": None}
+        return {metric: 0.0, "loss": None}
     if not trial.finished:
         return None
-    scores = [line for line in trial.metrics() if line["kind"] == "score" and _is_score(line)]
+    scores = [line for line in trial.metrics() if line["kind"] == "score" and _is_score(line, metric)]
     if not scores:
         raise RunError(
             f"{trial.path / METRICS} is damaged: it has no validation score.",
             try_=f"remove {trial.path}, then the same command runs this trial again",
         )
-    kept = max(scores, key=partial(_score, multilabel)) if trial.config().patience else scores[-1]
-    return {"top1": kept["top1"], "loss": kept["loss"] if math.isfinite(kept["loss"]) else None}
+    kept = max(scores, key=rank) if trial.config().patience else scores[-1]
+    return {metric: kept[metric], "loss": kept["loss"] if math.isfinite(kept["loss"]) else None}
 
 
-def _is_score(line: Mapping[str, Any]) -> bool:
-    return all(isinstance(line.get(name), (int, float)) for name in ("top1", "loss"))
+def _is_score(line: Mapping[str, Any], metric: str) -> bool:
+    return all(isinstance(line.get(name), (int, float)) for name in (metric, "loss"))
 
 
-def _score(multilabel: bool, result: Mapping[str, Any]) -> tuple[float, float]:
-    """Rank as the loop does: by accuracy, then by loss."""
-    return (0.0 if multilabel else result["top1"], -result["loss"])
+def _rank(metric: str | None, result: Mapping[str, Any]) -> tuple[float, float]:
+    """Rank as the loop does: by the metric, where there is one, then by loss."""
+    return (0.0 if metric is None else result[metric], -result["loss"])
 
 
 def _quiet(name: str, text: str) -> None:

@@ -19,8 +19,8 @@ from vitkit.devices import TrainPrecision
 from vitkit.errors import ConfigError
 from vitkit.kernels.dispatch import INTERPRETED, TRITON
 from vitkit.kernels.fuse import FusedAttention, FusedMlp, FusedSwiGlu
-from vitkit.model.build import Model
-from vitkit.model.vit import VisionTransformer
+from vitkit.model.batch_norm import running_statistics
+from vitkit.model.build import Model, transformer_of
 from vitkit.torch_private import foreach_copy_, read_slots, swapped, tensor_slots, version_of
 from vitkit.train.objectives.base import LossAndMetrics, Objective
 
@@ -60,7 +60,12 @@ class _SwappedWeights(nn.Module):
         self.objective = objective
         parameters = dict(objective.named_parameters())
         slots = tensor_slots(objective)
-        self.slots = {name: slot for name, slot in slots.items() if name in parameters or name.startswith("model.")}
+        statistics = running_statistics(objective).keys()  # updated in the forward pass, which a copy would lose
+        self.slots = {
+            name: slot
+            for name, slot in slots.items()
+            if name in parameters or (name.startswith("model.") and name not in statistics)
+        }
 
     def master_weights(self) -> dict[str, Tensor]:
         """Return the objective's weights and the model's floating-point buffers by name."""
@@ -153,10 +158,11 @@ def use_fp8(model: Model, device: torch.device, precision: TrainPrecision) -> No
         raise ConfigError(f"fp8 = true needs 8-bit floats and Triton: {reason}", try_="fp8 = false")
     if precision != "bf16":
         raise ConfigError("fp8 = true needs precision = bf16, but precision is fp32", try_="--precision bf16")
-    if isinstance(model, VisionTransformer) and not fp8_widths_fit(model):
+    vit = transformer_of(model)
+    if vit is not None and not fp8_widths_fit(vit):
         raise ConfigError(
             "fp8 = true needs widths that are multiples of 16; this model's are "
-            f"{model.config.width} and {model.config.mlp}",
+            f"{vit.config.width} and {vit.config.mlp}",
             try_="fp8 = false",
         )
     modules = [module for module in model.modules() if isinstance(module, FusedAttention | FusedMlp | FusedSwiGlu)]

@@ -12,8 +12,7 @@ from torch import nn
 
 from vitkit.config.schema import SGD, AdamW, Fit
 from vitkit.errors import ConfigError
-from vitkit.model.build import Model
-from vitkit.model.vit import VisionTransformer
+from vitkit.model.build import Model, transformer_of
 from vitkit.torch_private import without_compiler
 from vitkit.train.objectives.base import Objective
 
@@ -79,8 +78,9 @@ def is_kernel(name: str, parameter: nn.Parameter) -> bool:
 
 def layer_index(name: str, model: Model) -> int:
     """Return the layer of the parameter with this name, 0 … depth + 1, as BEiT and timm count."""
-    own_tables = isinstance(model, VisionTransformer) and model.config.inject == "every"
-    match name.split("."):
+    vit = transformer_of(model)
+    own_tables = vit is not None and vit.config.inject == "every"
+    match name.removeprefix("backbone.").split("."):  # of a segmenter
         case ["encoder", "blocks", index, *_] | ["body", "stages", index, *_]:
             return int(index) + 1
         case ["encoder", "positions", index, *_] if own_tables:

@@ -1,4 +1,4 @@
-"""The inputs of a step: batches prefetched to the device, augmented and mixed there, with soft targets.
+"""The inputs of a step: batches prefetched to the device and augmented there.
 
 Prefetching copies a batch on a stream of its own while the previous step computes.
 """
@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from vitkit.config.schema import Fit
-from vitkit.data.augment import Augment, augment, mix
 from vitkit.data.batch import Batch
 from vitkit.train.distributed import Processes
+from vitkit.train.inputs import MakeInputs
 from vitkit.train.step import MicroBatch
 
 
@@ -49,29 +47,16 @@ class Prefetcher:
 class InputPipeline:
     """Makes the pixels and targets of a micro-batch from a batch of the data loader."""
 
-    def __init__(self, config: Fit, processes: Processes, classes: int):
-        self.seed, self.rank = config.seed, processes.rank
-        self.one_hot_classes = classes if config.labelled else None
+    def __init__(self, make_inputs: MakeInputs, processes: Processes, seed: int):
+        self.make_inputs = make_inputs
+        self.seed, self.rank = seed, processes.rank
         self.prefetch = Prefetcher(processes.device)
-        settings = config.augment
-        self.augment = Augment(
-            randaugment=settings.randaugment, erase=settings.erase, mixup=settings.mixup, cutmix=settings.cutmix
-        )
 
     def __call__(self, number: int, batch: Batch) -> MicroBatch:
-        """Augment and mix micro-batch `number` on the device, and seed torch for what the forward pass draws."""
-        batch = self.prefetch(batch)
-        pixels = augment(batch.images, batch.indices, self.augment, seed=self.seed, epoch=batch.epochs.numpy())
-        targets = self._targets(batch.targets(self.prefetch.device))
-        if targets.ndim == 2:
-            pixels, targets = mix(pixels, targets, self.augment, seed=self.seed, step=number, rank=self.rank)
+        """Augment micro-batch `number` on the device, and seed torch for what the forward pass draws."""
+        inputs = self.make_inputs(number, self.prefetch(batch))
         torch.manual_seed(micro_batch_seed(self.seed, number, self.rank))
-        return pixels, targets
-
-    def _targets(self, labels: Tensor) -> Tensor:
-        if self.one_hot_classes is None or labels.ndim == 2:
-            return labels
-        return F.one_hot(labels, self.one_hot_classes).float()
+        return inputs
 
 
 def micro_batch_seed(seed: int, number: int, rank: int) -> int:

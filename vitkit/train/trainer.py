@@ -17,7 +17,7 @@ from vitkit.data.epoch_order import OrderOfEpoch, order_of, pick_shuffle
 from vitkit.data.loader import Loader, SplitDataset
 from vitkit.data.partition import Partition, partition
 from vitkit.data.sources.dataset import Data, Split
-from vitkit.data.transforms import EvalTransform, TrainTransform
+from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError
 from vitkit.model.base import Preparation
 from vitkit.model.build import Model, build_on_meta
@@ -32,6 +32,7 @@ from vitkit.train.distributed import Parallelism, Processes, parallelize, pick_p
 from vitkit.train.ema import EMA
 from vitkit.train.head import decide_start, train_head
 from vitkit.train.initial_model import initial_model, restored_model, write_description
+from vitkit.train.initial_segmenter import record_of_masks
 from vitkit.train.kernel_build import KernelBuild
 from vitkit.train.loop import TrainingLoop
 from vitkit.train.microbatch import choose_micro_batch
@@ -42,6 +43,7 @@ from vitkit.train.optimizer import build_optimizer, describe, freeze
 from vitkit.train.plan import Plan, batch_per_process, count_steps, largest_divisor
 from vitkit.train.signals import StopRequest
 from vitkit.train.tracking import Trackers
+from vitkit.train.training_transform import training_transform
 from vitkit.train.validation import build_validation
 from vitkit.weights.run_checkpoints import complete_checkpoints, read_record, step_of
 from vitkit.weights.save import save
@@ -76,7 +78,7 @@ def train(
     print_line(
         "data",
         f"{Path(data.name).absolute().name}: {', '.join(splits.description)}"
-        + (f", {len(data.classes)} classes, {_class_sizes(splits.train, data)}" if labelled else ""),
+        + (f", {_describe_classes(splits.train, data)}" if labelled else ""),
     )
     for note in splits.notes:
         print_line("note", note)
@@ -96,7 +98,12 @@ def train(
             print_line("note", EARLIER_EMA.format(step=step_of(resumed), decay=config.average))
     share = batch_per_process(config, processes.world_size)
     model, description = (
-        initial_model(config, data.classes if labelled else (), multilabel=data.multilabel)
+        initial_model(
+            config,
+            data.classes if labelled else (),
+            multilabel=data.multilabel,
+            record=record_of_masks(data, splits.train) if data.task == "segment" else None,
+        )
         if resumed is None
         else restored_model(resumed, config.weights)
     )
@@ -114,7 +121,7 @@ def train(
     cache = choose_cache(  # before the micro-batch, which has what the cache leaves
         config.cache,
         splits.train,
-        _train_transform(config, model),
+        training_transform(config, model, splits.train),
         model.config.channels,
         processes,
         epochs=(config.steps or 0) * config.batch / len(splits.train),
@@ -338,17 +345,6 @@ def _build_loop(
     )
 
 
-def _train_transform(config: Fit, model: Model) -> TrainTransform:
-    return TrainTransform(
-        image=model.config.image,
-        crop=config.augment.crop,
-        precrop=config.augment.precrop,
-        aspect=config.augment.aspect,
-        flip=config.augment.flip,
-        preprocessing=model.metadata.preprocessing,
-    )
-
-
 def _prepare(model: Model, config: Fit, split: Split, processes: Processes) -> str:
     """Let rank zero take from training images what the model takes from them, set it on all, and describe it."""
 
@@ -388,10 +384,13 @@ def check_settings_unchanged(config: Fit, folder: RunFolder) -> None:
         )
 
 
-def _class_sizes(split: Split, data: Data) -> str:
+def _describe_classes(split: Split, data: Data) -> str:
+    classes = counted(len(data.classes), "class", "classes")
+    if data.task == "segment":
+        return f"masks of {classes}"
     counts = split.per_class(len(data.classes))
     low, high = int(counts.min()), int(counts.max())
-    return f"{low:,} to {high:,} images each" if low != high else f"{counted(low, 'image')} each"
+    return f"{classes}, {low:,} to {high:,} images each" if low != high else f"{classes}, {counted(low, 'image')} each"
 
 
 def _describe_regularisation(config: Fit, model: Model) -> list[str]:
@@ -410,6 +409,13 @@ def _describe_regularisation(config: Fit, model: Model) -> list[str]:
 
 def _describe_augmentation(config: Fit) -> list[str]:
     settings, items = config.augment, []
+    if config.objective == "segment":
+        scale, aspect = settings.scale, settings.aspect
+        items.append(
+            f"drawn at {scale[0]:g} to {scale[1]:g} times its sides, stretched by {aspect[0]:.2g} to {aspect[1]:.2g}"
+        )
+        items += ["random horizontal flip of half of the images"] * settings.flip
+        items += [f"colour jitter {settings.colour:g}"] * bool(settings.colour)
     if settings.randaugment:
         items.append(f"RandAugment ({settings.randaugment[0]}, {settings.randaugment[1]:g})")
     items += [f"{name} {getattr(settings, name):g}" for name in ("erase", "mixup", "cutmix") if getattr(settings, name)]

@@ -18,7 +18,7 @@ from vitkit.model.base import Metadata
 from vitkit.model.config import ViTConfig
 from vitkit.model.resize_positions import Interpolation
 from vitkit.text import counted
-from vitkit.weights import mapping, timm, timm_dinov3
+from vitkit.weights import mapping, timm_dinov3, timm_infer
 from vitkit.weights.formats import Checkpoint, LoadedWeights
 from vitkit.weights.timm_names import vit_rules
 
@@ -70,7 +70,7 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
     checkpoint = _leave_out(
         checkpoint, _MAE_DECODER if mae else re.compile("mask_token"), "MAE's decoder" if mae else ""
     )
-    config = timm.infer_vit(_renamed(checkpoint, renames), {})
+    config = timm_infer.infer_vit(_renamed(checkpoint, renames), {})
     interpolation: Interpolation = "bicubic-no-antialias" if mae or deit3 else "bicubic" if config.registers else "dino"
     preprocessing = Preprocessing(crop=1.0 if deit3 else 0.875, **_IMAGENET)
     return _weights(checkpoint, config, vit_rules(config), renames, preprocessing, interpolation)

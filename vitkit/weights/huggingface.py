@@ -339,8 +339,9 @@ def _infer(checkpoint: Checkpoint, family: Family, root: str) -> ViTConfig:
         options["distillation"] = "heads" if checkpoint.has("cls_classifier.bias") else "token"
     if family.wide_classifier and classes:
         options["pool"] = "token-gap"
-    if family.registers and checkpoint.has(f"{root}embeddings.register_tokens"):
-        options["registers"] = checkpoint.shape(f"{root}embeddings.register_tokens", 3)[1]
+    registers = f"{root}embeddings.register_tokens"
+    if family.registers and (settings.get("num_register_tokens") or checkpoint.has(registers)):
+        options["registers"] = checkpoint.shape(registers, 3)[1]
     if family.layer_scale:
         options["layer_scale"] = settings.get("layerscale_value", 1.0)
     return ViTConfig(

@@ -25,7 +25,8 @@ def infer_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, 
         if grid[0] * grid[1] != patches:
             raise SizeError(
                 f"{checkpoint.origin} has positions for {patches} patches, "
-                f"not for {grid[0]} x {grid[1]} = {grid[0] * grid[1]}"
+                f"not for {grid[0]} x {grid[1]} = {grid[0] * grid[1]}.",
+                try_="grid=(rows, columns), where the configuration has another size; on the command line --grid",
             )
         return grid
     side = math.isqrt(patches)
@@ -43,15 +44,15 @@ def infer_grid(checkpoint: Checkpoint, patches: int, stride: int) -> tuple[int, 
 def split_positions(checkpoint: Checkpoint, rows: int, stride: int, *, special: int) -> int:
     """Return how many rows of a position table are patches: all, or all but those of `special` tokens in front.
 
-    The image size tells, or a square: no square is one or two more than another.
+    The image size tells, or else a square: no square is one or two more than another.
     """
-    for patches in (rows - special, rows):
-        grid = checkpoint.grid
-        if grid is None and checkpoint.image is not None:
-            grid = checkpoint.image[0] // stride, checkpoint.image[1] // stride
-        if (grid and grid[0] * grid[1] == patches) or (grid is None and math.isqrt(patches) ** 2 == patches > 0):
-            return patches
-    return rows - special  # the caller's next step says what is wrong with it
+    grid = checkpoint.grid
+    if grid is None and checkpoint.image is not None:
+        grid = checkpoint.image[0] // stride, checkpoint.image[1] // stride
+    candidates = (rows - special, rows)
+    sized = [patches for patches in candidates if grid and grid[0] * grid[1] == patches]
+    square = [patches for patches in candidates if math.isqrt(patches) ** 2 == patches > 0]
+    return [*sized, *square, rows - special][0]  # the caller's next step says what is wrong with one of another size
 
 
 def infer_heads(checkpoint: Checkpoint, width: int, configured: int | None, *, swiglu: bool = False) -> int:

@@ -7,14 +7,16 @@ Shapes: C channels of the weights, N of the images, D outputs of the first layer
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitkit.errors import ConfigError
-from vitkit.model.build import Model, build
+from vitkit.model.build import Model, build, transformer_of
 from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.model.igpt_config import IGPTConfig
+from vitkit.model.segmenter_config import SegmenterConfig, with_backbone_options
 
 
 def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
@@ -66,19 +68,22 @@ def adapt_channels(model: Model, channels: int) -> tuple[Model, str]:
 def _adapted_config(model: Model, channels: int) -> ModelConfig:
     """Return the config for `channels` channels; a patch embedding without bias gets one where grey images need it."""
     config = model.config
-    if channels == 1 and isinstance(config, ViTConfig) and config.stem is None:
-        return replace(config, channels=channels, patch_bias=True)
-    return replace(config, channels=channels)
+    vit = config.backbone if isinstance(config, SegmenterConfig) else config
+    biased = channels == 1 and isinstance(vit, ViTConfig) and vit.stem is None
+    options: dict[str, Any] = {"channels": channels, **({"patch_bias": True} if biased else {})}
+    return with_backbone_options(config, options) if isinstance(config, SegmenterConfig) else replace(config, **options)
 
 
 def _first_layer(model: Model) -> str:
-    if not isinstance(model.config, ViTConfig):
+    vit = transformer_of(model)
+    if vit is None:
         return "body.root"
-    return "stem.root" if model.config.stem else "patches.project"
+    backbone = "" if vit is model else "backbone."
+    return backbone + ("stem.root" if vit.config.stem else "patches.project")
 
 
 def _accuracy(model: Model, channels: int) -> str:
-    if _first_layer(model) == "patches.project" or channels != 1:
+    if _first_layer(model).endswith("patches.project") or channels != 1:
         return ""
     return " (approximate: they are standardised; without channels = 1, grey images are read as RGB, which is exact)"
 

@@ -18,6 +18,7 @@ from vitkit.model.base import Metadata, Provenance
 from vitkit.model.build import Model
 from vitkit.model.config import ModelConfig, ViTConfig, from_dict, to_dict
 from vitkit.model.resize_positions import Interpolation
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.variants import name_of
 from vitkit.stored_json import conform
 from vitkit.text import counted, few
@@ -25,6 +26,8 @@ from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights
 from vitkit.weights.mapping import Rule, meta_state_dict, to_foreign_tensors, to_native_state, unchanged
 
 VERSION = 1
+# of a ViT, a ResNet, an iGPT and a segmenter
+FIRST_LAYERS = ("patches.project.weight", "body.root.weight", "embedding.palette", "backbone.patches.project.weight")
 HEADER = "vitkit"  # key of the record in a safetensors header
 
 
@@ -40,7 +43,7 @@ class ModelRecord(TypedDict):
 
 
 def recognises(names: Collection[str]) -> bool:
-    return any(name in names for name in ("patches.project.weight", "body.root.weight", "embedding.palette"))
+    return any(name in names for name in FIRST_LAYERS)
 
 
 def load(checkpoint: Checkpoint) -> LoadedWeights:
@@ -97,7 +100,8 @@ def _check_labels(labels: tuple[str, ...] | None, provenance: Mapping[str, Any],
 
 def check_layers(config: ModelConfig, tensors: int, origin: str) -> None:
     """Raise if a record claims more layers than there are tensors; building them would take memory without bound."""
-    stem = config.stem if isinstance(config, ViTConfig) else None
+    vit = config.backbone if isinstance(config, SegmenterConfig) else config
+    stem = vit.stem if isinstance(vit, ViTConfig) else None
     layers = config.layers + sum(stem.layers if stem else ())
     if layers > tensors:
         raise WeightsError(

@@ -1,7 +1,7 @@
 """The image towers of OpenAI's and OpenCLIP's own files: tensors `visual.…`, open_clip_config.json beside them.
 
 Two kinds: OpenAI's ViT, with `visual.transformer.resblocks.…`, and models of timm under `visual.trunk.…` (SigLIP). Both
-are read; they are written as transformers' CLIP and SigLIP, or in vitkit's own format.
+are read; they are written as transformers' or timm's CLIP and SigLIP, or in vitkit's own format.
 """
 
 from collections.abc import Collection, Iterator, Mapping

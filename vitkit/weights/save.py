@@ -15,7 +15,7 @@ from torch import Tensor
 from vitkit.atomic import replacing, temporary_folder
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model
-from vitkit.weights import clip, google, huggingface, imagegpt, native, siglip, timm
+from vitkit.weights import clip, google, huggingface, imagegpt, native, siglip, timm_known, timm_write
 from vitkit.weights.formats import ConversionLosses
 
 Format = Literal["vitkit", "google", "timm", "hf"]
@@ -60,10 +60,10 @@ def _save_google(model: Model, path: Path) -> None:
 
 
 def _save_timm(model: Model, path: Path) -> None:
-    tensors = timm.tensors_of(model)
+    tensors = timm_write.tensors_of(model)
     _prepare_folder(path, "timm")
     _write_safetensors(path / "model.safetensors", tensors, {"format": "pt"})
-    _write_json(path / "config.json", timm.config_of(model))
+    _write_json(path / "config.json", timm_write.config_of(model))
 
 
 def _save_huggingface(model: Model, path: Path) -> None:
@@ -88,7 +88,7 @@ def _huggingface_losses(model: Model) -> ConversionLosses:
 FORMATS: dict[str, tuple[Callable[[Model], ConversionLosses], Callable[[Model, Path], None]]] = {
     "vitkit": (native.conversion_losses, _save_native),
     "google": (google.conversion_losses, _save_google),
-    "timm": (timm.conversion_losses, _save_timm),
+    "timm": (timm_known.conversion_losses, _save_timm),
     "hf": (_huggingface_losses, _save_huggingface),
 }
 

@@ -6,11 +6,14 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, overload
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from vitkit.data.masks.palette import default_palette
+from vitkit.data.masks.store import MaskStore as MaskStore
+from vitkit.data.masks.store import RenumberedMasks
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
 from vitkit.errors import VitkitError
 from vitkit.storage.failures import StorageError
@@ -141,6 +144,7 @@ class Split:
     rows: NDArray[np.int64] | AllRows  # the row of each image in `store`
     groups: NDArray[np.int64] | None = None  # (n,) equal for images that stay on one side of any split; None: none do
     leaked: NDArray[np.uint8] | None = None  # (n,) vitkit.data.groups.Leak of each image; None: not compared
+    masks: MaskStore | None = None  # of segmentation data, whose labels are 0 for images with a mask and -1 without
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -154,6 +158,22 @@ class Split:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise DataError(f"{self.keys[index]} cannot be read: {reason}.") from error
+
+    def read_mask(self, index: int, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """Read the mask of an image of this (height, width); if it cannot be used, the DataError says which and why."""
+        if self.masks is None or self.labels[index] != 0:
+            raise DataError(f"{self.keys[index]} has no mask.")
+        return self.masks.read_mask(int(self.rows[index]), size)
+
+    def mask_name(self, index: int) -> str:
+        """Return where the mask of an image is, for messages."""
+        name = getattr(self.masks, "mask_name", None)
+        return name(int(self.rows[index])) if name else f"the mask of {self.keys[index]}"
+
+    def mask_content(self, index: int) -> bytes:
+        """Return bytes that differ where the stored mask of an image does; none where it has no mask."""
+        content = getattr(self.masks, "mask_content", None)
+        return content(int(self.rows[index])) if content and self.labels[index] == 0 else b""
 
     def read_ahead(self, indices: Sequence[int]) -> Split:
         """Return the split with requests for these images under way, in their order, if they come over a network."""
@@ -179,6 +199,7 @@ class Split:
             self.rows[chosen],
             None if self.groups is None else self.groups[chosen],
             None if self.leaked is None else self.leaked[chosen],
+            self.masks,
         )
 
     def per_class(self, classes: int) -> NDArray[np.int64]:
@@ -223,10 +244,12 @@ class Split:
 class Data:
     name: str  # as the user wrote it
     kind: str  # "class folders", "flat folder", "manifest", "arrays", "shards", "fashion", …
-    classes: tuple[str, ...]  # NFC, sorted, the same for all splits; () when unlabelled
+    classes: tuple[str, ...]  # NFC, sorted, the same for all splits; () when unlabelled; of pixels: by their numbers
     splits: dict[str, Split]  # among train, trainval, val, test; a source without splits has the single one "all"
     notes: tuple[str, ...]  # for people: what was skipped or looks odd
     multilabel: bool = False
+    task: Literal["classify", "segment"] = "classify"  # "segment": classes are those of pixels, splits have masks
+    palette: tuple[tuple[int, int, int], ...] = ()  # the colour of each class of pixels
 
     @property
     def is_remote(self) -> bool:
@@ -236,7 +259,7 @@ class Data:
         """Return the same images with labels that index a model's `classes`, matched by name, never by position.
 
         Return also the names that only the model has, and those that only the data have. Images of the latter become
-        unlabelled (-1), or lose that label.
+        unlabelled (-1), or lose that label; their pixels are ignored.
         """
         exact = {name: index for index, name in enumerate(classes)}
         by_name = {nfc(name): index for name, index in exact.items()} | exact
@@ -244,6 +267,10 @@ class Data:
         splits = {}
         for split_name, split in self.splits.items():
             labels: SplitLabels
+            if self.task == "segment":
+                masks = None if split.masks is None else RenumberedMasks.of(split.masks, target)
+                splits[split_name] = replace(split, masks=masks)
+                continue
             if isinstance(split.labels, SparseLabels):
                 labels = split.labels.renumber(target, len(classes))
             else:
@@ -252,4 +279,15 @@ class Data:
         own = set(map(nfc, self.classes))
         missing = tuple(name for name in classes if nfc(name) not in own)
         extra = tuple(name for name, index in zip(self.classes, target, strict=True) if index < 0)
-        return replace(self, classes=tuple(classes), splits=splits), missing, extra
+        matched = replace(self, classes=tuple(classes), splits=splits, palette=self._palette_of(target, len(classes)))
+        return matched, missing, extra
+
+    def _palette_of(self, target: NDArray[np.int64], classes: int) -> tuple[tuple[int, int, int], ...]:
+        """Return the palette for other class numbers; a class that the data do not have gets a colour of its number."""
+        if not self.palette:
+            return ()
+        colours = [*default_palette(classes)]
+        for colour, number in zip(self.palette, target.tolist(), strict=True):
+            if number >= 0:
+                colours[number] = colour
+        return tuple(colours)

@@ -9,23 +9,36 @@ from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.folder_layout import infer_layout
 from vitkit.data.sources.folder_scan import FolderScan, scan_folder, scan_remote_folder
 from vitkit.data.sources.image_files import HEIC, FileImages, count_by_extension, extension
+from vitkit.data.sources.open_masks import no_masks, open_masks
+from vitkit.data.task import Task
 from vitkit.storage.urls import is_url
 
 
-def open_folder(name: str, root: str) -> Data:
+def open_folder(name: str, root: str, task: Task = "auto") -> Data:
+    """Open a folder for segmentation if it holds masks, otherwise for classification; `task` chooses one of them."""
     try:
         scan = scan_remote_folder(root) if is_url(root) else scan_folder(root)
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror}.") from error
     if not _any_readable(scan.images):
         raise _no_images(name, scan)
+    notes: list[str] = []
+    if task != "classify" and not is_url(root):
+        data, notes = open_masks(name, root, scan)
+        if data is not None:
+            return data
+    if task == "segment":
+        raise no_masks(name, scan, notes)
     layout = infer_layout(name, scan.images, scan.folders)
     splits = {}
     for split, rows in layout.rows.items():
         paths = PackedStrings(scan.images[row] for row in rows)
         splits[split] = RawSplit(paths, FileImages(root, paths), layout.labels[split])
     return build_data(
-        name, "class folders" if layout.labelled else "flat folder", splits, notes=[*layout.notes, *scan.notes()]
+        name,
+        "class folders" if layout.labelled else "flat folder",
+        splits,
+        notes=[*layout.notes, *notes, *scan.notes()],
     )
 
 

@@ -6,17 +6,20 @@ from pathlib import Path
 
 from vitkit.data.sources import fashion
 from vitkit.data.sources.arrays import open_arrays
+from vitkit.data.sources.coco_file import is_coco
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.folders import open_folder
 from vitkit.data.sources.group_pattern import group_by_pattern
 from vitkit.data.sources.hub import PREFIX, open_hub
 from vitkit.data.sources.image_files import is_image, is_system_file
 from vitkit.data.sources.manifest import ENDINGS, open_manifest
+from vitkit.data.sources.open_masks import no_masks, open_coco_file, packed_masks_note
 from vitkit.data.sources.remote import open_remote
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, has_index, open_shards
 from vitkit.data.sources.tars import open_tars
 from vitkit.data.sources.vtab1k import is_vtab1k, open_vtab1k
 from vitkit.data.sources.zips import open_zip
+from vitkit.data.task import Task
 from vitkit.errors import did_you_mean
 from vitkit.regular_file import NotRegularFile, check_regular
 from vitkit.storage.urls import is_url
@@ -24,6 +27,7 @@ from vitkit.storage.urls import is_url
 KINDS = (
     "a folder of images, or a .zip of one",
     "a manifest (.csv, .tsv, .jsonl)",
+    "COCO's annotations (.json)",
     "arrays (.npz)",
     "shards (.tar or a folder of them)",
     "hf:NAME",
@@ -32,12 +36,20 @@ KINDS = (
 )
 
 
-def open_data(source: str | os.PathLike[str], *, label: str | None = None, group: str | None = None) -> Data:
+def open_data(
+    source: str | os.PathLike[str], *, label: str | None = None, group: str | None = None, task: Task = "classify"
+) -> Data:
     """Open the data; `label` names the label column of a manifest or Hugging Face dataset, if it is ambiguous.
 
     `group` names the column of a manifest whose images belong together, or is a regular expression for their paths.
+    `task` is "segment" for a folder that must hold masks, "auto" for one that may, and "classify" where they are not
+    looked for.
     """
-    data = _open(source, label, group)
+    data = _open(source, label, group, task)
+    if data.task == "classify" and task == "segment":
+        raise no_masks(os.fspath(source), None, [])
+    if data.task == "classify" and task == "auto" and (note := packed_masks_note(data)):
+        data = replace(data, notes=(*data.notes, note))
     named = os.fspath(source)
     has_columns = (named.startswith(PREFIX) and not is_url(named)) or os.fspath(source).lower().endswith(ENDINGS)
     if group is None or (has_columns and any(split.groups is not None for split in data.splits.values())):
@@ -45,7 +57,7 @@ def open_data(source: str | os.PathLike[str], *, label: str | None = None, group
     return group_by_pattern(data, group)
 
 
-def _open(source: str | os.PathLike[str], label: str | None, group: str | None) -> Data:
+def _open(source: str | os.PathLike[str], label: str | None, group: str | None, task: Task) -> Data:
     name = os.fspath(source)
     if is_url(name):
         return open_remote(name, label, group)
@@ -59,7 +71,7 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None) 
         return open_hub(name, label=label, group=group)
     path = Path(name).expanduser()
     if path.is_dir():
-        return _open_folder(name, path)
+        return _open_folder(name, path, task)
     try:
         check_regular(path)
     except NotRegularFile as error:
@@ -76,7 +88,9 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None) 
     if ending == ".zip":
         return open_zip(name, str(path.absolute()))
     if path.name in (INDEX, INDEX_ARRAYS) and (path.parent / INDEX).is_file():
-        return _open_folder(name, path.parent)
+        return _open_folder(name, path.parent, task)
+    if ending == ".json" and task != "classify" and is_coco(path):
+        return open_coco_file(name, path)
     hint = "the folder it is in" if is_image(name) else None
     raise DataError(
         f"{name} is not usable data.",
@@ -86,7 +100,7 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None) 
     )
 
 
-def _open_folder(name: str, folder: Path) -> Data:
+def _open_folder(name: str, folder: Path, task: Task) -> Data:
     if has_index(folder):
         return open_shards(name, folder)
     if (folder / PARTIAL_INDEX).exists():
@@ -99,7 +113,7 @@ def _open_folder(name: str, folder: Path) -> Data:
     tars = [path for path in entries if path.suffix.lower() == ".tar" and path.is_file()]
     if tars and not any(path.is_dir() or is_image(path.name) for path in entries):
         return open_tars(name, str(folder.absolute()), [path.name for path in tars])
-    return open_folder(name, os.fspath(folder))  # a tar file next to images is the archive they came in
+    return open_folder(name, os.fspath(folder), task)  # a tar file next to images is the archive they came in
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from vitkit.data.sources.zips import open_zip
 from vitkit.storage.failures import StorageError
 from vitkit.storage.local_copies import local_copy, local_copy_if_any
 from vitkit.storage.remote import list_files
-from vitkit.storage.urls import WEB, last_part, parent, redacted, scheme
+from vitkit.storage.urls import WEB, join, last_part, parent, redacted, scheme
 
 _KINDS = (
     "a folder of images, or a .zip of one",
@@ -49,8 +49,8 @@ def open_remote(url: str, label: str | None, group: str | None) -> Data:
 
 
 def _open_folder(shown: str, url: str) -> Data:
-    index = local_copy_if_any(f"{url.rstrip('/')}/{INDEX}")
-    arrays = local_copy_if_any(f"{url.rstrip('/')}/{INDEX_ARRAYS}") if index else None
+    index = local_copy_if_any(join(url, INDEX))
+    arrays = local_copy_if_any(join(url, INDEX_ARRAYS)) if index else None
     if index and arrays:
         return open_shards(shown, index.parent, url)
     try:

@@ -6,9 +6,9 @@ let key = ""; // in memory only: gone when the page is closed
 
 export const fetchModels = () => request("v1/models");
 
-/** The prediction of one image; `seen` also asks for the preprocessed image that the model sees. */
-export async function fetchPrediction(image, model, top, seen, signal) {
-  const { predictions } = await request(`v1/predict?${new URLSearchParams({ model, top, seen })}`, image, signal);
+/** The server's answer for one image, to a query of the model's task. */
+export async function fetchPrediction(image, query) {
+  const { predictions } = await request(`v1/predict?${new URLSearchParams(query)}`, image);
   return predictions[0];
 }
 

@@ -1,25 +1,27 @@
-// The page: images come in, the server classifies each, and one is shown in full, with its attention maps.
+// The page: images come in, the server answers each, and one is shown in full, as the model's task has it.
 
-import { fetchAttention, fetchModels, fetchPrediction } from "./api.js";
-import { clearAttention, setUpAttention, showAttention, showAttentionLoading, showModelInput } from "./attention.js";
+import { fetchModels } from "./api.js";
+import { classification } from "./classification.js";
 import { byId } from "./dom.js";
 import { clearError, PageError, showError } from "./errors.js";
 import { listenForImages } from "./image_input.js";
 import { megabytes, showModelInfo } from "./model_info.js";
-import { clearPrediction, MAX_CLASSES, showPrediction } from "./predictions.js";
 import { addResults, createResult, drawList, drawResult } from "./results.js";
+import { segmentation } from "./segmentation.js";
 
 const TITLE = document.title;
+const TASKS = { classify: classification, segment: segmentation };
 const AT_A_TIME = 3; // images in requests at a time, so that a hundred of them leave the server free for others
 
 let server = null;    // its models and limits
 let model = null;     // the selected one
+let task = classification; // what it does
 const results = [];   // of all images on the page, the newest first
 let selected = null;  // the one that is shown in full
-let waiting = [];     // those to classify
+let waiting = [];     // those to ask about
 let active = 0;       // requests under way
 let generation = 0;   // counts changes of the model: a late response of another model is dropped
-let controller = new AbortController(); // of the attention maps: another selection aborts them
+let controller = new AbortController(); // of the details: another selection aborts them
 
 listenForImages(addImages, showError);
 start();
@@ -32,7 +34,7 @@ function start() {
 async function loadModels() {
   if (server) return;
   const response = await fetchModels();
-  if (server) return; // an image came in meanwhile, and its classification fetched the list, too
+  if (server) return; // an image came in meanwhile, and fetched the list, too
   server = response;
   byId("model").replaceChildren(...server.models.map(({ name }) => new Option(name)));
   byId("model").value = server.default;
@@ -43,20 +45,25 @@ async function loadModels() {
 byId("model").addEventListener("change", () => {
   selectModel(byId("model").value);
   generation += 1;
-  for (const result of results) Object.assign(result, { answers: null, error: null, caption: "" });
-  results.forEach(result => drawResult(result, model));
+  for (const result of results) Object.assign(result, { answer: null, error: null, caption: "" });
+  results.forEach(draw);
   waiting = results.filter(result => result !== selected);
   if (selected) {
     waiting.unshift(selected);
     select(selected);
   }
-  classifyWaiting();
+  askWaiting();
 });
 
 function selectModel(name) {
   model = server.models.find(candidate => candidate.name === name);
   byId("model-name").textContent = server.models.length < 2 ? ` · ${name}` : "";
-  setUpAttention(model);
+  task.clear();
+  task.clearDetails();
+  task = TASKS[model.task];
+  task.setUp(model);
+  byId("drop-here").textContent = `Drop images to ${task.verb} them`;
+  byId("prediction").classList.toggle("segmented", task === segmentation);
   showModelInfo(model, server.limits);
 }
 
@@ -65,23 +72,23 @@ function addImages(images) {
   const added = images.map(image => createResult(image, select));
   const removed = new Set(addResults(results, added));
   waiting = [...added, ...waiting].filter(result => !removed.has(result));
-  added.forEach(result => drawResult(result, model));
+  added.forEach(draw);
   select(added[0]);
-  classifyWaiting();
+  askWaiting();
 }
 
-function classifyWaiting() {
+function askWaiting() {
   while (active < AT_A_TIME && waiting.length) {
     active += 1;
-    classify(waiting.shift()).finally(() => {
+    ask(waiting.shift()).finally(() => {
       active -= 1;
-      classifyWaiting();
+      askWaiting();
     });
   }
 }
 
 /** Asks the server about one image, and writes the answer into the list and, if it is selected, into the page. */
-async function classify(result) {
+async function ask(result) {
   let asked = generation;
   const { image } = result;
   try {
@@ -89,17 +96,16 @@ async function classify(result) {
     asked = generation;
     checkSize(image, server.limits.body_bytes);
     const started = performance.now();
-    const hasAttention = model.views.length > 0; // without it, the prediction has to bring the model's input along
-    const top = Math.min(MAX_CLASSES, model.classes.length);
-    const { answers, seen } = await fetchPrediction(image, model.name, top, !hasAttention);
+    const answer = await task.fetch(image, model);
     if (asked !== generation) return;
     const seconds = (performance.now() - started) / 1000;
-    Object.assign(result, { answers, seen, caption: `answered in ${seconds.toFixed(seconds < 1 ? 2 : 1)} s` });
+    const caption = [`answered in ${seconds.toFixed(seconds < 1 ? 2 : 1)} s`, task.caption(answer)];
+    Object.assign(result, { answer, caption: caption.filter(Boolean).join(" · ") });
   } catch (error) {
     if (asked !== generation) return;
     result.error = error;
   }
-  drawResult(result, model);
+  draw(result);
   drawList(results, selected);
   if (result === selected) await showSelected();
 }
@@ -111,39 +117,38 @@ function select(result) {
   controller = new AbortController();
   drawList(results, selected);
   showPreview(result);
-  if (result.answers || result.error) showSelected();
+  if (result.answer || result.error) showSelected();
 }
 
 async function showSelected() {
   const result = selected, { signal } = controller;
   if (result.error) return showFailure(result, result.error);
-  const prediction = showPrediction(result.answers, model);
-  announce(result, prediction);
-  showAttentionLoading(model);
+  const text = task.show(result.answer, model);
+  announce(result, text);
   try {
-    await (model.views.length
-      ? showAttention(await fetchAttention(result.image, model.name, signal), prediction, signal)
-      : showModelInput(result.seen, prediction, signal));
+    await task.showDetails(result, text, model, signal);
   } catch (error) {
     if (signal.aborted) return;
-    clearAttention();
+    task.clearDetails();
     showError(error, () => select(result));
   }
 }
 
+const draw = result => drawResult(result, result.answer && task.describe(result.answer, model));
+
 function showFailure(result, error) {
-  clearAttention();
+  task.clearDetails();
   hidePreview();
   showError(error, () => {
     // a missing key or a busy server concerns all images, not only this one
     const failed = results.filter(other => other === result || other.error?.canRetry || other.error?.useKey);
     for (const other of failed) {
       other.error = null;
-      drawResult(other, model);
+      draw(other);
     }
     waiting = [result, ...failed.filter(other => other !== result), ...waiting];
     select(result);
-    classifyWaiting();
+    askWaiting();
   });
 }
 
@@ -156,16 +161,17 @@ function checkSize(image, limit) {
 /** Shows the image at once, before its prediction is there. */
 function showPreview({ image, url }) {
   clearError();
-  clearPrediction();
-  clearAttention();
+  task.clear();
+  task.clearDetails();
+  byId("headline").textContent = `${task.doing} …`;
   byId("upload").classList.add("small");
   Object.assign(byId("preview"), { src: url, alt: "Your image", hidden: false });
   setCaption(image.name);
   byId("prediction").setAttribute("aria-busy", "true");
   byId("prediction").hidden = false;
   byId("prediction").scrollIntoView({ block: "nearest" });
-  byId("status").textContent = `Classifying ${image.name || "the image"} …`;
-  document.title = "Classifying … · vitkit";
+  byId("status").textContent = `${task.doing} ${image.name || "the image"} …`;
+  document.title = `${task.doing} … · vitkit`;
 }
 
 function announce({ image, caption }, prediction) {

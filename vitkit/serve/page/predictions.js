@@ -27,16 +27,19 @@ export const describePrediction = (answers, model) =>
 /** Draws the prediction and returns it as one line of text. */
 export function showPrediction(answers, model) {
   current = { answers, model };
-  const { title, note } = describePrediction(answers, model);
+  drawBars();
+  return showHeadline(describePrediction(answers, model));
+}
+
+/** Writes what was predicted, and how sure or large it is; returns it as one line of text. */
+export function showHeadline({ title, note }) {
   byId("headline").replaceChildren(create("bdi", { textContent: title }),
     create("span", { className: "screen-reader", textContent: ": " }),
     create("span", { className: "result", textContent: note }));
-  drawBars();
   return `${title}: ${note}`;
 }
 
 export function clearPrediction() {
-  byId("headline").textContent = "Classifying …";
   byId("bars").replaceChildren();
   byId("multilabel-note").hidden = byId("more").hidden = true;
 }
@@ -64,7 +67,7 @@ const threshold = ({ thresholds }) =>
   thresholds.every(value => value === thresholds[0]) ? percent(thresholds[0]) : "their thresholds";
 
 /** Weights without class names have numbers as labels, which need a word in front. */
-const className = ({ label, index }) => label === String(index) ? `class ${label}` : label;
+export const className = ({ label, index }) => label === String(index) ? `class ${label}` : label;
 
 function drawBars() {
   const { answers, model } = current;

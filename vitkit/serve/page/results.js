@@ -1,21 +1,20 @@
 // The list of all images on the page, each with its answer; one of them is shown in full.
 
 import { byId, create } from "./dom.js";
-import { describePrediction } from "./predictions.js";
 
 const MOST = 200; // images on the page; the oldest leave it
 
-/** One image: `answers` once it is classified, `error` if it cannot be, neither while it waits. */
+/** One image: `answer` once there is one, `error` if it cannot be, neither while it waits. */
 export function createResult(image, onSelect) {
-  const result = { image, url: URL.createObjectURL(image), answers: null, seen: "", error: null, caption: "" };
+  const result = { image, url: URL.createObjectURL(image), answer: null, error: null, caption: "" };
   const thumbnail = create("img", { src: result.url, alt: "", decoding: "async" });
   // HEIC or TIFF: the server decodes them, many browsers do not
   thumbnail.addEventListener("error", () => thumbnail.classList.add("missing"));
-  result.answer = create("span", { className: "answer" });
+  result.title = create("span", { className: "answer" });
   result.share = create("span", { className: "share" });
   result.button = create("button", { type: "button" });
   result.button.append(thumbnail, create("bdi", { className: "name", textContent: image.name || "image" }),
-    result.answer, result.share);
+    result.title, result.share);
   result.button.addEventListener("click", () => onSelect(result));
   result.item = create("li");
   result.item.append(result.button);
@@ -32,18 +31,18 @@ export function addResults(results, added) {
   return removed;
 }
 
-/** Writes the state of one result into the list. */
-export function drawResult(result, model) {
-  const { title, short } = result.answers ? describePrediction(result.answers, model)
+/** Writes the state of one result into the list, with the description of its answer if there is one. */
+export function drawResult(result, description) {
+  const { title, short } = description ? description
     : result.error ? { title: "cannot be used", short: "" } : { title: "waiting …", short: "" };
-  result.answer.textContent = title;
+  result.title.textContent = title;
   result.share.textContent = short;
   result.item.classList.toggle("failed", Boolean(result.error));
 }
 
 /** Shows how many there are, and which one is shown in full; a single image needs no list. */
 export function drawList(results, selected) {
-  const answered = results.filter(result => result.answers).length;
+  const answered = results.filter(result => result.answer).length;
   const failed = results.filter(result => result.error).length;
   byId("results").hidden = results.length < 2;
   byId("results-title").textContent = `${results.length} images`

@@ -5,6 +5,9 @@ Losses and metrics are means over the images of a micro-batch, so that equal mic
 Shapes: B images, C channels. Pixels are 0 … 1, augmented and mixed already.
 """
 
+from typing import ClassVar
+
+import torch
 from torch import Tensor, nn
 
 from vitkit.config.schema import Fit
@@ -21,6 +24,8 @@ class Objective(nn.Module):
     mean: Tensor
     std: Tensor
 
+    capturable: ClassVar[bool] = True  # as a CUDA graph: the host neither reads a value nor decides by one
+
     def __init__(self, model: Model, *, class_token_only: bool):
         super().__init__()
         self.reason_not_fused = fuse(model, class_token_only=class_token_only)
@@ -35,6 +40,16 @@ class Objective(nn.Module):
 
     def forward(self, pixels: Tensor, targets: Tensor) -> LossAndMetrics:
         raise NotImplementedError
+
+    def at_step(self, step: int, steps: int) -> None:
+        """Prepare for step `step`, from 0, of a run of `steps`: for what changes during training."""
+
+    def before_compiling(self) -> None:
+        """Leave out what torch.compile is not for; called before the objective is compiled."""
+
+    def example_targets(self, count: int) -> Tensor:
+        """Return targets for `count` images, of the shape that training has, for a dry run."""
+        return torch.zeros(count, max(self.model.config.classes, 1), device=self.mean.device)
 
     def describe(self, pixels: Tensor) -> str:
         """Describe what is predicted, with what pixels (n, C, height, width) say about it; "": nothing to say."""

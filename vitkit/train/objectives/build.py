@@ -12,6 +12,7 @@ from vitkit.train.objectives.base import Objective
 from vitkit.train.objectives.labels import Labels, class_weights
 from vitkit.train.objectives.masked_patch import MaskedPatch
 from vitkit.train.objectives.pixels import LabelsAndPixels, MaskedPixel, NextPixel
+from vitkit.train.objectives.segmentation import build_segmentation
 
 
 def _labels(model: Model, config: Fit, split: Split, data: Data) -> Objective:
@@ -24,6 +25,7 @@ BUILDERS: dict[str, Callable[[Model, Fit, Split, Data], Objective]] = {
     "labels": _labels,
     "masked-patch": lambda model, config, split, data: MaskedPatch(model, config.masked),
     "next-pixel": lambda model, config, split, data: NextPixel(model),
+    "segment": lambda model, config, split, data: build_segmentation(model),
     "masked-pixel": lambda model, config, split, data: MaskedPixel(model, config.masked),
 }
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitkit.config.schema import Fit
 from vitkit.data.sparse_labels import SparseLabels, SplitLabels
-from vitkit.model.build import Model
+from vitkit.model.build import Model, check_of_images
 from vitkit.model.heads import Head
 from vitkit.train.objectives.base import LossAndMetrics, Objective
 
@@ -21,6 +21,7 @@ class Labels(Objective):
     weights: Tensor | None
 
     def __init__(self, model: Model, *, multilabel: bool, smoothing: float, weights: Tensor | None):
+        check_of_images(model, "the class of an image")
         super().__init__(model, class_token_only=True)
         self.multilabel, self.smoothing = multilabel, smoothing
         self.register_buffer("weights", weights, persistent=False)

@@ -40,7 +40,7 @@ class MaskedPatch(Objective):
     def __init__(self, model: Model, settings: Masked):
         if not isinstance(model, VisionTransformer):
             raise ConfigError(
-                f"masked patch prediction needs a model with patches, and {model.kind} has none",
+                f"masked patch prediction needs a model with patches for whole images, and this is {model.kind}",
                 try_="a Vision Transformer such as B/16, or a hybrid such as R50+B/16",
             )
         channels, patch, width = model.config.channels, model.config.stride, model.config.width
