@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit import messages
 from vitkit.compute.embedding_model import EmbeddingPool
 from vitkit.compute.features import FeatureExtractor, write_features
 from vitkit.compute.inference import Precision, check_precision
-from vitkit.compute.split_logits import CollectLogits, SplitLogits, collect_logits
 from vitkit.data.check import DataReport
 from vitkit.data.check import check as check_data
 from vitkit.data.contact_sheet import check_sheet_path, contact_sheet, save_sheet
 from vitkit.data.groups import keep_together
-from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.hub import PREFIX
 from vitkit.data.sources.open import open_data
 from vitkit.devices import cores, pick_device, pick_workers
@@ -205,47 +201,25 @@ class Run(RunRecord):
         `map` is a JSON or CSV file of the model classes that each class of the data stands for, as for ObjectNet. The
         engine "ray" computes the logits on the cluster of RAY_ADDRESS, or on a local one.
         """
-        from vitkit.evaluate.classify import evaluate
-        from vitkit.evaluate.held_out import data_to_score
+        from vitkit.run_evaluation import evaluate_run
 
         _check_counts(batch=batch, workers=workers)
-        segments = isinstance(self.model, Segmenter)
-        opened = data_to_score(
-            self.source, open_data(data, label=label, task="segment" if segments else "classify"), split
+        return evaluate_run(
+            self.model,
+            self.source,
+            data,
+            device=self.device,
+            split=split,
+            label=label,
+            real=real,
+            class_map=map,
+            precision=precision,
+            batch=batch,
+            workers=workers,
+            max_failed=max_failed,
+            engine=engine,
+            progress=self._progress,
         )
-        check_precision(self.model, self.device, precision)
-        if isinstance(self.model, Segmenter):
-            from vitkit.evaluate.segmentation import evaluate_masks
-
-            for name, value in (("real", real), ("map", map), ("engine", engine if engine != "local" else None)):
-                if value is not None:
-                    raise ConfigError(f"{name} is for classifiers, and {redacted(self.source)} segments images")
-            return evaluate_masks(
-                self.model,
-                opened,
-                split,
-                device=self.device,
-                precision=precision,
-                batch=batch,
-                workers=pick_workers(workers, self.device, 1),
-                max_failed=max_failed,
-                progress=self._progress,
-            )
-        with _collect_logits(engine) as collect:
-            return evaluate(
-                self.model,
-                opened,
-                split,
-                device=self.device,
-                precision=precision,
-                batch=batch,
-                workers=pick_workers(workers, self.device, 1),
-                max_failed=max_failed,
-                real=None if real is None else Path(real),
-                class_map=None if map is None else Path(map),
-                collect=collect,
-                progress=self._progress,
-            )
 
     def predict(
         self, images: ImageInput | Iterable[ImageInput], *, fast: bool = False, workers: int | None = None
@@ -443,23 +417,6 @@ def _check_overrides(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
         name: tuple(numbers[name]) if name in ("mean", "std") and numbers[name] is not None else value
         for name, value in preprocessing.items()
     }
-
-
-@contextmanager
-def _collect_logits(engine: str) -> Iterator[CollectLogits]:
-    """Yield the function that computes the logits of a split: in this process, or on a Ray cluster while it lasts."""
-    if engine != "ray":
-        yield collect_logits
-        return
-    from vitkit.predict.ray_cluster import ray_cluster
-    from vitkit.predict.ray_engine import collect_logits_on_ray
-
-    def collect(model: Model, split: Split, *, device: object, workers: int, **options: Any) -> SplitLogits:
-        return collect_logits_on_ray(cluster, model, split, **options)
-
-    with ray_cluster() as cluster:
-        messages.say("cluster", cluster.description, file=sys.stderr)
-        yield collect
 
 
 def _check_counts(*, batch: int | None = None, workers: int | None = None) -> None:

@@ -12,7 +12,7 @@ from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.split_logits import CollectLogits, collect_logits
 from vitkit.config.schema import Fit
 from vitkit.data.partition import Partition
-from vitkit.data.sources.dataset import Data, Split
+from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sparse_labels import SparseLabels
 from vitkit.devices import pick_device, pick_workers
 from vitkit.errors import Interrupted
@@ -57,7 +57,11 @@ def _score_and_report(
         _choose_thresholds(model, config, splits, folder, print_line)
     if splits.test is not None:
         scored = replace(data, splits={splits.test_name: splits.test})
-        evaluation = _evaluate(model, config, scored, splits.test_name, device, collect)
+        try:
+            evaluation = _evaluate(model, config, scored, splits.test_name, device, collect)
+        except DataError as error:  # no image could be decoded, or masks ignore every pixel
+            error.add(kept=f"the trained model, in {folder.path}")
+            raise
         write_text(folder.path / EVALUATION, evaluation.to_json() + "\n", RunError)
         print_line("score", _describe_score(evaluation) + _describe_unseen(config, data, splits.test, evaluation))
         if isinstance(evaluation, Evaluation):

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.data.mask_images import CLASSES, write_masked_folder
+from tests.data.mask_images import CLASSES, IGNORED, write_masked_folder
 from tests.train.runs import (
     LONG,
     Command,
@@ -216,3 +216,15 @@ def test_a_changed_mask_stops_a_resumed_run(tmp_path: Path, capsys: pytest.Captu
     message = capsys.readouterr().err
     assert "the content of 1 image or its mask has changed, under the same name" in message
     assert "restore these images or masks" in message
+
+
+def test_a_run_that_cannot_be_scored_says_where_its_model_is(tmp_path: Path):
+    """Masks that ignore every pixel leave nothing to score."""
+    folder = write_masked_folder(tmp_path / "shapes", 8, splits=("train", "test"))
+    for path in (folder / "masks" / "test").glob("*.png"):
+        Image.fromarray(np.full((48, 64), IGNORED, np.uint8)).save(path)
+    started = Command(arguments(tmp_path / "run", folder, "linear", steps=1), tmp_path / "log")
+    assert started.wait() == 2
+    assert "nothing to score" in started.output
+    assert f"the trained model, in {tmp_path / 'run'}" in " ".join(started.output.split())
+    assert (tmp_path / "run" / "model.safetensors").is_file()
