@@ -270,7 +270,7 @@ def test_verbs_of_whole_images_decline_a_segmenter_by_name():
     model = make("linear")
     plain: dict[str, Any] = {"multilabel": False, "smoothing": 0.0, "weights": None}
     for use in (vitkit.Classifier, Embedder, embedding_model, lambda one: Labels(one, **plain)):
-        with pytest.raises(VitkitError, match="this is a segmenter"):
+        with pytest.raises(VitkitError, match="is a segmenter"):
             use(model)
 
 
