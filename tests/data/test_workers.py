@@ -123,9 +123,11 @@ def test_a_killed_worker_is_an_error_with_a_remedy():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGCHLD")
 def test_a_worker_that_dies_while_the_main_process_computes_is_recognised_without_the_message():
+    others = set(multiprocessing.active_children())  # that earlier tests left behind
     with contextlib.closing(load_batches(GreyBatches(), itertools.count(), like(), workers=2)) as batches:
         next(batches)
-        kill = f"sleep 0.2; kill -9 {multiprocessing.active_children()[0].pid}"
+        worker = (set(multiprocessing.active_children()) - others).pop()
+        kill = f"sleep 0.2; kill -9 {worker.pid}"
         with subprocess.Popen(["sh", "-c", kill]), pytest.raises(RuntimeError) as caught:
             time.sleep(30)  # torch's SIGCHLD handler interrupts it
     caught.value.args = ("another message",)
