@@ -1,4 +1,4 @@
-"""What a client asks for in its Accept header."""
+"""The Accept header: the type of response that a client prefers, as RFC 9110 weighs media ranges."""
 
 from __future__ import annotations
 
