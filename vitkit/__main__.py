@@ -1,4 +1,4 @@
-from vitkit.cli.main import main
+from vitkit.cli.process import main
 
 if __name__ == "__main__":
     main()

@@ -6,12 +6,14 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
 import vitkit
 from vitkit.compute.kept_inputs import KeptInputs
+from vitkit.compute.split_logits import load_inputs_ahead
 from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
@@ -24,10 +26,11 @@ from vitkit.data.partition import Partition, fingerprint, is_fingerprint
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.splits import training_split
 from vitkit.data.training_images import join_validation
-from vitkit.devices import cores, describe_machine, pick_device, processes_sharing_cores
+from vitkit.devices import cores, describe_machine, pick_device, pick_workers, processes_sharing_cores
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.launcher import restart, unused_tasks
 from vitkit.messages import say
+from vitkit.model.build import Model
 from vitkit.progress import PrintLine, no_progress, show_progress
 from vitkit.run_folder import CONFIG, RECORD, RunError, RunFolder
 from vitkit.run_warnings import log_warnings
@@ -38,9 +41,14 @@ from vitkit.storage.urls import refuse_credentials, refuse_run_folder
 from vitkit.text import counted, few, utc_timestamp
 from vitkit.train.cache import SharedCaches
 from vitkit.train.distributed import Processes, lost_peer, process_group
+from vitkit.train.kernel_build import hash_compiler_ahead
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
+
+SCORING_THREADS = (
+    4  # that load the images of the final score beside the steps, and hold the interpreter's lock at times
+)
 
 
 def start_run(
@@ -99,6 +107,7 @@ def _start(
     again: str = "",
 ) -> Path:
     """Create a run folder, train, score and report; started `again`, continue the run that the folder holds."""
+    hash_compiler_ahead(pick_device(device))
     with contextlib.ExitStack() as held:
         with process_group(pick_device(device)) as processes:
             print_line = _line_printer(processes, output)
@@ -302,7 +311,8 @@ def _train(
             images = replace(images, caches=images.caches or SharedCaches())
             config = search_lr(config, data, folder, processes, log, images)
         scores = processes.is_rank_zero and processes.device.type == "cuda"  # a CPU has no time to spare
-        splits = train(config, data, folder, processes, log, images, _import_scoring if scores else None)
+        meanwhile = partial(prepare_scoring, config, images.inputs) if scores else None
+        splits = train(config, data, folder, processes, log, images, meanwhile)
     except BaseException as error:
         with contextlib.suppress(VitkitError):  # on a full disk, the first error is the one to report
             record_time()
@@ -319,7 +329,13 @@ def _train(
     return splits
 
 
-def _import_scoring() -> None:
+def prepare_scoring(config: Fit, kept: KeptInputs, model: Model, splits: Partition) -> None:
+    """Load the images of the final score, and import what draws the report, while the device computes steps."""
+    device = pick_device(config.device)
+    threads = min(pick_workers(config.workers, device, 1), SCORING_THREADS)
+    if splits.test is not None and config.objective != "segment" and threads:
+        load_inputs_ahead(model, splits.test, device=device, threads=threads, kept=kept)
+
     import vitkit.run_score  # noqa: F401
 
 

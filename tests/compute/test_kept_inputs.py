@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,15 @@ from tests.data.sample_images import encode, scene
 from vitkit import devices
 from vitkit.compute import split_logits
 from vitkit.compute.kept_inputs import KeptInputs
-from vitkit.compute.split_logits import collect_logits
+from vitkit.compute.split_logits import collect_logits, load_inputs_ahead
+from vitkit.config.schema import Fit
 from vitkit.data import sample
-from vitkit.data.sources.dataset import Split
+from vitkit.data.batch import Batch
+from vitkit.data.loader import SplitDataset
+from vitkit.data.partition import partition
+from vitkit.data.sources.dataset import DataError, Split
 from vitkit.data.sources.open import open_data
+from vitkit.run import prepare_scoring
 
 
 @pytest.fixture
@@ -80,3 +87,69 @@ def test_inputs_that_do_not_fit_are_loaded_each_time(split: Split, decoded: list
         result = split_logits.collect_logits(model, split.select(range(images)), max_failed=0.1, kept=kept)
         assert len(decoded) == loads
         assert len(result.indices) == images - 1
+
+
+def test_inputs_that_were_loaded_ahead_give_the_same_logits_once(
+    split: Split, decoded: list[int], caplog: pytest.LogCaptureFixture
+):
+    torch.manual_seed(0)
+    model, kept = vitkit.create("mu/8", classes=2, image=16), KeptInputs()
+    torch.nn.init.normal_(model.head.logits.weight)
+    loaded = collect_logits(model, split, max_failed=0.1)
+    load_inputs_ahead(model, split, device=torch.device("cpu"), threads=2, kept=kept)
+    decoded.clear()
+    caplog.clear()
+    ahead = collect_logits(model, split, max_failed=0.1, kept=kept)
+    assert not decoded
+    assert torch.equal(ahead.logits, loaded.logits)
+    assert torch.equal(ahead.labels, loaded.labels)
+    assert ahead.failures == loaded.failures
+    assert "035.png" in caplog.text or "070.png" in caplog.text  # a failure is named when it counts
+    strict = KeptInputs()
+    load_inputs_ahead(model, split, device=torch.device("cpu"), threads=2, kept=strict)
+    with pytest.raises(DataError, match="could not be decoded"):
+        collect_logits(model, split, max_failed=0, kept=strict)
+
+
+def test_a_pass_waits_for_inputs_that_are_being_loaded(split: Split, decoded: list[int]):
+    model, kept = vitkit.create("mu/8", classes=2, image=16), KeptInputs()
+    begun, go_on = threading.Event(), threading.Event()
+    load = kept.load_ahead
+
+    def slow(dataset: SplitDataset, device: torch.device, share: tuple[int, int, int], batches: Iterable[Batch]):
+        def waiting() -> Iterator[Batch]:
+            begun.set()
+            assert go_on.wait(60)
+            yield from batches
+
+        load(dataset, device, share, waiting())
+
+    kept.load_ahead = slow  # type: ignore[method-assign]
+    options = {"device": torch.device("cpu"), "threads": 1, "kept": kept}
+    threading.Thread(target=lambda: load_inputs_ahead(model, split, **options), daemon=True).start()
+    assert begun.wait(60)
+    threading.Timer(0.2, go_on.set).start()
+    result = collect_logits(model, split, max_failed=0.1, kept=kept)
+    assert len(result.logits) == 149
+    assert len(decoded) == 150
+
+
+def test_inputs_that_do_not_fit_are_not_loaded_ahead(split: Split, decoded: list[int], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "available_memory", lambda: 10 * 149 * 3 * 16 * 16 * 4)
+    model, kept = vitkit.create("mu/8", classes=2, image=16), KeptInputs()
+    load_inputs_ahead(model, split, device=torch.device("cpu"), threads=1, kept=kept)
+    assert not decoded
+
+
+def test_a_run_loads_the_images_of_its_final_score_while_steps_are_computed(
+    tmp_path: Path, split: Split, decoded: list[int]
+):
+    config = Fit(data=str(tmp_path / "photos"), device="cpu")
+    splits = partition(open_data(tmp_path / "photos"), **config.partition)
+    model, kept = vitkit.create("mu/8", classes=2, image=16), KeptInputs()
+    prepare_scoring(config, kept, model, splits)
+    assert splits.test is not None
+    assert len(decoded) == len(splits.test)
+    decoded.clear()
+    collect_logits(model, splits.test, kept=kept)
+    assert not decoded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import multiprocessing
 import os
@@ -69,6 +70,36 @@ def test_workers_do_not_overwrite_batches_that_were_handed_out(
 ):
     monkeypatch.setattr(workers_module, "CAN_FORK", forks and workers_module.CAN_FORK)
     assert_grey(list(load_batches(GreyBatches(), range(40), like(), workers=workers)))
+
+
+class FreedHere:
+    """An object that only the process that made it may free, as a CUDA graph, in a cycle with itself."""
+
+    def __init__(self, log: Path):
+        self.log, self.made_in, self.myself = log, os.getpid(), self
+
+    def __del__(self) -> None:
+        with self.log.open("a") as file:
+            file.write(f"{os.getpid() == self.made_in}\n")
+
+
+@dataclass
+class CollectingBatches(GreyBatches):
+    def __call__(self, number: int, images: Tensor | None = None) -> Batch:
+        gc.collect()
+        return super().__call__(number, images)
+
+
+def test_workers_do_not_free_what_the_main_process_has_made(tmp_path: Path):
+    gc.collect()
+    gc.disable()
+    try:
+        FreedHere(tmp_path / "log")  # garbage from now on
+        assert_grey(list(load_batches(CollectingBatches(), range(8), like(), workers=2)))
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / "log").read_text() == "True\n"
 
 
 @pytest.mark.gpu

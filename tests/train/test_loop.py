@@ -35,11 +35,13 @@ from vitkit.cli.main import main
 from vitkit.config.schema import SGD, AdamW, Augmentation, Fit, Schedule
 from vitkit.data.augment import Augment, augment, mix
 from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.partition import Partition
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.kernels.fuse import fuse
+from vitkit.model.build import Model
 from vitkit.run_folder import RunFolder
 from vitkit.train import inputs, trainer
 from vitkit.train.distributed import Processes
@@ -435,7 +437,8 @@ def test_resnets_and_hybrids_train_with_the_same_command(model: str, image: int,
 def test_what_is_done_meanwhile_begins_once_in_a_thread_after_the_first_step(tmp_path: Path):
     began: list[str] = []
 
-    def meanwhile() -> None:
+    def meanwhile(model: Model, splits: Partition) -> None:
+        assert (model.config.classes, len(splits.train) > 0) == (10, True)
         began.append(threading.current_thread().name)
 
     run = RunFolder(tmp_path / "run")

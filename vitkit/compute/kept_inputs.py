@@ -1,13 +1,15 @@
 """The model's inputs of a split, kept on the device by the first pass over it for the passes that follow.
 
 A run validates twenty times on the same images, and the runs of a comparison are scored on the same ones. The inputs
-are kept as floats, just as they went through the model, so a score is the same whether they were kept or not.
+are kept as floats, just as they went through the model, so a score is the same whether they were kept or not. Those of
+the score at the end of a run are loaded ahead, while the device computes steps and most cores have nothing to do.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +28,7 @@ class KeptInputs:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], list[Batch]] = {}
+        self._ahead: dict[tuple[Any, ...], Future[list[Batch]]] = {}
         self._alive: list[SplitDataset] = []  # whose stores' ids are keys, and must not be given to others
         self._room: int | None = None
 
@@ -42,14 +45,12 @@ class KeptInputs:
 
         share   rank, world size and images of a batch, which with the dataset determine the batches
         """
-        rows = hashlib.sha256(np.ascontiguousarray(dataset.split.rows).tobytes()).hexdigest()
-        key = (id(dataset.split.store), rows, dataset.transform, dataset.channels, device, *share)
+        key = _key(dataset, device, share)
         if key in self._kept:
             yield from self._kept[key]
             return
         if self._room is None:
-            free = devices.free_memory(device) if device.type == "cuda" else devices.available_memory()
-            self._room = int(SHARE * free)
+            self._room = _room(device)
         kept: list[Batch] | None = []
         taken = 0
         for batch in load():
@@ -66,3 +67,38 @@ class KeptInputs:
             self._room -= taken
             self._kept[key] = kept
             self._alive.append(dataset)
+
+    def load_ahead(
+        self, dataset: SplitDataset, device: torch.device, share: tuple[int, int, int], batches: Iterable[Batch]
+    ) -> None:
+        """Load the batches of the next pass into the memory of the host, if they fit into a share of it.
+
+        The thread that calls this loads; a pass that begins meanwhile waits for it.
+        """
+        needed = len(dataset.split) * dataset.empty_batch(1).nbytes // share[1]
+        key = _key(dataset, device, share)
+        if key in self._kept or needed > _room(torch.device("cpu")):
+            return
+        future: Future[list[Batch]] = Future()
+        self._ahead[key] = future
+        try:
+            future.set_result(list(batches))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def loaded_ahead(
+        self, dataset: SplitDataset, device: torch.device, share: tuple[int, int, int]
+    ) -> list[Batch] | None:
+        """Return the batches that were loaded ahead, once, or None if there are none."""
+        future = self._ahead.pop(_key(dataset, device, share), None)
+        return None if future is None else future.result()
+
+
+def _key(dataset: SplitDataset, device: torch.device, share: tuple[int, int, int]) -> tuple[Any, ...]:
+    rows = hashlib.sha256(np.ascontiguousarray(dataset.split.rows).tobytes()).hexdigest()
+    return (id(dataset.split.store), rows, dataset.transform, dataset.channels, device, *share)
+
+
+def _room(device: torch.device) -> int:
+    free = devices.free_memory(device) if device.type == "cuda" else devices.available_memory()
+    return int(SHARE * free)

@@ -3,10 +3,9 @@
 Shapes: n images, K classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -19,7 +18,7 @@ from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.pipeline import PART, compute_batches, lent_parts
 from vitkit.compute.sharding import is_sharded
 from vitkit.data.batch import Batch
-from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
+from vitkit.data.loader import MAX_FAILED, SplitDataset, checked_batches, sequential_batches
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sparse_labels import SparseLabels
 from vitkit.data.transforms import EvalTransform
@@ -76,24 +75,26 @@ def collect_logits(
     """
     device = torch.device(device)
     batch = batch or inference_batch(model, device)
-    transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
-    dataset = SplitDataset(split=split, transform=transform, channels=model.config.channels)
+    dataset = _dataset(model, split)
+    share = (rank, world_size, _part(batch))
     in_threads = device.type == "cuda" and len(split) <= FEW_IMAGES  # on a CPU they would compete with the model
-    load = partial(
-        evaluation_batches,
-        dataset,
-        batch,
-        workers=workers,
-        rank=rank,
-        world_size=world_size,
-        pin_memory=device.type == "cuda",
-        max_failed=max_failed,
-        part=PART,
-        lend=lent_parts(batch),
-        threads=workers if in_threads else 0,
-    )
-    part = PART if batch % PART == 0 else batch  # batches of any multiple are made of the same parts
-    batches = load() if kept is None else kept.batches(dataset, device, (rank, world_size, part), load)
+
+    def load() -> Iterator[Batch]:
+        ahead = None if kept is None else kept.loaded_ahead(dataset, device, share)
+        loaded: Iterable[Batch] = ahead or sequential_batches(
+            dataset,
+            batch,
+            workers=workers,
+            rank=rank,
+            world_size=world_size,
+            pin_memory=device.type == "cuda",
+            part=PART,
+            lend=lent_parts(batch),
+            threads=workers if in_threads else 0,
+        )
+        return checked_batches(loaded, split, max_failed)
+
+    batches = load() if kept is None else kept.batches(dataset, device, share, load)
     images_of_rank = -(-(len(split) - rank) // world_size)
     logits, indices = [], [torch.empty(0).long()]
     failures: dict[int, str] = {}
@@ -118,6 +119,24 @@ def collect_logits(
         read,
         failures,
     )
+
+
+def load_inputs_ahead(model: Model, split: Split, *, device: torch.device, threads: int, kept: KeptInputs) -> None:
+    """Load the inputs that `collect_logits` will take from `kept`, in threads beside the one that calls this."""
+    batch = inference_batch(model, device)
+    dataset = _dataset(model, split)
+    batches = sequential_batches(dataset, batch, part=PART, threads=threads)
+    kept.load_ahead(dataset, device, (0, 1, _part(batch)), batches)
+
+
+def _dataset(model: Model, split: Split) -> SplitDataset:
+    transform = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
+    return SplitDataset(split=split, transform=transform, channels=model.config.channels)
+
+
+def _part(batch: int) -> int:
+    """Return the images of a part, which determine the batches: batches of any multiple are made of the same parts."""
+    return PART if batch % PART == 0 else batch
 
 
 def forward_function(model: Model, precision: Precision) -> Callable[[Tensor], Tensor]:

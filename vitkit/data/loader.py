@@ -14,7 +14,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -266,8 +266,7 @@ def evaluation_batches(
     A batch may be empty. If more than `max_failed` of the images fail, this raises an error: a score over the rest
     would mislead. The share is of `images` where the split is a part of them.
     """
-    failures: dict[int, str] = {}
-    for batch in sequential_batches(
+    batches = sequential_batches(
         dataset,
         batch_size,
         workers=workers,
@@ -277,8 +276,17 @@ def evaluation_batches(
         part=part,
         lend=lend,
         threads=threads,
-    ):
-        record_failures(failures, batch, dataset.split, max_failed, images)
+    )
+    yield from checked_batches(batches, dataset.split, max_failed, images)
+
+
+def checked_batches(
+    batches: Iterable[Batch], split: Split, max_failed: float, images: int | None = None
+) -> Iterator[Batch]:
+    """Yield the batches of a pass over the split; log their failures, and raise an error when there are too many."""
+    failures: dict[int, str] = {}
+    for batch in batches:
+        record_failures(failures, batch, split, max_failed, images)
         yield batch
 
 

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+from vitkit.data.forking import objects_kept
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.workers import CAN_FORK
 from vitkit.errors import VitkitError
@@ -56,7 +57,8 @@ def run_tasks(work: Work[Task], tasks: Sequence[Task], processes: int) -> Genera
 
 def _start(process: BaseProcess, processes: int) -> None:
     try:
-        process.start()
+        with objects_kept():
+            process.start()
     except OSError as error:  # too many processes, or no memory
         raise DataError(
             f"{counted(processes, 'process', 'processes')} cannot be started: {error.strerror or error}.",

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitkit.data.batch import Batch
+from vitkit.data.forking import objects_kept
 from vitkit.data.shared_buffers import SharedBuffers
 from vitkit.data.sources.dataset import DataError
 from vitkit.data.worker_limit import startable_workers
@@ -180,7 +181,8 @@ def _start_workers(
                 worker_init_fn=_ignore_signals,
                 multiprocessing_context="fork" if CAN_FORK else None,
             )
-            return iter(loader), buffers
+            with objects_kept():
+                return iter(loader), buffers
     except (OSError, RuntimeError) as error:
         # too many processes, threads or open files, no memory, or no room for Python's semaphores in /dev/shm
         _kill(set(multiprocessing.active_children()) - before)

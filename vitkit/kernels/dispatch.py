@@ -39,6 +39,15 @@ def _triton_available() -> bool:
 TRITON = _triton_available()
 
 
+def hash_compiler() -> None:
+    """Let Triton hash its own files, which name every compiled kernel: it takes a second or two, once in a process."""
+    try:
+        triton_key = import_module("triton.runtime.cache").triton_key
+    except (ImportError, AttributeError):  # another Triton, which does it when it looks for the first kernel
+        return
+    triton_key()
+
+
 def triton_applies(x: Tensor) -> bool:
     """Return whether the kernels apply to a tensor: bf16 on a GPU. fp32 is exact and stays with torch's own kernels."""
     return TRITON and ((x.is_cuda and x.dtype == torch.bfloat16 and supports_bf16(x.device)) or INTERPRETED)

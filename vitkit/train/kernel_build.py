@@ -13,13 +13,25 @@ import torch
 from torch import Tensor
 
 from vitkit.devices import TrainPrecision
-from vitkit.kernels.dispatch import TRITON, KernelLaunch, collected_launches
+from vitkit.kernels.dispatch import TRITON, KernelLaunch, collected_launches, hash_compiler
 from vitkit.train.dry_run import clear_gradients, dry_run
 from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.objectives.base import Objective
 
 THREADS = 8  # compiler and assembler release the interpreter's lock for most of their time
 IMAGES = 16  # Triton compiles other kernels for numbers that are no multiples of 16
+
+
+_hashed: Future[None] | None = None  # of Triton's own files
+
+
+def hash_compiler_ahead(device: torch.device) -> None:
+    """Start to hash Triton's files in a thread, once, while data are opened; the first kernel waits for it."""
+    global _hashed
+    if _hashed is None and TRITON and device.type == "cuda":
+        pool = ThreadPoolExecutor(1, "vitkit-kernels")
+        _hashed = pool.submit(hash_compiler)
+        pool.shutdown(wait=False)
 
 
 class KernelBuild:
@@ -64,5 +76,7 @@ def _variant(launch: KernelLaunch) -> tuple[Any, ...]:
 
 
 def _compile(launch: KernelLaunch, device: torch.device) -> None:
+    if _hashed is not None:
+        _hashed.result()  # two threads would both do it
     with torch.cuda.device(device):
         launch.compile()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -65,11 +66,11 @@ def train(
     processes: Processes,
     print_line: PrintLine,
     images: ImagesInMemory | None = None,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[Model, Partition], None] | None = None,
 ) -> Partition:
     """Run or resume the training; at the end the folder holds the model.
 
-    meanwhile   called in a thread of its own while the device computes steps
+    meanwhile   called with the model and the splits in a thread of its own, while the device computes steps
     """
     images = images or ImagesInMemory()
     splits = partition(data, **config.partition)
@@ -212,7 +213,8 @@ def train(
                 "processes": plan.processes,
             },
         )
-    loop.meanwhile = meanwhile
+    if meanwhile is not None:
+        loop.meanwhile = partial(meanwhile, model, splits)
     with loop.stop, devices.use_threads(threads), closing(loop.trackers):
         if decision.compiles:
             must = requested == "yes" and is_new  # a resumed run may have been compiled on another machine
