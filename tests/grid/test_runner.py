@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.train.runs import TOY, Command, same_tensors, weights
+from vitkit import shared_data
 from vitkit.cli.main import main
+from vitkit.data.sources.open import open_data
 from vitkit.grid.arm import Arm, Trial, trials_of
+from vitkit.grid.devices import pick_devices
 from vitkit.grid.estimate import estimate
 from vitkit.grid.outcome import read_outcome
-from vitkit.grid.runner import run_trials
+from vitkit.grid.processes import share_of_cores
+from vitkit.grid.runner import Runner, run_trials
 from vitkit.grid.trial_runner import TrialRunner
 from vitkit.run_folder import RunFolder
 
@@ -203,6 +208,59 @@ def test_two_processes_give_the_table_of_one(undisturbed, tmp_path, capfd):
     result = json.loads(capfd.readouterr().out)
     scores = {Path(run["run"]).name: read_outcome(Path(run["run"])).score for run in result["runs"]}
     assert scores == {run.name: read_outcome(run).score for run in (undisturbed / "out" / "runs").iterdir()}
+
+
+def test_comparisons_that_follow_one_another_open_their_data_once(tmp_path, monkeypatch):
+    opened = []
+
+    def counting(source, **options):
+        opened.append(source)
+        return open_data(source, **options)
+
+    monkeypatch.setattr(shared_data, "open_data", counting)
+    with Runner(tmp_path, ["cpu"]) as runner:
+        runner.run(trials_of([arm("one")], [0]), silent)
+        before = len(opened)
+        runner.run(trials_of([arm("another", lr=0.002)], [0]), silent)
+    assert before == len(opened) > 0
+
+
+@pytest.mark.slow
+def test_comparisons_that_follow_one_another_have_the_same_processes(tmp_path):
+    with Runner(tmp_path, ["cpu", "cpu"]) as runner:
+        assert runner.processes is not None
+        runner.run(trials_of([arm("one")], [0, 1]), silent)
+        first = {process.pid for process, _ in runner.processes.free}
+        outcomes = runner.run(trials_of([arm("another", lr=0.002)], [0, 1]), silent)
+        assert {process.pid for process, _ in runner.processes.free} == first
+        assert [outcome.status for outcome in outcomes.values()] == ["finished"] * 2
+        processes = [process for process, _ in runner.processes.free]
+    assert not any(process.is_alive() for process in processes)
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs", "devices"),
+    [
+        ("cuda", None, ["cuda:0", "cuda:1"]),
+        ("cuda", 1, ["cuda:0"]),
+        ("cuda", 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("cuda:1", None, ["cuda:1"]),
+        ("cuda:1", 2, ["cuda:1", "cuda:1"]),
+        ("cpu", None, ["cpu"]),
+        ("cpu", 2, ["cpu", "cpu"]),
+    ],
+)
+def test_every_gpu_has_a_process_and_jobs_beyond_them_share_one(name, jobs, devices, monkeypatch):
+    monkeypatch.setattr("vitkit.grid.devices.pick_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_devices(name, jobs) == devices
+
+
+def test_processes_divide_the_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2, 5, 6}, raising=False)
+    shares = [share_of_cores(number, 2) for number in range(2)]
+    assert shares == [{0, 2, 6}, {1, 5}]
+    assert share_of_cores(3, 6) == set()
 
 
 def test_a_dry_run_names_steps_and_images_and_writes_nothing(undisturbed, tmp_path, capsys):

@@ -21,6 +21,7 @@ from vitkit.cost import cost
 from vitkit.data.sources.fashion import open_fashion
 from vitkit.errors import ConfigError
 from vitkit.grid.arm import trials_of
+from vitkit.grid.runner import Runner
 from vitkit.grid.verdict import Verdict
 from vitkit.model.variants import configure
 from vitkit.paper.catalogue import all_claims, find_claims
@@ -460,9 +461,8 @@ def test_a_claim_that_starts_from_its_own_pretraining_runs_end_to_end(tmp_path: 
         return run_claim(
             one_seed,
             "smoke",
-            tmp_path,
+            Runner(tmp_path, ["cpu"]),
             Datasets(tmp_path),
-            devices=["cpu"],
             command="vitkit paper masked_patch",
             versions={},
             report=lambda trial, outcome, now: ran.append(now),

@@ -30,7 +30,7 @@ def grid(
         tyro.conf.FlagCreatePairsOff,
         arg(help="print arms, steps, images and the estimated time, and run nothing"),
     ] = False,
-    jobs: Annotated[int | None, option("runs at a time; default: one for each GPU", "N")] = None,
+    jobs: Annotated[int | None, option("runs at a time, also several on a GPU; default: one for each GPU", "N")] = None,
     device: Annotated[str, arg(help="auto, cpu, cuda, cuda:1 …", metavar="NAME")] = "auto",
     json: Json = False,
 ) -> None:

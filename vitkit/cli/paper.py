@@ -35,7 +35,9 @@ def paper(
     dry_run: Annotated[
         bool, tyro.conf.FlagCreatePairsOff, arg(help="print runs, steps, images and time of a claim, and run nothing")
     ] = False,
-    jobs: Annotated[int | None, option("runs of a claim at a time; default: one for each GPU", "N")] = None,
+    jobs: Annotated[
+        int | None, option("runs of a claim at a time, also several on a GPU; default: one for each GPU", "N")
+    ] = None,
     weights: Annotated[str, option("vtab: where to start; default: ti16", "RUN|hf:OWNER/NAME|ti16|none")] = "ti16",
     method: Annotated[
         Literal["fine-tune", "linear"],

@@ -1,4 +1,4 @@
-"""Trials in several processes, one for each device, or for each job of a CPU."""
+"""Processes that run trials, one for each device, or several on a device; they live as long as there may be trials."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from vitkit.errors import VitkitError
@@ -20,32 +21,29 @@ class LostProcess(VitkitError):
     """A process of the comparison that ended without an answer."""
 
 
-def run_in_processes(trials: Sequence[Trial], runner: TrialRunner, devices: Sequence[str], report: Report) -> None:
-    """Run the trials, each in the first process that is free and once what it needs is done."""
-    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    free: list[tuple[BaseProcess, Connection]] = []
-    busy: dict[Connection, tuple[BaseProcess, Trial]] = {}
-    try:
-        for device in devices[: len(trials)]:
-            ours, theirs = context.Pipe()
-            process: BaseProcess = context.Process(
-                target=_serve, args=(theirs, runner.folder, device, device == "cpu"), daemon=False
-            )
-            process.start()
-            theirs.close()
-            free.append((process, ours))
+class TrialProcesses:
+    """The processes of a comparison's folder, each with the data that its earlier trials have opened."""
+
+    def __init__(self, folder: Path, devices: Sequence[str]):
+        self.folder, self.devices = folder, devices
+        self.free: list[tuple[BaseProcess, Connection]] = []
+        self.busy: dict[Connection, tuple[BaseProcess, Trial]] = {}
+
+    def run(self, trials: Sequence[Trial], runner: TrialRunner, report: Report) -> None:
+        """Run the trials, each in the first process that is free and once what it needs is done."""
+        self._start(min(len(self.devices), len(trials)))
         waiting = list(trials)
-        while waiting or busy:
-            running = [trial for _, trial in busy.values()]
-            while free and (trial := _next_ready(waiting, running)):
-                process, connection = free.pop()
+        while waiting or self.busy:
+            running = [trial for _, trial in self.busy.values()]
+            while self.free and (trial := _next_ready(waiting, running)):
+                process, connection = self.free.pop()
                 waiting.remove(trial)
                 connection.send(trial)
-                busy[connection] = (process, trial)
+                self.busy[connection] = (process, trial)
                 running.append(trial)
-            for ready in wait(list(busy)):
+            for ready in wait(list(self.busy)):
                 assert isinstance(ready, Connection)
-                process, trial = busy.pop(ready)
+                process, trial = self.busy.pop(ready)
                 try:
                     answer = ready.recv()
                 except EOFError:
@@ -54,15 +52,38 @@ def run_in_processes(trials: Sequence[Trial], runner: TrialRunner, devices: Sequ
                         such_as="the kernel stops a process that takes too much memory",
                         then="the same command goes on where it stopped",
                     ) from None
+                self.free.append((process, ready))
                 if isinstance(answer, BaseException):
                     raise answer
                 report(trial, read_outcome(runner.path(trial)), answer)
-                free.append((process, ready))
-    finally:
-        for process, connection in [*free, *((process, ready) for ready, (process, _) in busy.items())]:
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        for process, connection in [*self.free, *((process, ready) for ready, (process, _) in self.busy.items())]:
             connection.close()
             process.terminate()
             process.join()
+        self.free, self.busy = [], {}
+
+    def _start(self, count: int) -> None:
+        """Start processes until there are so many, which divide the cores of this one among them all."""
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        for number in range(len(self.free), count):
+            ours, theirs = context.Pipe()
+            process: BaseProcess = context.Process(
+                target=_serve,
+                args=(theirs, self.folder, self.devices[number], share_of_cores(number, len(self.devices))),
+                daemon=False,
+            )
+            process.start()
+            theirs.close()
+            self.free.append((process, ours))
+
+
+def share_of_cores(number: int, processes: int) -> set[int]:
+    """Return the cores of one of the processes; none where there are fewer cores, or none are known."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return set(cores[number::processes]) if len(cores) >= processes else set()
 
 
 def _next_ready(waiting: Sequence[Trial], running: Sequence[Trial]) -> Trial | None:
@@ -70,8 +91,11 @@ def _next_ready(waiting: Sequence[Trial], running: Sequence[Trial]) -> Trial | N
     return next((trial for trial in waiting if trial.needs not in [*waiting, *running]), None)
 
 
-def _serve(connection: Connection, folder: Any, device: str, single_thread: bool) -> None:
+def _serve(connection: Connection, folder: Path, device: str, cores: set[int]) -> None:
     """Run trials until the other side closes; end at once if it dies, so that no run stays locked."""
+    if cores:
+        os.sched_setaffinity(0, cores)  # before torch counts them
+
     import torch
 
     from vitkit import messages
@@ -80,7 +104,7 @@ def _serve(connection: Connection, folder: Any, device: str, single_thread: bool
     assert parent is not None
     threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
     messages.configure("quiet")
-    if single_thread:
+    if device == "cpu":
         torch.set_num_threads(1)
     runner = TrialRunner(folder, device)
     while True:
@@ -88,7 +112,9 @@ def _serve(connection: Connection, folder: Any, device: str, single_thread: bool
             trial = connection.recv()
         except EOFError:
             return
+        answer: Any
         try:
-            connection.send(runner.run(trial))
+            answer = runner.run(trial)
         except VitkitError as error:
-            connection.send(error)
+            answer = error
+        connection.send(answer)

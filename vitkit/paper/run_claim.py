@@ -15,7 +15,7 @@ from vitkit.devices import describe_device, pick_device
 from vitkit.errors import ConfigError
 from vitkit.grid.arm import Arm, Trial, trials_of
 from vitkit.grid.outcome import Outcome
-from vitkit.grid.runner import run_trials
+from vitkit.grid.runner import Runner
 from vitkit.grid.trial_runner import Report
 from vitkit.paper.claim import Claim, Measuring, Scale, Setup
 from vitkit.paper.datasets import Datasets
@@ -43,21 +43,21 @@ class MeasuredRecord(TypedDict):
 def run_claim(
     claim: Claim,
     scale: Scale,
-    folder: Path,
+    runner: Runner,
     datasets: Datasets,
     *,
-    devices: Sequence[str],
     command: str,
     versions: Mapping[str, str],
     report: Report,
 ) -> ClaimLog:
-    """Run what is left of a claim's experiment and return its log, which is written to the folder, too."""
+    """Run what is left of a claim's experiment and return its log, which is written to the runner's folder, too."""
+    folder, device = runner.folder, runner.devices[0]
     setup = claim.setup(scale, datasets)
     trials = trials_of(setup.arms, setup.seeds)
-    outcomes = run_trials(trials, folder, devices=devices, report=report) if trials else {}
-    measured = _measure(claim, scale, folder, datasets, devices[0], setup, outcomes)
+    outcomes = runner.run(trials, report) if trials else {}
+    measured = _measure(claim, scale, folder, datasets, device, setup, outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes.values()) + sum(one["seconds"] for one in measured.values())
-    here = describe_device(pick_device(devices[0]), torch.get_num_threads())  # of measurements, without a run
+    here = describe_device(pick_device(device), torch.get_num_threads())  # of measurements, without a run
     used = sorted({outcome.device for outcome in outcomes.values() if outcome.device}) or [here]
     log = ClaimLog(
         claim=claim.name,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vitkit.grid.arm import Trial, trials_of
 from vitkit.grid.estimate import TrialCost, estimate
+from vitkit.grid.runner import Runner
 from vitkit.grid.trial_runner import Report, TrialRunner
 from vitkit.grid.verdict import Verdict
 from vitkit.paper.catalogue import all_claims
@@ -34,10 +35,11 @@ def run_claims(
     for claim in claims:
         claim.setup(scale, datasets)  # a data set that is missing is an error before the first run
     logs = {}
-    for claim in claims:
-        logs[claim.name] = run_claim(
-            claim, scale, folder, datasets, devices=devices, command=command, versions=versions, report=report
-        )
+    with Runner(folder, devices) as runner:
+        for claim in claims:
+            logs[claim.name] = run_claim(
+                claim, scale, runner, datasets, command=command, versions=versions, report=report
+            )
     return logs, write_page(folder, latest_logs(folder))
 
 
