@@ -41,7 +41,7 @@ from vitkit.storage.urls import refuse_credentials, refuse_run_folder
 from vitkit.text import counted, few, utc_timestamp
 from vitkit.train.cache import SharedCaches
 from vitkit.train.distributed import Processes, lost_peer, process_group
-from vitkit.train.kernel_build import hash_compiler_ahead
+from vitkit.train.kernel_build import prepare_gpu
 from vitkit.train.lr_search import search_lr
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
@@ -107,7 +107,7 @@ def _start(
     again: str = "",
 ) -> Path:
     """Create a run folder, train, score and report; started `again`, continue the run that the folder holds."""
-    hash_compiler_ahead(pick_device(device))
+    prepare_gpu(pick_device(device))
     with contextlib.ExitStack() as held:
         with process_group(pick_device(device)) as processes:
             print_line = _line_printer(processes, output)

@@ -172,7 +172,7 @@ def test_matching_is_that_of_transformers():
     masks, classes = labels_of(targets)
     prediction = QueryPrediction(torch.randn(4, QUERIES, CLASSES + 1), 3 * torch.randn(4, QUERIES, 16, 16))
     expected = theirs.criterion.matcher(prediction.masks, prediction.classes, masks, classes)
-    (found,) = match([prediction], targets, 128)
+    found = match(prediction, targets, 128)
     for image, (queries, indices) in enumerate(expected):
         own = found.images == image
         assert found.queries[own].tolist() == queries.tolist()

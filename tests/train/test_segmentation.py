@@ -130,7 +130,7 @@ def test_matching_is_the_cheapest_of_all_assignments(queries: int, classes: int,
     targets = torch.randint(0, classes, (1, 8, 8), dtype=torch.uint8)
     present = targets.unique().tolist()
     torch.manual_seed(seed)
-    (found,) = match([prediction], targets, 50)
+    found = match(prediction, targets, 50)
     torch.manual_seed(seed)
     points = torch.rand(1, 50, 2)
     costs = pair_costs(prediction, neighbours(targets, torch.tensor([0]), points), points, classes)[0].numpy()
@@ -149,7 +149,7 @@ def test_a_query_that_predicts_a_mask_is_matched_with_it():
     targets[:, :, 8:] = 2
     masks = torch.full((1, 3, 16, 16), -9.0)
     masks[0, 2, :, :8], masks[0, 0, :, 8:] = 9.0, 9.0
-    (found,) = match([QueryPrediction(torch.zeros(1, 3, 4), masks)], targets, 100)
+    found = match(QueryPrediction(torch.zeros(1, 3, 4), masks), targets, 100)
     assert sorted(zip(found.queries.tolist(), found.classes.tolist(), strict=True)) == [(0, 2), (2, 0)]
     swapped = found._replace(classes=found.classes.flip(0))
     for right, wrong in zip(*(mask_losses(masks, targets, one, 100) for one in (found, swapped)), strict=True):
@@ -161,7 +161,7 @@ def test_predictions_that_are_not_finite_are_matched_last():
     masks = torch.zeros(1, 3, 8, 8)
     masks[0, 0] = torch.nan
     masks[0, 1] = torch.inf
-    (found,) = match([QueryPrediction(torch.zeros(1, 3, 2), masks)], targets, 20)
+    found = match(QueryPrediction(torch.zeros(1, 3, 2), masks), targets, 20)
     assert found.queries.tolist() == [2]
 
 
@@ -233,7 +233,7 @@ def test_the_class_loss_is_weighted_cross_entropy():
 def test_more_classes_than_queries_leaves_some_without_a_query():
     targets = torch.arange(16, dtype=torch.uint8).view(1, 4, 4)
     prediction = QueryPrediction(torch.randn(1, 3, 17), torch.randn(1, 3, 4, 4))
-    (found,) = match([prediction], targets, 30)
+    found = match(prediction, targets, 30)
     assert len(found.queries) == 3
     assert torch.isfinite(set_loss([prediction], targets)[0])
 

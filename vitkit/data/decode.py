@@ -8,7 +8,7 @@ An image that cannot be decoded completely is an error with a reason.
 import io
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import simplejpeg
@@ -70,6 +70,10 @@ def decoded_size(content: bytes | np.ndarray) -> tuple[int, int]:
         if content[:6] == b"\x93NUMPY":
             height, width, *_ = read_npy_header(io.BytesIO(content)).shape
             return height, width
+        if content[:3] == b"\xff\xd8\xff":
+            with suppress(ValueError):  # one that Pillow has to judge
+                height, width, *_ = simplejpeg.decode_jpeg_header(content)
+                return (width, height) if _jpeg_orientation(content) in _ON_ITS_SIDE else (height, width)
         with open_limited(content, FORMATS, PIXEL_LIMIT) as image:
             sides = (image.height, image.width)
             return sides[::-1] if image.getexif().get(_EXIF_ORIENTATION, 1) in _ON_ITS_SIDE else sides

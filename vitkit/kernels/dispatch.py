@@ -41,6 +41,8 @@ TRITON = _triton_available()
 
 def hash_compiler() -> None:
     """Let Triton hash its own files, which name every compiled kernel: it takes a second or two, once in a process."""
+    if not TRITON:
+        return
     try:
         triton_key = import_module("triton.runtime.cache").triton_key
     except (ImportError, AttributeError):  # another Triton, which does it when it looks for the first kernel

@@ -25,13 +25,23 @@ IMAGES = 16  # Triton compiles other kernels for numbers that are no multiples o
 _hashed: Future[None] | None = None  # of Triton's own files
 
 
-def hash_compiler_ahead(device: torch.device) -> None:
-    """Start to hash Triton's files in a thread, once, while data are opened; the first kernel waits for it."""
+def prepare_gpu(device: torch.device) -> None:
+    """Start, once and in threads, what a GPU's first step would wait for, while imports go on and data are opened.
+
+    These are the driver's context, the library of matrix products, and the hash of Triton's files.
+    """
     global _hashed
-    if _hashed is None and TRITON and device.type == "cuda":
-        pool = ThreadPoolExecutor(1, "vitkit-kernels")
-        _hashed = pool.submit(hash_compiler)
-        pool.shutdown(wait=False)
+    if device.type != "cuda" or _hashed is not None:
+        return
+    pool = ThreadPoolExecutor(2, "vitkit-gpu")
+    _hashed = pool.submit(hash_compiler)
+    pool.submit(_first_product, device)
+    pool.shutdown(wait=False)
+
+
+def _first_product(device: torch.device) -> None:
+    ones = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
+    torch.mm(ones, ones)
 
 
 class KernelBuild:

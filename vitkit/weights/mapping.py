@@ -7,6 +7,8 @@ misshapen tensor as the file does.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -88,9 +90,10 @@ def zero_biases(tensors: Tensors, layers: str) -> dict[str, Tensor]:
     return {**tensors, **{f"{layer}.bias": torch.zeros(weight.shape[:1]) for layer, weight in weights.items()}}
 
 
-def meta_state_dict(config: ModelConfig) -> dict[str, Tensor]:
+@lru_cache(maxsize=8)
+def meta_state_dict(config: ModelConfig) -> Mapping[str, Tensor]:
     """Return the names and shapes of a model's tensors on the meta device, without memory for their values."""
-    return build_on_meta(config).state_dict()
+    return MappingProxyType(build_on_meta(config).state_dict())
 
 
 def to_native_state(tensors: Tensors, rules: Iterable[Rule], config: ModelConfig, origin: str) -> dict[str, Tensor]:

@@ -21,19 +21,22 @@ MOST_POINTS = 12_544  # 112 x 112
 
 
 def set_loss(predictions: Sequence[QueryPrediction], targets: Tensor) -> LossAndMetrics:
-    """Return the loss of all predictions of a batch, summed, for targets (B, H, W), and the parts of the last one.
+    """Return the loss of all predictions of a batch, summed, for targets (B, H, W), and its parts, averaged over them.
 
-    The losses of masks are means over the matched masks that this process has in its micro-batch.
+    The losses of masks are means over the matched masks that this process has in its micro-batch. All predictions have
+    as many, so they are computed as one batch, in a fraction of the launches.
     """
-    h, w = predictions[0].masks.shape[2:]
+    count = len(predictions)
+    together = QueryPrediction(*(torch.cat(parts) for parts in zip(*predictions, strict=True)))
+    targets = targets.repeat(count, 1, 1)
+    h, w = together.masks.shape[2:]
     points = min(MOST_POINTS, h * w)  # more than the grid has cells would tell nothing new
-    losses, parts = [], {}
-    for prediction, matches in zip(predictions, match(predictions, targets, points), strict=True):
-        classification = class_loss(prediction.classes, matches)
-        cross_entropy, dice = mask_losses(prediction.masks, targets, matches, points)
-        losses.append(CLASS_WEIGHT * classification + MASK_WEIGHT * cross_entropy + DICE_WEIGHT * dice)
-        parts = {"class_loss": classification, "mask_loss": cross_entropy, "dice_loss": dice}
-    return torch.stack(losses).sum(), {name: part.detach() for name, part in parts.items()}
+    matches = match(together, targets, points)
+    classification = class_loss(together.classes, matches)
+    cross_entropy, dice = mask_losses(together.masks, targets, matches, points)
+    loss = count * (CLASS_WEIGHT * classification + MASK_WEIGHT * cross_entropy + DICE_WEIGHT * dice)
+    parts = {"class_loss": classification, "mask_loss": cross_entropy, "dice_loss": dice}
+    return loss, {name: part.detach() for name, part in parts.items()}
 
 
 def class_loss(logits: Tensor, matches: Matches) -> Tensor:

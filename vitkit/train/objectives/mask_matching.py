@@ -3,12 +3,12 @@
 The cost of a pair is that of the losses: classification, cross-entropy of the mask and dice, on points that all masks
 of an image share.
 
-Shapes: B images, S predictions of the same queries, Q queries, K classes, P points, h x w grid of logits.
+Shapes: B images, Q queries, K classes, P points, h x w grid of logits.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -39,33 +39,27 @@ def check_solver() -> None:
         ) from error
 
 
-def match(predictions: Sequence[QueryPrediction], targets: Tensor, points: int) -> list[Matches]:
-    """Match the queries of each prediction with the classes of targets (B, H, W); points come from torch's generator.
+def match(prediction: QueryPrediction, targets: Tensor, points: int) -> Matches:
+    """Match the queries of each image with the classes of its targets (B, H, W); points come from torch's generator.
 
-    Costs of all predictions are computed on the device and read once. A class that an image does not have is matched
-    with no query, and of more classes than queries some are left over.
+    Costs are computed on the device and read once. A class that an image does not have is matched with no query, and of
+    more classes than queries some are left over.
     """
     from scipy.optimize import linear_sum_assignment
 
     device, batch = targets.device, len(targets)
-    classes = predictions[0].classes.shape[2] - 1
-    costs = []
-    for prediction in predictions:
-        shared = torch.rand(batch, points, 2, device=device)
-        around = neighbours(targets, torch.arange(batch, device=device), shared)
-        costs.append(pair_costs(prediction, around, shared, classes))
+    classes = prediction.classes.shape[2] - 1
+    shared = torch.rand(batch, points, 2, device=device)
+    around = neighbours(targets, torch.arange(batch, device=device), shared)
+    costs = pair_costs(prediction, around, shared, classes)
     present = torch.zeros(batch, 256, dtype=torch.bool, device=device).scatter_(1, targets.flatten(1).long(), True)
-    matrices = torch.stack(costs).cpu().numpy()  # (S, B, Q, K): the host waits for the device here
-    columns = [row.nonzero()[:, 0].numpy() for row in present[:, :classes].cpu()]
-    matches = []
-    for matrix in matrices:
-        pairs = []
-        for image, available in enumerate(columns):
-            queries, found = linear_sum_assignment(matrix[image][:, available])
-            rows = [torch.full((len(queries),), image), torch.from_numpy(queries), torch.from_numpy(available[found])]
-            pairs.append(torch.stack([row.long() for row in rows]))
-        matches.append(Matches(*torch.cat(pairs, dim=1).to(device).unbind()))
-    return matches
+    matrices = costs.cpu().numpy()  # (B, Q, K): the host waits for the device here
+    pairs = []
+    for image, (matrix, found) in enumerate(zip(matrices, present[:, :classes].cpu().numpy(), strict=True)):
+        available = np.flatnonzero(found)
+        queries, columns = linear_sum_assignment(matrix[:, available])
+        pairs.append(np.stack([np.full(len(queries), image), queries, available[columns]]))
+    return Matches(*torch.from_numpy(np.concatenate(pairs, axis=1)).to(device).unbind())
 
 
 @torch.no_grad()

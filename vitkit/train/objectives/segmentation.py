@@ -57,8 +57,22 @@ def pixel_loss(scores: Tensor, targets: Tensor) -> Tensor:
     Images with many ignored pixels count less, as their pixels do, so equal micro-batches average to the full batch,
     and a batch in which all pixels are ignored has a loss of 0.
     """
-    upsampled = F.interpolate(scores, targets.shape[1:], mode="bilinear")
+    height, width = targets.shape[1:]
+    rows = interpolation_matrix(scores.shape[2], height, scores.device)
+    columns = interpolation_matrix(scores.shape[3], width, scores.device)
+    upsampled = rows @ (scores @ columns.T)
     return F.cross_entropy(upsampled, targets.long(), ignore_index=IGNORE, reduction="sum") / targets.numel()
+
+
+def interpolation_matrix(cells: int, pixels: int, device: torch.device) -> Tensor:
+    """Return (pixels, cells): how much each cell counts for each pixel, as F.interpolate has it with mode="bilinear".
+
+    Products with two of them upsample as it does. On an H200 its backward took two fifths of a step of Ti/16 at 352 x
+    480 px, and it adds in another order every time.
+    """
+    centres = (torch.arange(pixels, device=device) + 0.5) * (cells / pixels) - 0.5
+    distance = (centres.clamp(0, cells - 1)[:, None] - torch.arange(cells, device=device)).abs()
+    return (1 - distance).clamp(min=0)
 
 
 def pixel_accuracy(scores: Tensor, targets: Tensor) -> Tensor:
