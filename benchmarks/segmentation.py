@@ -6,7 +6,8 @@
 DATA has masks, as `vitkit fit` takes them. The arms of vitkit are ordinary runs from the weights. The peers start from
 nothing, for no weights of theirs come with a package: transformers' SegFormer-B0 and a plain U-Net, as wide as has the
 multiply-adds of Ti/16 with a linear head. They get the same batches in the same order, augmented the same, the same
-number of steps, AdamW with the better of two rates on the validation images of the first seed, and the same scoring.
+number of steps, AdamW with the better of two rates (on validation images, after a third of the steps), and the same
+scoring.
 A difference to the arms of vitkit is therefore that of architecture and weights together; `--weights none` trains the
 arms of vitkit from scratch, too.
 """
@@ -50,6 +51,8 @@ from vitkit.devices import cores, pick_device
 from vitkit.evaluate.segmentation import predicted_masks
 from vitkit.evaluate.segmentation_evaluation import SegmentationEvaluation
 from vitkit.evaluate.segmentation_scores import MaskCounts, score_masks
+from vitkit.train.cache import choose_cache
+from vitkit.train.distributed import Processes
 from vitkit.train.inputs import MaskInputs
 from vitkit.train.training_transform import canvas_size
 
@@ -137,12 +140,22 @@ class PeerArm:
         self.config: Fit = recipe("small_segmentation")
         self.splits: Partition = partition(self.data, objective="segment")
         self.rate: float | None = None
+        canvas = canvas_size(self.splits.train, tuple(options.image), self.config.augment.scale[1])
+        self.cache = choose_cache(  # as vitkit's arms have it
+            "auto",
+            self.splits.train,
+            MaskedTrainTransform(image=canvas),
+            3,
+            Processes(self.device),
+            epochs=options.epochs,
+            is_new=True,
+        )
 
     def __call__(self, seed: int) -> Result:
         if self.rate is None:
             self.rate = self._choose_rate()
         began = time.perf_counter()
-        model, test = self._train(self.rate, seed), self.splits.test
+        model, test = self._train(self.rate, seed, self.options.epochs), self.splits.test
         assert test is not None
         counts = self._score(model, test)
         scores = score_masks(counts)
@@ -162,14 +175,16 @@ class PeerArm:
         split = self.splits.validation
         if split is None:
             return RATES[0]
-        scores = {rate: score_masks(self._score(self._train(rate, seed=0), split)).mean_iou.value for rate in RATES}
+        epochs = self.options.epochs / 3
+        scores = {rate: score_masks(self._score(self._train(rate, 0, epochs), split)).mean_iou.value for rate in RATES}
+        print(f"{self.arm}: validation mean IoU by rate {scores}", file=sys.stderr, flush=True)
         return max(scores, key=scores.__getitem__)
 
-    def _train(self, rate: float, seed: int) -> nn.Module:
+    def _train(self, rate: float, seed: int, epochs: float) -> nn.Module:
         torch.manual_seed(seed)
         size = (self.options.image[0], self.options.image[1])
         model = build_peer(self.arm, len(self.data.classes), size).to(self.device)
-        steps = math.ceil(self.options.epochs * len(self.splits.train) / self.options.batch)
+        steps = math.ceil(epochs * len(self.splits.train) / self.options.batch)
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.05)
         warmup = 0.05 * steps
         model.train()
@@ -190,8 +205,9 @@ class PeerArm:
     def _batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the pixels and masks of vitkit's own steps, on the device."""
         size = (self.options.image[0], self.options.image[1])
-        canvas = canvas_size(self.splits.train, size, self.config.augment.scale[1])
-        dataset = SplitDataset(split=self.splits.train, transform=MaskedTrainTransform(image=canvas), seed=seed)
+        dataset = SplitDataset(
+            split=self.splits.train, transform=self.cache.transform, cache=self.cache.cache, seed=seed
+        )
         inputs = MaskInputs(self.config, size)
         loader = Loader(dataset, batch_size=self.options.batch, workers=self.options.workers)
         for number, batch in enumerate(loader):
