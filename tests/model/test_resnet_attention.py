@@ -12,6 +12,7 @@ import vitkit
 from tests.model.kinds import RESNETS_WITH_ATTENTION, images_for, make, randomise
 from vitkit.cost import cost
 from vitkit.errors import ConfigError, SizeError
+from vitkit.model import local_attention
 from vitkit.model.augmented_conv import AugmentedConv
 from vitkit.model.axial_attention import AxialAttention
 from vitkit.model.bottleneck_attention import BottleneckAttention
@@ -179,6 +180,25 @@ def test_local_attention_is_a_loop_over_positions(stride: int, window: int):
                     assert not captured.any()  # nothing is left outside of the map
         expected = pool_2x2(expected) if stride == 2 else expected
         np.testing.assert_allclose(ours[image], expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize(("stride", "window"), [(1, 3), (2, 5), (1, 9)])
+@pytest.mark.parametrize("grid", [(H, W), (1, 1), (2, 7), (9, 3)])
+def test_local_attention_between_all_pixels_is_that_of_copied_neighbours(
+    stride: int, window: int, grid: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    layer, _, _ = randomised(LocalAttention(width=C, heads=HEADS, grid=grid, stride=stride, window=window))
+    x = torch.randn(2, C, *grid, dtype=torch.float64, requires_grad=True)
+    results = {}
+    for dense in (0, 10_000):
+        monkeypatch.setattr(local_attention, "DENSE", dense)
+        out = layer(x, {}, "unit")
+        out.square().sum().backward()
+        results[dense] = [out.detach(), x.grad, *(parameter.grad for parameter in layer.parameters())]
+        x.grad = None
+        layer.zero_grad()
+    for copied, dense in zip(*results.values(), strict=True):
+        torch.testing.assert_close(dense, copied, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -25,7 +25,12 @@ from vitkit.model.feature_map_attention import (
     split,
 )
 from vitkit.model.initialise import linear
+from vitkit.model.offset_positions import add_sides, apart, scores_of_sides
 from vitkit.model.resize_positions import Grid, Interpolation
+
+# Up to so many times the pixels of the window, a map's attention is computed between all pairs of pixels, with -inf for
+# those that are too far apart: more products, but no k² copies of keys and values.
+DENSE = 16
 
 
 class LocalAttention(FeatureMapAttention):
@@ -39,6 +44,10 @@ class LocalAttention(FeatureMapAttention):
     def forward(self, x: Tensor, seen: Seen, name: str) -> Tensor:  # (B, C, h, w)
         grid = (x.shape[2], x.shape[3])  # offsets are bounded by the window: any map will do
         query, key, value = split(self.qkv(as_tokens(x)), self.heads, (x.shape[1], x.shape[1]))  # (B, H, N, d) each
+        if f"{name}/attention" not in seen and query.shape[2] <= DENSE * self.window**2:
+            bias = self.scores_of_pairs(query, grid)
+            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+            return reduce(as_map(mixed, grid), self.stride)
         bias = self.offset_scores(query) + self.outside(grid).to(query)
         keys, values = (self.neighbours(as_map(part, grid)) for part in (key, value))  # (B, H, N, K, d)
         weights = attention_weights(query.unsqueeze(3), keys, bias.unsqueeze(3))  # (B, H, N, 1, K)
@@ -51,6 +60,18 @@ class LocalAttention(FeatureMapAttention):
         k = self.window
         offsets = torch.cat([rows[:, None].expand(-1, k, -1, -1), columns[None].expand(k, -1, -1, -1)], dim=-1)
         return torch.einsum("bhnd,khd->bhnk", query / math.sqrt(query.shape[-1]), offsets.flatten(0, 1))
+
+    def scores_of_pairs(self, query: Tensor, grid: Grid) -> Tensor:
+        """q · r / √d for all pairs of pixels, -inf for those outside of the window: (B, H, N, d) → (B, H, N, N)."""
+        query, radius = query / math.sqrt(query.shape[-1]), self.window // 2
+        rows, columns = (  # of all offsets along a side: 0 beyond the window, and a negative number takes away
+            F.pad(table, (0, 0, side - 1 - radius, side - 1 - radius))
+            for table, side in zip((self.rows, self.columns), grid, strict=True)
+        )
+        down, right = scores_of_sides(query, rows, columns, grid)
+        down = down.masked_fill((apart(grid[0], query).abs() > radius)[:, None], -math.inf)
+        right = right.masked_fill(apart(grid[1], query).abs() > radius, -math.inf)
+        return add_sides(down[..., :, None], right[..., None, :])
 
     def neighbours(self, x: Tensor) -> Tensor:
         """(B, H·d, h, w) → (B, H, N, K, d), zeros outside of the map."""

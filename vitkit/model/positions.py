@@ -10,7 +10,6 @@ tokens that have positions, T tokens, D width, H heads, d = D / H.
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.model.config import ViTConfig
@@ -18,6 +17,7 @@ from vitkit.model.initialise import table
 from vitkit.model.offset_positions import Quadratic, Relative2D, RelativeScores2D
 from vitkit.model.options import INSIDE_ATTENTION
 from vitkit.model.resize_positions import Grid, Interpolation, like, resize_offsets, resize_table, stretch_table
+from vitkit.model.shear import shear
 
 
 class Learned1D(nn.Module):
@@ -148,17 +148,6 @@ class Relative(nn.Module):
         """Interpolate the offsets in 1-D: what was k tokens apart becomes what is as far in a longer line."""
         rows = 2 * (grid[0] * grid[1] + self.class_token) - 1
         self.offsets, self.grid = like(self.offsets, stretch_table(self.offsets, rows, interpolation)), grid
-
-
-def shear(scores: Tensor) -> Tensor:
-    """(…, T, 2T-1), one column per offset key - query from 1-T up → (…, T, T), one column per key.
-
-    Row i must shift left by T-1-i. One column of padding makes a row 2T long; read with a row length of 2T-1 instead,
-    each row starts one further on.
-    """
-    t = scores.shape[-2]
-    flat = F.pad(scores, (0, 1)).flatten(-2)
-    return flat[..., t - 1 : t - 1 + t * (2 * t - 1)].unflatten(-1, (t, 2 * t - 1))[..., :t]
 
 
 InsideAttention = Relative | Relative2D | RelativeScores2D | Quadratic

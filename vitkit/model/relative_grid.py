@@ -11,8 +11,8 @@ import math
 from torch import Tensor
 
 from vitkit.model.feature_map_attention import OffsetTables, offset_table
-from vitkit.model.positions import shear
 from vitkit.model.resize_positions import Grid
+from vitkit.model.shear import shear
 
 
 class RelativeGrid(OffsetTables):
