@@ -1,6 +1,6 @@
 """Segmentation beside peers of the same cost: vitkit's two heads, SegFormer and a U-Net, over seeds, in one run.
 
-    python benchmarks/segmentation.py DATA [--image 352 480] [--epochs 150] [--batch 16] [--seeds 3] [--weights ti16]
+    python benchmarks/segmentation.py DATA [--image 352 480] [--epochs 100] [--batch 16] [--seeds 3] [--weights ti16]
                                       [--arms linear queries segformer unet] [--device auto] [--json FILE]
 
 DATA has masks, as `vitkit fit` takes them. The arms of vitkit are ordinary runs from the weights. The peers start from
@@ -76,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--image", type=int, nargs=2, default=(352, 480))
-    parser.add_argument("--epochs", type=float, default=150)
+    parser.add_argument("--epochs", type=float, default=100)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--weights", default="ti16")

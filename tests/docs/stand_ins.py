@@ -136,7 +136,10 @@ def replace_option(words: list[str], name: str, value: object) -> list[str]:
     """Return the words with another value of an option; None removes it."""
     if f"--{name}" in words:
         index = words.index(f"--{name}")
-        words = [*words[:index], *words[index + 2 :]]
+        end = index + 2
+        while name == "image" and end < len(words) and words[end].isdigit():  # a height, then a width
+            end += 1
+        words = [*words[:index], *words[end:]]
     return words if value is None else [*words, f"--{name}", str(value)]
 
 
