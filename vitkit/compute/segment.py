@@ -73,9 +73,14 @@ class ComputeMask:
         options: Any = {"tile": self.tile, "on_tile": on_tile}
         with torch.inference_mode():
             if self.to_probabilities is None:
-                return PredictedMask(upsample_mask(scores, size, **options).cpu().numpy(), 1)
+                return PredictedMask(self.on_device(scores, size, on_tile).cpu().numpy(), 1)
             mask, probability = upsample_mask_and_probability(scores, size, self.to_probabilities, **options)
             return PredictedMask(mask.cpu().numpy(), 1, probability.cpu().numpy())
+
+    def on_device(self, scores: Tensor, size: Size, on_tile: OnTile | None = None) -> Tensor:
+        """Return the mask of an image that was squashed as a whole where its scores are, without waiting for it."""
+        with torch.inference_mode():
+            return upsample_mask(scores, size, tile=self.tile, on_tile=on_tile)
 
     def of_windows(self, size: Size, band: ComputeBand, on_tile: OnTile | None = None) -> PredictedMask:
         """Return the mask of an image of this size that is cut into windows, from the scores of rows of windows."""

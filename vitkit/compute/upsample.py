@@ -31,7 +31,7 @@ def upsample_mask(scores: Tensor, size: Size, *, tile: int = TILE, on_tile: OnTi
     """
     mask = torch.empty(size, dtype=torch.uint8, device=scores.device)
     for rows, columns in tiles(len(scores), size, tile, on_tile):
-        mask[slice(*rows), slice(*columns)] = upsample_tile(scores, size, rows, columns).argmax(0)
+        mask[slice(*rows), slice(*columns)] = class_of(upsample_tile(scores, size, rows, columns))
     return mask
 
 
@@ -58,8 +58,16 @@ def upsample_mask_and_probability(
 
 def class_and_probability(scores: Tensor, to_probabilities: ToProbabilities) -> tuple[Tensor, Tensor]:
     """Return the class of each pixel (rows, columns), and its probability."""
-    chosen = scores.argmax(0, keepdim=True)
-    return chosen[0], to_probabilities(scores).gather(0, chosen)[0]
+    chosen = class_of(scores)
+    return chosen, to_probabilities(scores).gather(0, chosen[None])[0]
+
+
+def class_of(scores: Tensor) -> Tensor:
+    """Return the class with the highest score, the lowest of equal ones: (K, …) → (…).
+
+    `max` has what `argmax` has, and takes a CPU a quarter of the time for 11 classes, a tenth for two.
+    """
+    return scores.max(0).indices
 
 
 def softmax(scores: Tensor) -> Tensor:

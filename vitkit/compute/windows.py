@@ -25,6 +25,7 @@ from vitkit.compute.upsample import (
     Span,
     ToProbabilities,
     class_and_probability,
+    class_of,
     tiles,
     upsample_tile,
 )
@@ -99,7 +100,7 @@ def mask_of_windows(
                 scores = _average(covering, *area)
                 pixels = slice(*area[0]), slice(*area[1])
                 if probability is None or to_probabilities is None:
-                    mask[pixels] = scores.argmax(0)
+                    mask[pixels] = class_of(scores)
                 else:
                     mask[pixels], probability[pixels] = class_and_probability(scores, to_probabilities)
 

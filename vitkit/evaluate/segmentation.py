@@ -28,6 +28,8 @@ from vitkit.model.build import Model
 from vitkit.model.segmenter import Segmenter
 from vitkit.progress import Progress, no_progress
 
+LAUNCHED = 16  # masks that are computed before the first of them is read: a GPU need not wait for the host after each
+
 
 def evaluate_masks(
     model: Segmenter,
@@ -160,6 +162,8 @@ def _masks_of(compute: ComputeMask, samples: list[_Sample]) -> Iterator[ScoredMa
     if not samples:
         return
     scores = compute.scores(torch.stack([sample.inputs for sample in samples if sample.inputs is not None]))
-    for sample, own in zip(samples, scores, strict=True):
-        predicted = compute.of_scores(own, (sample.target.shape[0], sample.target.shape[1]))
-        yield ScoredMask(sample.index, predicted.mask, sample.target)
+    for first in range(0, len(samples), LAUNCHED):
+        group = list(zip(samples[first : first + LAUNCHED], scores[first : first + LAUNCHED], strict=True))
+        masks = [compute.on_device(own, (sample.target.shape[0], sample.target.shape[1])) for sample, own in group]
+        for (sample, _), mask in zip(group, masks, strict=True):
+            yield ScoredMask(sample.index, mask.cpu().numpy(), sample.target)

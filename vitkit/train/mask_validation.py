@@ -59,7 +59,7 @@ class MaskScores:
             images, masks = split_mask(joined)
             scores = F.interpolate(forward(images).float(), masks.shape[1:], mode="bilinear")
             losses = F.nll_loss(model.log_probabilities(scores), masks.long(), ignore_index=IGNORE, reduction="none")
-            return losses.sum(dim=(1, 2)), confusion_matrices(scores.argmax(dim=1), masks, classes)
+            return losses.sum(dim=(1, 2)), confusion_matrices(scores.max(dim=1).indices, masks, classes)
 
         loss, confusion = 0.0, torch.zeros(classes, classes, dtype=torch.int64)
         training = model.training
