@@ -27,7 +27,7 @@ from vitkit.model.variants import configure
 from vitkit.paper.catalogue import all_claims, find_claims
 from vitkit.paper.claim import Claim
 from vitkit.paper.datasets import KNOWN, Datasets
-from vitkit.paper.evidence import ClaimLog
+from vitkit.paper.evidence import ClaimLog, describe_time, device_seconds
 from vitkit.paper.markdown import paper_markdown
 from vitkit.paper.page import judged, write_page
 from vitkit.paper.run_claim import run_claim
@@ -448,6 +448,13 @@ def test_a_claim_runs_end_to_end_and_its_runs_are_there_the_next_time(
     assert {arm["name"] for arm in log["arms"]} == {"plain", "axial", "plain, twice as deep"}
     main(["paper", "--out", str(tmp_path)])
     assert f"{first['claims']['axial']['verdict']} at smoke scale" in capsys.readouterr().out
+
+
+def test_the_time_of_runs_at_the_same_time_is_shared_out():
+    log: ClaimLog = {"seconds": 600.0}  # type: ignore[typeddict-item]
+    assert (device_seconds(log), describe_time(log)) == (600, "10 min")
+    log["jobs"] = 3
+    assert (device_seconds(log), describe_time(log)) == (200, "3 min 20 s, 10 min of runs, 3 at a time,")
 
 
 def test_a_claim_that_starts_from_its_own_pretraining_runs_end_to_end(tmp_path: Path):

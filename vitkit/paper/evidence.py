@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from vitkit.atomic import write_text
 from vitkit.errors import ConfigError
 from vitkit.grid.verdict import differences
 from vitkit.stored_json import read_json
+from vitkit.text import duration
 
 
 class ArmLog(TypedDict):
@@ -32,7 +33,8 @@ class ClaimLog(TypedDict):
     differs: str
     arms: list[ArmLog]
     measured: dict[str, dict[str, Any]]  # by seed
-    seconds: float
+    seconds: float  # of its runs and measurements, those that it shares with other claims included
+    jobs: NotRequired[int]  # runs at a time on a device, where there were several
     device: str
     command: str
     date: str
@@ -87,6 +89,18 @@ class Evidence:
     def measured(self, key: str) -> dict[int, Any]:
         """Return a measured value by seed."""
         return {int(seed): values[key] for seed, values in self.log["measured"].items() if key in values}
+
+
+def device_seconds(log: ClaimLog) -> float:
+    """Return about how long the claim kept its device busy: runs at the same time take turns on it."""
+    return log["seconds"] / log.get("jobs", 1)
+
+
+def describe_time(log: ClaimLog) -> str:
+    """Return the time of a claim in words."""
+    jobs = log.get("jobs", 1)
+    several = f", {duration(log['seconds'])} of runs, {jobs} at a time," if jobs > 1 else ""
+    return duration(device_seconds(log)) + several
 
 
 def log_path(folder: Path, claim: str, scale: str) -> Path:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from vitkit.paper.catalogue import all_claims
 from vitkit.paper.claim import Claim
 from vitkit.paper.closed_forms import ClosedForm, closed_forms
-from vitkit.paper.evidence import ClaimLog
+from vitkit.paper.evidence import ClaimLog, describe_time
 from vitkit.paper.page import command_of, finding_row, judged
 from vitkit.paper.rough_cost import describe_estimate, rough_cost, rough_duration
-from vitkit.text import counted, duration
+from vitkit.text import counted
 
 NOT_RUN = "not run yet"
 HEAD = """\
@@ -90,7 +90,7 @@ def _section(claim: Claim, log: ClaimLog | None) -> Iterator[str]:
     findings, verdict = judged(claim, log)
     yield f"- **Ours**: **{verdict.value}** at {log['scale']} scale, {counted(len(log['seeds']), 'seed')}."
     yield f"- **Differs from the paper**: {log['differs']}."
-    yield f"- `{log['command']}`, {duration(log['seconds'])} on {log['device']}, {log['date'][:10]}."
+    yield f"- `{log['command']}`, {describe_time(log)} on {log['device']}, {log['date'][:10]}."
     yield ""
     yield "| | ours, with 95 % interval | paper | claimed | verdict |"
     yield "| --- | --- | --- | --- | --- |"

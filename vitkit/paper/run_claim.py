@@ -67,6 +67,7 @@ def run_claim(
         arms=[_arm_log(arm, setup.seeds, outcomes) for arm in dict.fromkeys(trial.arm for trial in trials)],
         measured={str(seed): dict(numbers) for seed, numbers in measured.items()},
         seconds=round(seconds, 1),
+        jobs=len(runner.devices) // len(set(runner.devices)),
         device=", ".join(used),
         command=command,
         date=utc_timestamp(),

@@ -13,7 +13,7 @@ from vitkit.paper.claim import Claim, Scale, Setup
 from vitkit.paper.datasets import Datasets
 from vitkit.paper.evidence import Evidence
 from vitkit.paper.figures import draw_scores
-from vitkit.paper.settings import SEEDS, SMOKE
+from vitkit.paper.settings import SMOKE, THREE_SEEDS
 from vitkit.paper.transfer_settings import from_ti16
 
 SIDES: dict[Scale, tuple[int, int]] = {"smoke": (28, 40), "small": (224, 384), "paper": (224, 384)}
@@ -36,7 +36,7 @@ def setup(scale: Scale, datasets: Datasets) -> Setup:
     for name, transfer in POSITIONS.items():
         changes = {} if transfer == "interpolate" else {"load_positions": transfer}  # the default, as of other claims
         arms.append(Arm(name=name, settings=_settings(scale, datasets, high, **changes), weights_from=start))
-    return Setup(arms=tuple(arms), seeds=SEEDS[scale], differs=DIFFERS[scale])
+    return Setup(arms=tuple(arms), seeds=THREE_SEEDS[scale], differs=DIFFERS[scale])
 
 
 def _settings(scale: Scale, datasets: Datasets, side: int, **changes: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from vitkit.paper.claim import Claim, Scale, Setup
 from vitkit.paper.datasets import Datasets
 from vitkit.paper.evidence import Evidence
 from vitkit.paper.figures import draw_scores
-from vitkit.paper.settings import SEEDS, SMOKE
+from vitkit.paper.settings import SMOKE, THREE_SEEDS
 from vitkit.paper.transfer_settings import from_ti16
 
 GAP = 20.0  # points by which transfer has to win
@@ -38,7 +38,7 @@ def setup(scale: Scale, datasets: Datasets) -> Setup:
     for name in (PETS, CIFAR):
         transfer, scratch = _settings(scale, datasets, name)
         arms += [Arm(name=_transfer(name), settings=transfer), Arm(name=_scratch(name), settings=scratch)]
-    return Setup(arms=tuple(arms), seeds=SEEDS[scale], differs=DIFFERS[scale])
+    return Setup(arms=tuple(arms), seeds=THREE_SEEDS[scale], differs=DIFFERS[scale])
 
 
 def _settings(scale: Scale, datasets: Datasets, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
