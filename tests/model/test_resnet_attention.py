@@ -190,8 +190,8 @@ def test_local_attention_between_all_pixels_is_that_of_copied_neighbours(
     layer, _, _ = randomised(LocalAttention(width=C, heads=HEADS, grid=grid, stride=stride, window=window))
     x = torch.randn(2, C, *grid, dtype=torch.float64, requires_grad=True)
     results = {}
-    for dense in (0, 10_000):
-        monkeypatch.setattr(local_attention, "DENSE", dense)
+    for dense in (False, True):
+        monkeypatch.setattr(local_attention, "is_small", lambda pixels, window, dense=dense: dense)
         out = layer(x, {}, "unit")
         out.square().sum().backward()
         results[dense] = [out.detach(), x.grad, *(parameter.grad for parameter in layer.parameters())]

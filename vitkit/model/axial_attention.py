@@ -9,6 +9,7 @@ Shapes: B batch, C channels, h x w feature map, H heads, L lines of T pixels (co
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 from vitkit.model.attention import attention_weights
@@ -16,7 +17,6 @@ from vitkit.model.capture import Seen, keep
 from vitkit.model.feature_map_attention import FeatureMapAttention, OffsetTables, offset_table, reduce, split
 from vitkit.model.initialise import linear
 from vitkit.model.resize_positions import Grid
-from vitkit.model.shear import shear, unshear
 
 
 class AxialAttention(FeatureMapAttention):
@@ -47,11 +47,10 @@ class LineAttention(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         query, key, value = split(self.qkv(x), self.heads, self.channels)  # (B, L, H, T, ·) each
-        offsets = self.positions
-        of_query = shear(query @ offsets.query.T)  # q_t·r^q_{s-t}: (B, L, H, T, T), by query and key
-        of_key = shear(key @ offsets.key.flip(0).T).transpose(-1, -2)  # a key looks the other way, from s to t
-        weights = attention_weights(query, key, (of_query + of_key) / math.sqrt(query.shape[-1]))
-        mixed = weights @ value + unshear(weights) @ offsets.value
+        to_query, to_key, to_value = self.positions(x.shape[2])  # (T, T, ·) each, by query and key
+        scores = torch.einsum("blhtd,tsd->blhts", query, to_query) + torch.einsum("blhsd,tsd->blhts", key, to_key)
+        weights = attention_weights(query, key, scores / math.sqrt(query.shape[-1]))
+        mixed = weights @ value + torch.einsum("blhts,tsd->blhtd", weights, to_value)
         return mixed.transpose(2, 3).flatten(3), weights
 
 
@@ -63,3 +62,9 @@ class LineOffsets(OffsetTables):
         self.axes = {"query": axis, "key": axis, "value": axis}
         rows = 2 * grid[axis] - 1
         self.query, self.key, self.value = (offset_table(rows, part) for part in (width // 2, width // 2, width))
+
+    def forward(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each table as (T, T, ·): the vector of the offset from a query, first, to a key."""
+        line = torch.arange(length, device=self.query.device)
+        offset = line - line[:, None] + length - 1
+        return self.query[offset], self.key[offset], self.value[offset]

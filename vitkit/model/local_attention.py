@@ -25,12 +25,10 @@ from vitkit.model.feature_map_attention import (
     split,
 )
 from vitkit.model.initialise import linear
-from vitkit.model.offset_positions import add_sides, apart, scores_of_sides
+from vitkit.model.offset_positions import add_sides, apart
 from vitkit.model.resize_positions import Grid, Interpolation
-
-# Up to so many times the pixels of the window, a map's attention is computed between all pairs of pixels, with -inf for
-# those that are too far apart: more products, but no k² copies of keys and values.
-DENSE = 16
+from vitkit.model.shear import shear
+from vitkit.model.spatial_attention import is_small
 
 
 class LocalAttention(FeatureMapAttention):
@@ -44,7 +42,7 @@ class LocalAttention(FeatureMapAttention):
     def forward(self, x: Tensor, seen: Seen, name: str) -> Tensor:  # (B, C, h, w)
         grid = (x.shape[2], x.shape[3])  # offsets are bounded by the window: any map will do
         query, key, value = split(self.qkv(as_tokens(x)), self.heads, (x.shape[1], x.shape[1]))  # (B, H, N, d) each
-        if f"{name}/attention" not in seen and query.shape[2] <= DENSE * self.window**2:
+        if f"{name}/attention" not in seen and is_small(query.shape[2], self.window):
             bias = self.scores_of_pairs(query, grid)
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
             return reduce(as_map(mixed, grid), self.stride)
@@ -63,15 +61,18 @@ class LocalAttention(FeatureMapAttention):
 
     def scores_of_pairs(self, query: Tensor, grid: Grid) -> Tensor:
         """q · r / √d for all pairs of pixels, -inf for those outside of the window: (B, H, N, d) → (B, H, N, N)."""
-        query, radius = query / math.sqrt(query.shape[-1]), self.window // 2
-        rows, columns = (  # of all offsets along a side: 0 beyond the window, and a negative number takes away
-            F.pad(table, (0, 0, side - 1 - radius, side - 1 - radius))
-            for table, side in zip((self.rows, self.columns), grid, strict=True)
-        )
-        down, right = scores_of_sides(query, rows, columns, grid)
-        down = down.masked_fill((apart(grid[0], query).abs() > radius)[:, None], -math.inf)
-        right = right.masked_fill(apart(grid[1], query).abs() > radius, -math.inf)
+        (h, w), radius = grid, self.window // 2
+        by_row, by_column = (query / math.sqrt(query.shape[-1])).unflatten(2, grid).chunk(2, dim=-1)
+        down = shear(by_row.transpose(2, 3) @ self.all_offsets(self.rows, h)).transpose(2, 3)  # (B, H, h, w, h)
+        right = shear(by_column @ self.all_offsets(self.columns, w))  # (B, H, h, w, w)
+        down = down.masked_fill((apart(h, query).abs() > radius)[:, None], -math.inf)
+        right = right.masked_fill(apart(w, query).abs() > radius, -math.inf)
         return add_sides(down[..., :, None], right[..., None, :])
+
+    def all_offsets(self, table: Tensor, side: int) -> Tensor:
+        """Return the vectors of all offsets along a side, 0 beyond the window: (k, H·d/2) → (H, 1, d/2, 2·side-1)."""
+        beyond = side - 1 - self.window // 2
+        return F.pad(table.T, (beyond, beyond)).unflatten(0, (self.heads, 1, -1))  # a negative number takes away
 
     def neighbours(self, x: Tensor) -> Tensor:
         """(B, H·d, h, w) → (B, H, N, K, d), zeros outside of the map."""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from vitkit.model.initialise import table
 from vitkit.model.resize_positions import Grid, Interpolation, like, resize_table
-from vitkit.model.shear import shear
 
 
 class Relative2D(nn.Module):
@@ -26,8 +25,15 @@ class Relative2D(nn.Module):
 
     def forward(self, query: Tensor) -> Tensor:  # (B, H, N, d)
         """Return the bias (B, H, N, N), scaled like the content scores that it is added to."""
-        down, right = scores_of_sides(query / math.sqrt(query.shape[-1]), self.rows, self.columns, self.grid)
-        return add_sides(down[..., :, None], right[..., None, :])
+        by_row, by_column = query.unflatten(2, self.grid).chunk(2, dim=-1)  # (B, H, h, w, d/2) each
+        rows, columns = (  # (h, h, H, d/2) and (w, w, H, d/2)
+            of_pairs(offsets, side).unflatten(-1, (self.heads, -1)) / math.sqrt(query.shape[-1])
+            for offsets, side in zip((self.rows, self.columns), self.grid, strict=True)
+        )
+        return add_sides(
+            torch.einsum("bniwd,iknd->bniwk", by_row, rows)[..., :, None],
+            torch.einsum("bnjwd,wknd->bnjwk", by_column, columns)[..., None, :],
+        )
 
     @torch.no_grad()
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
@@ -97,16 +103,6 @@ class Quadratic(nn.Module):
 
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
         self.grid = grid
-
-
-def scores_of_sides(query: Tensor, rows: Tensor, columns: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Return half of each query times the embeddings of rows apart, and the other half times those of columns apart.
-
-    query (B, H, N, d), rows (2·h-1, H·d/2), columns (2·w-1, H·d/2) → (B, H, h, w, h) and (B, H, h, w, w): query, key
-    """
-    by_row, by_column = query.unflatten(2, grid).chunk(2, dim=-1)  # (B, H, h, w, d/2) each
-    of_head = [table.T.unflatten(0, (query.shape[1], 1, -1)) for table in (rows, columns)]  # (H, 1, d/2, 2·side-1)
-    return shear(by_row.transpose(2, 3) @ of_head[0]).transpose(2, 3), shear(by_column @ of_head[1])
 
 
 def of_pairs(offsets: Tensor, side: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scores by offset ↔ scores by key, without an index: rows are shifted by reading them with another length.
+"""Scores by offset → scores by key, without an index: rows are shifted by reading them with another length.
 
 Shapes: T places along a side, 2T-1 offsets between two of them.
 """
@@ -16,10 +16,3 @@ def shear(scores: Tensor) -> Tensor:
     t = scores.shape[-2]
     flat = F.pad(scores, (0, 1)).flatten(-2)
     return flat[..., t - 1 : t - 1 + t * (2 * t - 1)].unflatten(-1, (t, 2 * t - 1))[..., :t]
-
-
-def unshear(weights: Tensor) -> Tensor:
-    """(…, T, T), one column per key → (…, T, 2T-1), one column per offset key - query from 1-T up, 0 where none is."""
-    t = weights.shape[-1]
-    flat = F.pad(F.pad(weights, (0, t - 1)).flatten(-2), (t - 1, 1))
-    return flat.unflatten(-1, (t, 2 * t))[..., :-1]

@@ -23,6 +23,9 @@ OWN: dict[str, Kind] = {
     "window": "local",
 }
 MOST_WINDOW = 255  # pixels: a layer keeps window² copies of its keys and values
+# Up to so many times the pixels of the window, the local attention of a map is computed between all pairs of pixels,
+# with -inf for those that are too far apart: more products, but no copies of keys and values.
+ALL_PAIRS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +93,8 @@ class SpatialAttention:
                 f"{width} channels cannot be shared by the {self.heads} heads of {self.kind} attention",
                 try_="attention.heads=…, a smaller number of heads, or a wider body",
             )
+
+
+def is_small(pixels: int, window: int) -> bool:
+    """Return whether local attention over a map of so many pixels is computed between all pairs of them."""
+    return pixels <= ALL_PAIRS * window**2
