@@ -130,7 +130,7 @@ def _run(arguments: list[str], output: OutputStream) -> None:
                 description=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{GLOBAL_HELP}",
                 args=rest,
                 use_underscores=False,
-                registry=options.NUMBER_PARSERS,
+                registry=options.PARSERS,
             )
         if messages.is_verbose():
             messages.say("time", f"{command} took {time.monotonic() - started:.1f} s", file=sys.stderr)

@@ -109,10 +109,10 @@ def replace_renamed(arguments: list[str], renamed: dict[str, str]) -> list[str]:
 
 
 NUMBER_NAMES = {int: "a whole number is needed", float: "a number is needed"}
-NUMBER_PARSERS = ConstructorRegistry()
+PARSERS = ConstructorRegistry()
 
 
-@NUMBER_PARSERS.primitive_rule
+@PARSERS.primitive_rule
 def _number_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Parse int, float and tuples of them with clear messages; None is a default, never a word on the command line."""
     kind = _without_none(info.type)
@@ -137,7 +137,7 @@ def _number_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
     return None
 
 
-@NUMBER_PARSERS.primitive_rule
+@PARSERS.primitive_rule
 def _path_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Parse paths on a file system; pathlib would make a URL the path of a local folder called s3:."""
     if _without_none(info.type) is not Path:
@@ -147,6 +147,23 @@ def _path_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | Non
         metavar="PATH",
         instance_from_str=lambda texts: _local_path(texts[0]),
         is_instance=lambda value: value is None or isinstance(value, Path),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+@PARSERS.primitive_rule
+def _choice_parser(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Parse one of several words that may be left out; None would be listed among them."""
+    kind = _without_none(info.type)
+    if kind is info.type or get_origin(kind) is not Literal:
+        return None
+    words = get_args(kind)
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="|".join(words),
+        choices=words,
+        instance_from_str=lambda texts: texts[0],
+        is_instance=lambda value: value is None or value in words,
         str_from_instance=lambda value: [str(value)],
     )
 

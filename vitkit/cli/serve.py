@@ -18,6 +18,7 @@ from vitkit.cli.options import Device, at_least, option, print_json
 from vitkit.errors import ConfigError
 from vitkit.messages import WARNING, say
 from vitkit.storage.urls import is_url, last_part
+from vitkit.text import counted
 
 if TYPE_CHECKING:
     from vitkit.serve.model_pool import ModelPool
@@ -190,7 +191,7 @@ def _print_model(pool: ModelPool, name: str, source: str) -> None:
     say(
         "model",
         f"{name}{note}: {info.variant or 'custom sizes'} at {height} x {width} px, "
-        f"{len(info.classes)} classes{' of pixels' * (info.task == 'segment')}, from {source}",
+        f"{counted(len(info.classes), 'class')}{' of pixels' * (info.task == 'segment')}, from {source}",
     )
     say("input", "; ".join(info.preprocessing))
     if info.window is not None:

@@ -55,7 +55,7 @@ def match_classes(model: Model, data: Data) -> MatchedData:
         raise DataError(
             f"the weights have no names for their {model.config.classes} classes, which therefore "
             f"cannot be matched with {data.name}.",
-            found=f"{len(data.classes)} classes in the data: {few(data.classes)}",
+            found=f"{counted(len(data.classes), 'class')} in the data: {few(data.classes)}",
             try_="--labels FILE, one name per line, in the order of the logits",
         )
     for name, times in Counter(labels).items():
@@ -67,8 +67,8 @@ def match_classes(model: Model, data: Data) -> MatchedData:
     if len(extra) == len(data.classes):
         raise DataError(
             f"the model and {data.name} have no class in common.",
-            model=f"{len(labels)} classes: {few(labels)}",
-            data=f"{len(data.classes)} classes: {few(data.classes)}",
+            model=f"{counted(len(labels), 'class')}: {few(labels)}",
+            data=f"{counted(len(data.classes), 'class')}: {few(data.classes)}",
             try_="--labels FILE, the data's names in the order of the logits, if the classes are the same",
         )
     return MatchedData(matched, missing, extra)
