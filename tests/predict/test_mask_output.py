@@ -11,6 +11,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 import vitkit
+from tests.data.mask_images import write_masked_folder
 from tests.data.sample_images import encode, scene
 from tests.predict.small_model import real_images, small_model
 from tests.predict.small_segmenter import CLASSES, small_segmenter
@@ -222,3 +223,13 @@ def test_a_classifier_has_no_masks(photos, tmp_path, capsys):
     with pytest.raises(SystemExit):
         predict(tmp_path / "classifier", photos, "--out", tmp_path / "masks.json")
     assert "must end in .csv" in capsys.readouterr().err
+
+
+def test_masks_in_the_folder_of_the_images_are_not_segmented(run, tmp_path, capsys):
+    folder = write_masked_folder(tmp_path / "streets", 2)
+    main(["predict", str(run), str(folder), "--out", str(tmp_path / "found")])
+    assert "left out 4 masks of the images, such as" in capsys.readouterr().err
+    found = sorted(path.stem for path in (tmp_path / "found").rglob("*.png"))
+    assert found == [path.stem for path in sorted(folder.rglob("*.jpg"))]
+    main(["predict", str(run), *map(str, sorted(folder.rglob("*.png"))), "--json"])  # named one by one, they are wanted
+    assert len(capsys.readouterr().out.splitlines()) == 4

@@ -1,0 +1,33 @@
+"""The images of folders that hold their masks, too: nobody wants the masks of masks."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from vitkit.data.sources.dataset import DataError, Split
+from vitkit.data.sources.mask_layout import find_mask_layout
+from vitkit.storage.urls import is_url
+
+
+def images_alone(split: Split, sources: Sequence[str]) -> tuple[Split, list[str]]:
+    """Return the images without the masks that folders among the sources hold beside them, and those masks.
+
+    Folders are told by their names alone, such as images/ and masks/; masks next to their images are taken for images.
+    """
+    masks: set[str] = set()
+    for source in sources:
+        if is_url(source) or not os.path.isdir(source):
+            continue
+        below = os.path.join(source, "")
+        paths = [key.removeprefix(below) for key in split.keys if key.startswith(below)]
+        with contextlib.suppress(DataError):  # two spellings of a split, which matter to who trains on them
+            layout = find_mask_layout(source, paths)
+            if layout is not None and layout.certain:
+                found = {mask for _, mask in layout.pairs}.union(layout.orphans)
+                masks.update(below + mask for mask in found)
+    if not masks:
+        return split, []
+    kept = np.array([number for number, key in enumerate(split.keys) if key not in masks], dtype=np.int64)
+    return split.select(kept), sorted(masks)
