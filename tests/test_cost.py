@@ -143,7 +143,7 @@ def test_multiply_adds_are_the_published_ones(name: str, image: int, gmacs: floa
 def test_multiply_adds_equal_those_of_a_real_forward_pass(kind: str):
     model = make(kind)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
-        # with all tokens of the last block; local attention whose weights are asked for takes another way
+        # with all tokens of the last block; local attention whose weights are asked for is computed from copies
         model(images_for(model, batch=1), capture=[name for name in model.captures[-2:] if "unit" not in name])
     assert 2 * cost(model.config).macs == counter.get_total_flops()
 

@@ -126,7 +126,7 @@ def test_copies_in_the_test_folder_of_a_user_are_warned_about_and_scored_apart(
     assert others["macro_f1"]["value"] == pytest.approx(leaked["macro_f1"]["value"])
 
 
-def test_a_test_folder_of_training_images_alone_has_no_other_score(capsys: pytest.CaptureFixture[str]):
+def test_a_test_folder_of_training_leave_out_masks_has_no_other_score(capsys: pytest.CaptureFixture[str]):
     for seed in range(8):
         for split in ("train", "test"):
             write(f"photos/{split}/{CLASSES[seed % 2]}/{seed}.jpg", seed)

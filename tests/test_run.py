@@ -232,7 +232,7 @@ def test_fine_tuning_goes_on_at_the_size_of_its_weights(photos: Path, finished: 
     assert config["weights"] == str(finished)  # absolute
 
 
-def test_pretraining_on_images_alone_leads_to_fitting(photos: Path):
+def test_pretraining_on_leave_out_masks_leads_to_fitting(photos: Path):
     images = Path("flat")
     images.mkdir()
     for index in range(8):

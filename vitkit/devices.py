@@ -109,6 +109,15 @@ def describe_machine() -> str:
     return f"{cores()} CPU cores, {platform.machine()}, {platform.system()}"
 
 
+_on_gpu = _on_host = 1  # processes that take what is free there at the same time
+
+
+def share_memory(on_gpu: int, on_host: int) -> None:
+    """Say that so many processes take their shares of the same memory: each counts its part of what is free."""
+    global _on_gpu, _on_host
+    _on_gpu, _on_host = on_gpu, on_host
+
+
 def free_memory(device: torch.device) -> int:
     """Return the bytes that a run can use: on a GPU the free ones and torch's unused cache, on the CPU all memory.
 
@@ -117,7 +126,7 @@ def free_memory(device: torch.device) -> int:
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused
+        return torch.cuda.mem_get_info(device)[0] // _on_gpu + unused
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         limit = Path("/sys/fs/cgroup/memory.max")  # of a container
@@ -132,6 +141,10 @@ def available_memory() -> int:
 
     Where the system does not tell, a quarter of all memory counts as free.
     """
+    return _available_memory() // _on_host
+
+
+def _available_memory() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -314,6 +314,7 @@ def _train(
         meanwhile = partial(prepare_scoring, config, images.inputs) if scores else None
         splits = train(config, data, folder, processes, log, images, meanwhile)
     except BaseException as error:
+        images.inputs.cancel_ahead()
         with contextlib.suppress(VitkitError):  # on a full disk, the first error is the one to report
             record_time()
         if isinstance(error, StorageError) and folder.begun:
@@ -333,8 +334,9 @@ def prepare_scoring(config: Fit, kept: KeptInputs, model: Model, splits: Partiti
     """Load the images of the final score, and import what draws the report, while the device computes steps."""
     device = pick_device(config.device)
     threads = min(pick_workers(config.workers, device, 1), SCORING_THREADS)
-    if splits.test is not None and config.objective != "segment" and threads:
-        load_inputs_ahead(model, splits.test, device=device, threads=threads, kept=kept)
+    test = splits.test if splits.test is not splits.validation else None  # a validation would take them
+    if test is not None and config.objective != "segment" and threads:
+        load_inputs_ahead(model, test, device=device, threads=threads, kept=kept)
 
     import vitkit.run_score  # noqa: F401
 

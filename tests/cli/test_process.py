@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pstats
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,15 @@ def test_a_command_ends_with_its_code_once_threads_and_callbacks_are_done(ends: 
     assert done.stderr == error or (error == "Traceback" and done.stderr.startswith("Traceback"))
 
 
-def test_output_that_is_still_buffered_is_written(tmp_path: Path):
+def test_callbacks_of_earlier_imports_are_called_and_buffers_written(tmp_path: Path):
+    code = "import atexit, sys\natexit.register(lambda: print('earlier'))\n" + BODY.format(ends="print('buffered')")
     with (tmp_path / "out").open("w") as file:
-        subprocess.run([sys.executable, "-m", "vitkit", "--version"], stdout=file, check=True, timeout=60)
-    assert (tmp_path / "out").read_text().startswith("vitkit ")
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True, timeout=60)
+    assert (tmp_path / "out").read_text().splitlines() == ["buffered", "thread", "callback", "earlier"]
+
+
+def test_a_profiler_gets_what_it_has_measured(tmp_path: Path):
+    profile = tmp_path / "profile"
+    command = [sys.executable, "-m", "cProfile", "-o", str(profile), "-m", "vitkit", "--version"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert pstats.Stats(str(profile)).total_calls > 100  # type: ignore[attr-defined]

@@ -486,7 +486,7 @@ def test_auto_searches_for_a_learning_rate(resolved: Resolved):
     assert not resolved("fit", "fashion", "--weights", "none", "--lr", "0.1").choose_lr
 
 
-def test_pretraining_learns_from_images_alone_by_default(resolved: Resolved, tmp_path: Path):
+def test_pretraining_learns_from_leave_out_masks_by_default(resolved: Resolved, tmp_path: Path):
     file = tmp_path / "mine.toml"
     file.write_text("batch = 3\n", encoding="utf-8")
     assert resolved("pretrain", "fashion").objective == "masked-patch"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
+import os
 import resource
 import sys
 import tarfile
@@ -19,6 +21,7 @@ from PIL import EpsImagePlugin, Image
 
 from tests.conftest import FIXTURES
 from tests.data.sample_images import bombs, encode, npy, oriented, png_with_header, scene
+from vitkit.data import decode as decode_module
 from vitkit.data.decode import decode
 from vitkit.errors import DecodeError
 
@@ -372,3 +375,15 @@ def test_arbitrary_bytes_raise_only_decode_errors(content: bytes):
         decode(content)
     except DecodeError as error:
         assert str(error)  # noqa: PT017
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_decodes_although_a_thread_was_opening_an_image():
+    content = encode(scene(8, 8), "PNG")
+    process = multiprocessing.get_context("fork").Process(target=decode, args=(content,))
+    with decode_module._open_lock:  # as a thread that the fork leaves behind
+        process.start()
+    process.join(60)
+    exit_code = process.exitcode
+    process.kill()
+    assert exit_code == 0

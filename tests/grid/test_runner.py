@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.train.runs import TOY, Command, same_tensors, weights
-from vitkit import shared_data
+from vitkit import devices, shared_data
 from vitkit.cli.main import main
 from vitkit.data.sources.open import open_data
 from vitkit.grid.arm import Arm, Trial, trials_of
-from vitkit.grid.devices import pick_devices
+from vitkit.grid.devices import parallel, pick_devices
 from vitkit.grid.estimate import estimate
 from vitkit.grid.outcome import read_outcome
-from vitkit.grid.processes import share_of_cores
+from vitkit.grid.processes import LostProcess, TrialProcesses, share_of_cores
 from vitkit.grid.runner import Runner, run_trials
 from vitkit.grid.trial_runner import TrialRunner
 from vitkit.run_folder import RunFolder
@@ -261,6 +263,39 @@ def test_processes_divide_the_cores(monkeypatch):
     shares = [share_of_cores(number, 2) for number in range(2)]
     assert shares == [{0, 2, 6}, {1, 5}]
     assert share_of_cores(3, 6) == set()
+
+
+@pytest.mark.parametrize("when", ["before its trial", "during it"])
+def test_a_process_that_dies_is_named_by_its_trial(when, tmp_path, monkeypatch):
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    if when == "before its trial":
+        theirs.close()
+    dead = SimpleNamespace(terminate=lambda: None, join=lambda: None)
+    processes = TrialProcesses(tmp_path, ["cpu"])
+    processes.free = [(dead, ours)]
+    if when == "during it":
+        monkeypatch.setattr("vitkit.grid.processes.wait", lambda connections: (theirs.close(), connections)[1])
+    with pytest.raises(LostProcess, match="the arm 'one' with seed 0 ended without a word"):
+        processes.run(trials_of([arm("one")], [0]), TrialRunner(tmp_path, "cpu"), silent)
+    processes.close()
+
+
+def test_processes_on_the_same_memory_take_their_shares_of_it(monkeypatch):
+    alone = devices.available_memory()
+    monkeypatch.setattr(devices, "_on_host", 1)
+    monkeypatch.setattr(devices, "_on_gpu", 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12 << 30, 16 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2 << 30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 << 30)
+    devices.share_memory(on_gpu=3, on_host=4)
+    assert devices.available_memory() < alone / 3
+    assert devices.free_memory(torch.device("cuda", 0)) == (4 + 1) << 30  # its own unused memory is its own
+
+
+def test_an_estimate_counts_devices_that_runs_do_not_share():
+    assert parallel(["cpu"] * 3) == 3
+    assert parallel(["cuda:0"] * 3) == 1
+    assert parallel(["cuda:0", "cuda:1", "cuda:0"]) == 2
 
 
 def test_a_dry_run_names_steps_and_images_and_writes_nothing(undisturbed, tmp_path, capsys):

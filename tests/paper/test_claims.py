@@ -453,8 +453,8 @@ def test_a_claim_runs_end_to_end_and_its_runs_are_there_the_next_time(
 def test_the_time_of_runs_at_the_same_time_is_shared_out():
     log: ClaimLog = {"seconds": 600.0}  # type: ignore[typeddict-item]
     assert (device_seconds(log), describe_time(log)) == (600, "10 min 0 s")
-    log["jobs"] = 3
-    assert (device_seconds(log), describe_time(log)) == (200, "3 min 20 s, 10 min 0 s of runs, 3 at a time,")
+    log["device_seconds"] = 200.0
+    assert describe_time(log) == "10 min 0 s of runs, several at a time: about 3 min 20 s"
 
 
 def test_a_claim_that_starts_from_its_own_pretraining_runs_end_to_end(tmp_path: Path):

@@ -225,11 +225,16 @@ def test_a_classifier_has_no_masks(photos, tmp_path, capsys):
     assert "must end in .csv" in capsys.readouterr().err
 
 
-def test_masks_in_the_folder_of_the_images_are_not_segmented(run, tmp_path, capsys):
+@pytest.mark.parametrize("source", ["{folder}", "{folder}/", ".", "./", "../streets"])
+def test_masks_in_the_folder_of_the_images_are_not_segmented(run, tmp_path, capsys, monkeypatch, source):
     folder = write_masked_folder(tmp_path / "streets", 2)
-    main(["predict", str(run), str(folder), "--out", str(tmp_path / "found")])
-    assert "left out 4 masks of the images, such as" in capsys.readouterr().err
+    for mask in [*folder.glob("masks/*/*.png")]:
+        mask.with_name(f"{mask.stem}_mask.png").write_bytes(mask.read_bytes())  # a further one of the same image
+    monkeypatch.chdir(folder)
+    main(["predict", str(run), source.format(folder=folder), "--out", str(tmp_path / "found")])
+    assert "left out 8 masks of the images, such as" in capsys.readouterr().err
     found = sorted(path.stem for path in (tmp_path / "found").rglob("*.png"))
     assert found == [path.stem for path in sorted(folder.rglob("*.jpg"))]
-    main(["predict", str(run), *map(str, sorted(folder.rglob("*.png"))), "--json"])  # named one by one, they are wanted
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    named = sorted(folder.rglob("000.png"))
+    main(["predict", str(run), *map(str, named), "--json"])  # named one by one, they are wanted
+    assert len(capsys.readouterr().out.splitlines()) == len(named)

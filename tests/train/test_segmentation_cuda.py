@@ -75,7 +75,7 @@ def test_mask_queries_learn_on_a_gpu(shapes: Data, tmp_path: Path):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_resumed_run_is_near_an_uninterrupted_one(head: str, shapes: Data, tmp_path: Path):
-    """Not bit for bit: the backward pass of sampled points adds in any order on a GPU."""
+    """Not bit for bit: on a GPU, the backward pass of the points that queries are compared at adds in any order."""
     uninterrupted = run_on("cuda", tmp_path / "uninterrupted", shapes, head)
     resumed = run_on("cuda", rewind(uninterrupted, tmp_path / "resumed"), shapes, head)
     assert_close(losses(resumed), losses(uninterrupted), atol=1e-3, rtol=1e-3)

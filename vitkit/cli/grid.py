@@ -14,6 +14,8 @@ from vitkit.cli.options import Json, at_least, option, print_json
 from vitkit.cli.training_options import log_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vitkit.grid.arm import Trial
     from vitkit.grid.comparison import ArmResult, Effect
     from vitkit.grid.outcome import Outcome
@@ -63,7 +65,7 @@ def grid(
     devices = pick_devices(device, jobs)
     stream = log_stream(json)
     if dry_run:
-        _print_estimate(trials, TrialRunner(folder, devices[0]), len(devices), json)
+        _print_estimate(trials, TrialRunner(folder, devices[0]), devices, json)
         return
     folder.mkdir(parents=True, exist_ok=True)
     finished = 0
@@ -86,13 +88,14 @@ def grid(
         say("report", str(page))
 
 
-def _print_estimate(trials: list[Trial], runner: Any, jobs: int, json: bool) -> None:
+def _print_estimate(trials: list[Trial], runner: Any, devices: Sequence[str], json: bool) -> None:
+    from vitkit.grid.devices import parallel
     from vitkit.grid.estimate import estimate
     from vitkit.messages import print_line
     from vitkit.text import binary_size, duration
 
     rows = estimate(trials, runner)
-    total = sum(row.seconds for row in rows) / jobs
+    total = sum(row.seconds for row in rows) / parallel(devices)
     if json:
         content = [
             {
@@ -117,7 +120,7 @@ def _print_estimate(trials: list[Trial], runner: Any, jobs: int, json: bool) -> 
         print_line(f"{row.trial.arm.name:<{width}}  {row.steps:,} steps, {row.images:,} images, {cost}{memory}")
     open_runs = sum(not row.done for row in rows)
     print_line("")
-    print_line(f"{open_runs} of {len(rows)} runs are left, about {duration(total)} with {jobs} at a time")
+    print_line(f"{open_runs} of {len(rows)} runs are left, about {duration(total)} with {len(devices)} at a time")
 
 
 def _print_table(rows: list[ArmResult], main_effects: list[Effect]) -> None:

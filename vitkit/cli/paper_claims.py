@@ -40,6 +40,7 @@ def run(
     from vitkit.messages import print_line, say
     from vitkit.paper.catalogue import find_claims
     from vitkit.paper.datasets import Datasets
+    from vitkit.paper.evidence import describe_time
     from vitkit.paper.page import finding_row, judged
     from vitkit.paper.study import run_claims
     from vitkit.run import versions
@@ -73,7 +74,7 @@ def run(
     for claim in claims:
         findings, verdict = results[claim.name]
         print_line(f"{claim.number}. {claim.statement}")
-        print_line(f"   {verdict.value} at {scale} scale, {duration(logs[claim.name]['seconds'])}")
+        print_line(f"   {verdict.value} at {scale} scale, {describe_time(logs[claim.name])}")
         for finding in findings if len(claims) == 1 else ():
             row = finding_row(finding)
             end = "" if finding.verdict is None else f"; claimed {row['expected']}: {row['verdict']}"
@@ -84,6 +85,7 @@ def run(
 def _print_estimate(
     claims: Sequence[Claim], scale: Scale, folder: Path, datasets: Datasets, devices: Sequence[str], json: bool
 ) -> None:
+    from vitkit.grid.devices import parallel
     from vitkit.messages import print_line
     from vitkit.paper.study import estimate_claims
     from vitkit.text import duration
@@ -103,7 +105,7 @@ def _print_estimate(
                 "arms": _arm_costs(left),
             }
         )
-    seconds = sum(row["seconds"] for row in rows) / len(devices)
+    seconds = sum(row["seconds"] for row in rows) / parallel(devices)
     if json:
         print_json("paper", {"scale": scale, "claims": rows, "seconds": seconds})
         return

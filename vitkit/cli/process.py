@@ -8,41 +8,54 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
+from typing import Any, NoReturn
 
 from vitkit.cli import main as command_line
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-class _Exit:
-    """The last callback of the process: the one that was registered first."""
-
-    code = 1  # of an exception that nobody handled
-
-    def __call__(self) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(self.code)
-
-
-def main() -> None:
-    """Run the command line; what others register to be done at the end is done before the process ends."""
-    ending = _Exit()
-    atexit.register(ending)
+def main() -> NoReturn:
+    """Run the command line, and end the process with its exit code."""
+    code = 1
     try:
         command_line.main()
-        ending.code = 0
+        code = 0
     except SystemExit as error:
-        ending.code = _exit_code(error)
-        raise
-    except KeyboardInterrupt:  # before the verb began, which has its own answer
-        ending.code = INTERRUPTED
-        raise
+        code = _exit_code(error)
+    except BaseException as error:  # Python itself would print it, too
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    _end(code)
 
 
 def _exit_code(error: SystemExit) -> int:
     """Return the code that Python ends with: none is success, and a text is printed and is a failure."""
     if error.code is None:
         return 0
-    return error.code if isinstance(error.code, int) else 1
+    if isinstance(error.code, int):
+        return error.code
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _is_observed() -> bool:
+    """Return whether a profiler, a debugger or coverage runs the command, and has something to do when it returns."""
+    monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    tools = [monitoring.get_tool(number) for number in range(6)] if monitoring else []
+    return any((sys.getprofile(), sys.gettrace(), *tools))
+
+
+def _end(code: int) -> NoReturn:
+    """End the process as Python begins to: wait for threads, call what was left for the end, write what is buffered."""
+    if _is_observed():
+        sys.exit(code)
+    threads: Any = threading
+    callbacks: Any = atexit  # neither call has a public name; multiprocessing ends its processes by them
+    threads._shutdown()
+    callbacks._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)

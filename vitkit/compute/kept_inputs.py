@@ -8,8 +8,7 @@ the score at the end of a run are loaded ahead, while the device computes steps 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +16,11 @@ import numpy as np
 import torch
 
 from vitkit import devices
+from vitkit.compute.inputs_ahead import InputsAhead
 from vitkit.data.batch import Batch
 from vitkit.data.loader import SplitDataset
 
+MOST_AHEAD = 5_000  # images of a split that a few threads load ahead; for more, processes are faster
 SHARE = 0.1  # of the memory of the device that is free when the first inputs are kept
 
 
@@ -28,7 +29,7 @@ class KeptInputs:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], list[Batch]] = {}
-        self._ahead: dict[tuple[Any, ...], Future[list[Batch]]] = {}
+        self._ahead: dict[tuple[Any, ...], InputsAhead] = {}
         self._alive: list[SplitDataset] = []  # whose stores' ids are keys, and must not be given to others
         self._room: int | None = None
 
@@ -66,32 +67,33 @@ class KeptInputs:
         if kept is not None:
             self._room -= taken
             self._kept[key] = kept
+            self._ahead.pop(key, None)  # of a thread that began after this pass
             self._alive.append(dataset)
 
     def load_ahead(
-        self, dataset: SplitDataset, device: torch.device, share: tuple[int, int, int], batches: Iterable[Batch]
+        self, dataset: SplitDataset, device: torch.device, share: tuple[int, int, int], batches: Iterator[Batch]
     ) -> None:
-        """Load the batches of the next pass into the memory of the host, if they fit into a share of it.
+        """Load the batches of the next pass into the memory of the host, in the thread that calls this.
 
-        The thread that calls this loads; a pass that begins meanwhile waits for it.
+        Splits of many images, and those that do not fit into a share of the memory, are left to the pass.
         """
         needed = len(dataset.split) * dataset.empty_batch(1).nbytes // share[1]
         key = _key(dataset, device, share)
-        if key in self._kept or needed > _room(torch.device("cpu")):
+        if key in self._kept or len(dataset.split) > MOST_AHEAD or needed > _room(torch.device("cpu")):
             return
-        future: Future[list[Batch]] = Future()
-        self._ahead[key] = future
-        try:
-            future.set_result(list(batches))
-        except BaseException as error:
-            future.set_exception(error)
+        self._ahead[key] = ahead = InputsAhead(dataset)
+        ahead.load(batches)
 
-    def loaded_ahead(
+    def take_ahead(
         self, dataset: SplitDataset, device: torch.device, share: tuple[int, int, int]
-    ) -> list[Batch] | None:
-        """Return the batches that were loaded ahead, once, or None if there are none."""
-        future = self._ahead.pop(_key(dataset, device, share), None)
-        return None if future is None else future.result()
+    ) -> InputsAhead | None:
+        """Return the inputs that were or are being loaded ahead, once; None if there are none."""
+        return self._ahead.pop(_key(dataset, device, share), None)
+
+    def cancel_ahead(self) -> None:
+        """End the loading of inputs that no pass will take."""
+        for ahead in [*self._ahead.values()]:
+            ahead.cancel()
 
 
 def _key(dataset: SplitDataset, device: torch.device, share: tuple[int, int, int]) -> tuple[Any, ...]:

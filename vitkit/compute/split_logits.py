@@ -3,7 +3,8 @@
 Shapes: n images, K classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -79,9 +80,8 @@ def collect_logits(
     share = (rank, world_size, _part(batch))
     in_threads = device.type == "cuda" and len(split) <= FEW_IMAGES  # on a CPU they would compete with the model
 
-    def load() -> Iterator[Batch]:
-        ahead = None if kept is None else kept.loaded_ahead(dataset, device, share)
-        loaded: Iterable[Batch] = ahead or sequential_batches(
+    def load_all() -> Iterator[Batch]:
+        return sequential_batches(
             dataset,
             batch,
             workers=workers,
@@ -92,7 +92,18 @@ def collect_logits(
             lend=lent_parts(batch),
             threads=workers if in_threads else 0,
         )
-        return checked_batches(loaded, split, max_failed)
+
+    def load_rest() -> Iterator[Batch]:
+        """Yield the batches that were loaded ahead, then those that were not."""
+        ahead, taken = None if kept is None else kept.take_ahead(dataset, device, share), 0
+        for loaded in ahead.take() if ahead is not None else ():
+            taken += 1
+            yield loaded
+        if ahead is None or not ahead.complete:
+            yield from itertools.islice(load_all(), taken, None)
+
+    def load() -> Iterator[Batch]:
+        return checked_batches(load_rest(), split, max_failed)
 
     batches = load() if kept is None else kept.batches(dataset, device, share, load)
     images_of_rank = -(-(len(split) - rank) // world_size)

@@ -6,6 +6,7 @@ An image that cannot be decoded completely is an error with a reason.
 """
 
 import io
+import os
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,16 @@ _PIXEL_COST = {"JPEG2000": 4}  # its decoder has 32 bits for each value; the oth
 _open_lock = threading.Lock()
 
 
+def _new_lock() -> None:
+    """Give a forked process a lock of its own: a thread that is not there may have held the other one."""
+    global _open_lock
+    _open_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
 def decode(
     content: bytes | np.ndarray | Image.Image,
     *,
@@ -72,8 +83,10 @@ def decoded_size(content: bytes | np.ndarray) -> tuple[int, int]:
             return height, width
         if content[:3] == b"\xff\xd8\xff":
             with suppress(ValueError):  # one that Pillow has to judge
-                height, width, *_ = simplejpeg.decode_jpeg_header(content)
-                return (width, height) if _jpeg_orientation(content) in _ON_ITS_SIDE else (height, width)
+                height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+                if colours not in ("CMYK", "YCCK"):  # which Pillow decodes
+                    on_its_side = _jpeg_orientation(content) in _ON_ITS_SIDE
+                    return (width, height) if on_its_side else (height, width)
         with open_limited(content, FORMATS, PIXEL_LIMIT) as image:
             sides = (image.height, image.width)
             return sides[::-1] if image.getexif().get(_EXIF_ORIENTATION, 1) in _ON_ITS_SIDE else sides

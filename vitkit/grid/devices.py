@@ -1,5 +1,7 @@
 """The devices of a comparison: a process for each GPU, and several on one GPU or CPU where so many are asked for."""
 
+from collections.abc import Sequence
+
 import torch
 
 from vitkit.devices import pick_device
@@ -15,3 +17,8 @@ def pick_devices(name: str, jobs: int | None) -> list[str]:
     if device.type == "cuda" and ":" not in name:
         names = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return [names[number % len(names)] for number in range(jobs or len(names))]
+
+
+def parallel(devices: Sequence[str]) -> int:
+    """Return how many runs are as fast at the same time as one alone: one on each GPU, and all those on a CPU."""
+    return len(devices) if devices[0] == "cpu" else len(set(devices))

@@ -10,6 +10,7 @@ from vitkit.evaluate.segmentation_evaluation import read_evaluation
 from vitkit.run_folder import CARD, EVALUATION, MODEL, REPORT, RunFolder
 
 WALL = "trial_seconds"  # key of the record: of the whole trial, over all attempts
+ON_DEVICE = "device_seconds"  # of those, its share of the device where several trials had it at a time
 Status = Literal["finished", "diverged", "open"]
 
 
@@ -21,6 +22,7 @@ class Outcome:
     status: Status
     score: float | None
     seconds: float  # of the whole trial
+    device_seconds: float  # of those, its share of a device that several trials had at a time
     step_seconds: float  # of its steps
     images: int  # seen in training
     device: str
@@ -57,6 +59,7 @@ def read_outcome(run: Path) -> Outcome:
         status=status,
         score=score,
         seconds=record.get(WALL, 0.0),
+        device_seconds=record.get(ON_DEVICE, record.get(WALL, 0.0)),
         step_seconds=images / rates[-1] if rates and rates[-1] else 0.0,
         images=images,
         device=record.get("device", ""),

@@ -21,6 +21,14 @@ class LostProcess(VitkitError):
     """A process of the comparison that ended without an answer."""
 
 
+def _lost(trial: Trial) -> LostProcess:
+    return LostProcess(
+        f"the process that ran the arm {trial.arm.name!r} with seed {trial.seed} ended without a word",
+        such_as="the kernel stops a process that takes too much memory",
+        then="the same command goes on where it stopped",
+    )
+
+
 class TrialProcesses:
     """The processes of a comparison's folder, each with the data that its earlier trials have opened."""
 
@@ -38,7 +46,10 @@ class TrialProcesses:
             while self.free and (trial := _next_ready(waiting, running)):
                 process, connection = self.free.pop()
                 waiting.remove(trial)
-                connection.send(trial)
+                try:
+                    connection.send(trial)
+                except OSError:
+                    raise _lost(trial) from None
                 self.busy[connection] = (process, trial)
                 running.append(trial)
             for ready in wait(list(self.busy)):
@@ -46,12 +57,8 @@ class TrialProcesses:
                 process, trial = self.busy.pop(ready)
                 try:
                     answer = ready.recv()
-                except EOFError:
-                    raise LostProcess(
-                        f"the process that ran the arm {trial.arm.name!r} with seed {trial.seed} ended without a word",
-                        such_as="the kernel stops a process that takes too much memory",
-                        then="the same command goes on where it stopped",
-                    ) from None
+                except (EOFError, OSError):
+                    raise _lost(trial) from None
                 self.free.append((process, ready))
                 if isinstance(answer, BaseException):
                     raise answer
@@ -72,7 +79,7 @@ class TrialProcesses:
             ours, theirs = context.Pipe()
             process: BaseProcess = context.Process(
                 target=_serve,
-                args=(theirs, self.folder, self.devices[number], share_of_cores(number, len(self.devices))),
+                args=(theirs, self.folder, self.devices, number),
                 daemon=False,
             )
             process.start()
@@ -91,22 +98,26 @@ def _next_ready(waiting: Sequence[Trial], running: Sequence[Trial]) -> Trial | N
     return next((trial for trial in waiting if trial.needs not in [*waiting, *running]), None)
 
 
-def _serve(connection: Connection, folder: Path, device: str, cores: set[int]) -> None:
+def _serve(connection: Connection, folder: Path, devices: Sequence[str], number: int) -> None:
     """Run trials until the other side closes; end at once if it dies, so that no run stays locked."""
-    if cores:
-        os.sched_setaffinity(0, cores)  # before torch counts them
-
     import torch
 
     from vitkit import messages
+    from vitkit.devices import share_memory
 
+    device, cores = devices[number], share_of_cores(number, len(devices))
+    if cores:
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(len(cores))
+    if device == "cpu":
+        torch.set_num_threads(1)
+    jobs = devices.count(device)
+    share_memory(on_gpu=jobs, on_host=len(devices))
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
     messages.configure("quiet")
-    if device == "cpu":
-        torch.set_num_threads(1)
-    runner = TrialRunner(folder, device)
+    runner = TrialRunner(folder, device, jobs)
     while True:
         try:
             trial = connection.recv()

@@ -13,8 +13,9 @@ from vitkit.grid.trial_runner import Report, TrialRunner
 
 
 class Runner:
-    """Runs trials in the runs of a folder, one at a time on each of the devices; comparisons one after the other share
-    data, caches and processes.
+    """Runs the trials of comparisons in a folder, one at a time for each name among the devices.
+
+    Comparisons that follow one another share data, caches and processes.
     """
 
     def __init__(self, folder: Path, devices: Sequence[str] = ("auto",)):

@@ -18,7 +18,7 @@ from vitkit.data.partition import fingerprint
 from vitkit.data.sources.splits import training_split
 from vitkit.errors import VitkitError
 from vitkit.grid.arm import Trial
-from vitkit.grid.outcome import WALL, Outcome, is_complete, status_of
+from vitkit.grid.outcome import ON_DEVICE, WALL, Outcome, is_complete, status_of
 from vitkit.run import resume, start_run
 from vitkit.run_folder import RunFolder
 from vitkit.shared_data import SharedData
@@ -40,10 +40,11 @@ class TrialRunner:
 
     folder   of the comparison; trials have theirs under runs/ in it
     device   as the setting of that name
+    jobs     how many runners share the device
     """
 
-    def __init__(self, folder: Path, device: str = "auto"):
-        self.folder, self.device = folder, device
+    def __init__(self, folder: Path, device: str = "auto", jobs: int = 1):
+        self.folder, self.device, self.jobs = folder, device, jobs
         self.shared = SharedData(ImagesInMemory(caches=SharedCaches()))
 
     def path(self, trial: Trial) -> Path:
@@ -62,7 +63,8 @@ class TrialRunner:
             )
             return True
         started = time.monotonic()
-        before = RunFolder(path).record().get(WALL, 0.0)
+        record = RunFolder(path).record()
+        before, before_on_device = record.get(WALL, 0.0), record.get(ON_DEVICE, record.get(WALL, 0.0))
         try:
             self._start_or_resume(trial, path)
         except Diverged as error:
@@ -72,7 +74,9 @@ class TrialRunner:
                 f"the arm {trial.arm.name!r} with seed {trial.seed} cannot run: {error}",
                 then="the same command goes on where it stopped",
             ) from error
-        RunFolder(path).add_to_record(**{WALL: round(before + time.monotonic() - started, 3)})
+        took = time.monotonic() - started
+        times = {WALL: before + took, ON_DEVICE: before_on_device + took / self.jobs}
+        RunFolder(path).add_to_record(**{name: round(seconds, 3) for name, seconds in times.items()})
         return True
 
     def _start_or_resume(self, trial: Trial, path: Path) -> None:

@@ -34,7 +34,7 @@ class ClaimLog(TypedDict):
     arms: list[ArmLog]
     measured: dict[str, dict[str, Any]]  # by seed
     seconds: float  # of its runs and measurements, those that it shares with other claims included
-    jobs: NotRequired[int]  # runs at a time on a device, where there were several
+    device_seconds: NotRequired[float]  # less than `seconds` where runs took turns on a device; not in older logs
     device: str
     command: str
     date: str
@@ -93,14 +93,13 @@ class Evidence:
 
 def device_seconds(log: ClaimLog) -> float:
     """Return about how long the claim kept its device busy: runs at the same time take turns on it."""
-    return log["seconds"] / log.get("jobs", 1)
+    return log.get("device_seconds", log["seconds"])
 
 
 def describe_time(log: ClaimLog) -> str:
     """Return the time of a claim in words."""
-    jobs = log.get("jobs", 1)
-    several = f", {duration(log['seconds'])} of runs, {jobs} at a time," if jobs > 1 else ""
-    return duration(device_seconds(log)) + several
+    runs, device = duration(log["seconds"]), duration(device_seconds(log))
+    return runs if runs == device else f"{runs} of runs, several at a time: about {device}"
 
 
 def log_path(folder: Path, claim: str, scale: str) -> Path:

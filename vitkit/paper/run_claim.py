@@ -56,7 +56,9 @@ def run_claim(
     trials = trials_of(setup.arms, setup.seeds)
     outcomes = runner.run(trials, report) if trials else {}
     measured = _measure(claim, scale, folder, datasets, device, setup, outcomes)
-    seconds = sum(outcome.seconds for outcome in outcomes.values()) + sum(one["seconds"] for one in measured.values())
+    measuring = sum(one["seconds"] for one in measured.values())
+    seconds = sum(outcome.seconds for outcome in outcomes.values()) + measuring
+    on_device = sum(outcome.device_seconds for outcome in outcomes.values()) + measuring
     here = describe_device(pick_device(device), torch.get_num_threads())  # of measurements, without a run
     used = sorted({outcome.device for outcome in outcomes.values() if outcome.device}) or [here]
     log = ClaimLog(
@@ -67,7 +69,7 @@ def run_claim(
         arms=[_arm_log(arm, setup.seeds, outcomes) for arm in dict.fromkeys(trial.arm for trial in trials)],
         measured={str(seed): dict(numbers) for seed, numbers in measured.items()},
         seconds=round(seconds, 1),
-        jobs=len(runner.devices) // len(set(runner.devices)),
+        device_seconds=round(on_device, 1),
         device=", ".join(used),
         command=command,
         date=utc_timestamp(),

@@ -6,6 +6,8 @@ where later runs find them.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -33,10 +35,24 @@ def prepare_gpu(device: torch.device) -> None:
     global _hashed
     if device.type != "cuda" or _hashed is not None:
         return
-    pool = ThreadPoolExecutor(2, "vitkit-gpu")
-    _hashed = pool.submit(hash_compiler)
-    pool.submit(_first_product, device)
-    pool.shutdown(wait=False)
+    _hashed = _in_thread(hash_compiler)
+    _in_thread(lambda: _first_product(device))
+
+
+def _in_thread(work: Callable[[], None]) -> Future[None]:
+    """Do the work in a thread that a command which ends at once, for a wrong path, does not wait for."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # what needs it will say so
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="vitkit-gpu", daemon=True).start()
+    return done
 
 
 def _first_product(device: torch.device) -> None:

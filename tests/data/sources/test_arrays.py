@@ -86,7 +86,7 @@ def test_an_empty_split_is_skipped_and_noted(tmp_path: Path):
     assert "test is empty, skipped" in data.notes
 
 
-def test_images_alone_are_unlabelled(tmp_path: Path):
+def test_leave_out_masks_are_unlabelled(tmp_path: Path):
     data = open_data(saved(tmp_path / "a.npz", data=GREY))
     assert (data.classes, data.splits["all"].labels.tolist()) == ((), [-1] * 4)
 

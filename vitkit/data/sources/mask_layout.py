@@ -42,6 +42,7 @@ class MaskLayout:
     images: dict[str, list[str]] = field(default_factory=dict)
     masks: dict[str, list[str]] = field(default_factory=dict)
     orphans: list[str] = field(default_factory=list)  # masks without an image
+    all_masks: list[str] = field(default_factory=list)  # those, the ones of images, and further ones of an image
     notes: list[str] = field(default_factory=list)
     certain: bool = True  # otherwise the names fit class folders as well, and the files have to be looked into
 
@@ -126,7 +127,7 @@ def _match(source: str, images: Sequence[str], masks: Sequence[str], folders: di
         for alias in (name, _IMAGE_SUFFIX.sub("", stem), stem):  # a.jpg.png is the mask of a.jpg, too
             by_name[folders[folder].split, folders[folder].rest, alias] = image
     found: dict[str, str] = {}
-    layout, more = MaskLayout(), list[str]()
+    layout, more = MaskLayout(all_masks=list(masks)), list[str]()
     for mask in masks:
         folder, name = os.path.split(mask)
         stem = os.path.splitext(name)[0]

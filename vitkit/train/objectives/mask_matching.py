@@ -55,8 +55,8 @@ def match(prediction: QueryPrediction, targets: Tensor, points: int) -> Matches:
     present = torch.zeros(batch, 256, dtype=torch.bool, device=device).scatter_(1, targets.flatten(1).long(), True)
     matrices = costs.cpu().numpy()  # (B, Q, K): the host waits for the device here
     pairs = []
-    for image, (matrix, found) in enumerate(zip(matrices, present[:, :classes].cpu().numpy(), strict=True)):
-        available = np.flatnonzero(found)
+    for image, (matrix, occurs) in enumerate(zip(matrices, present[:, :classes].cpu().numpy(), strict=True)):
+        available = np.flatnonzero(occurs)
         queries, columns = linear_sum_assignment(matrix[:, available])
         pairs.append(np.stack([np.full(len(queries), image), queries, available[columns]]))
     return Matches(*torch.from_numpy(np.concatenate(pairs, axis=1)).to(device).unbind())

@@ -67,8 +67,8 @@ def pixel_loss(scores: Tensor, targets: Tensor) -> Tensor:
 def interpolation_matrix(cells: int, pixels: int, device: torch.device) -> Tensor:
     """Return (pixels, cells): how much each cell counts for each pixel, as F.interpolate has it with mode="bilinear".
 
-    Products with two of them upsample as it does. On an H200 its backward took two fifths of a step of Ti/16 at 352 x
-    480 px, and it adds in another order every time.
+    Products with two of them upsample as it does. On an H200 the backward pass of F.interpolate took two fifths of a
+    step of Ti/16 at 352 x 480 px, and it adds in another order every time.
     """
     centres = (torch.arange(pixels, device=device) + 0.5) * (cells / pixels) - 0.5
     distance = (centres.clamp(0, cells - 1)[:, None] - torch.arange(cells, device=device)).abs()

@@ -11,7 +11,7 @@ from vitkit.data.sources.mask_layout import find_mask_layout
 from vitkit.storage.urls import is_url
 
 
-def images_alone(split: Split, sources: Sequence[str]) -> tuple[Split, list[str]]:
+def leave_out_masks(split: Split, sources: Sequence[str]) -> tuple[Split, list[str]]:
     """Return the images without the masks that folders among the sources hold beside them, and those masks.
 
     Folders are told by their names alone, such as images/ and masks/; masks next to their images are taken for images.
@@ -20,14 +20,18 @@ def images_alone(split: Split, sources: Sequence[str]) -> tuple[Split, list[str]
     for source in sources:
         if is_url(source) or not os.path.isdir(source):
             continue
-        below = os.path.join(source, "")
-        paths = [key.removeprefix(below) for key in split.keys if key.startswith(below)]
+        below = os.path.join(os.path.normpath(source), "")
+        below = "" if below == os.path.join(os.curdir, "") else below
+        by_path = {os.path.normpath(key).removeprefix(below): key for key in split.keys if _is_below(key, below)}
         with contextlib.suppress(DataError):  # two spellings of a split, which matter to who trains on them
-            layout = find_mask_layout(source, paths)
+            layout = find_mask_layout(source, [*by_path])
             if layout is not None and layout.certain:
-                found = {mask for _, mask in layout.pairs}.union(layout.orphans)
-                masks.update(below + mask for mask in found)
+                masks.update(by_path[mask] for mask in layout.all_masks)
     if not masks:
         return split, []
     kept = np.array([number for number, key in enumerate(split.keys) if key not in masks], dtype=np.int64)
     return split.select(kept), sorted(masks)
+
+
+def _is_below(key: str, folder: str) -> bool:
+    return not is_url(key) and os.path.normpath(key).startswith(folder)
