@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 from torch.testing import assert_close
 
 from tests.train.runs import losses, rewind, toy, train_run, weights
+from vitkit.cli.main import main
+from vitkit.compute.inputs_ahead import InputsAhead
+from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.config.schema import AdamW, Augmentation, Schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -48,3 +52,24 @@ def test_the_largest_micro_batch_that_fits_is_chosen(tmp_path: Path):
         )
     )
     assert "micro = 512" in (run / "config.toml").read_text()
+
+
+def test_the_final_score_takes_images_that_were_loaded_while_steps_were_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    were_ahead: list[bool] = []
+    take = KeptInputs.take_ahead
+
+    def counting(self: KeptInputs, *arguments: Any) -> InputsAhead | None:
+        ahead = take(self, *arguments)
+        were_ahead.append(ahead is not None)
+        return ahead
+
+    monkeypatch.setattr(KeptInputs, "take_ahead", counting)
+    run = tmp_path / "run"
+    small = "--model mu/4 --weights none --image 28 --steps 400 --batch 64 --device cuda --set duplicates=ignore channels=1".split()
+    main(["fit", "fashion", *small, "--out", str(run)])
+    assert were_ahead[-1]
+    scored = json.loads((run / "evaluation.json").read_text())
+    main(["evaluate", str(run), "fashion", "--device", "cuda", "--out", str(tmp_path / "again.json")])
+    assert json.loads((tmp_path / "again.json").read_text())["top1"] == scored["top1"]
