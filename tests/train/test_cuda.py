@@ -67,8 +67,8 @@ def test_the_final_score_takes_images_that_were_loaded_while_steps_were_computed
 
     monkeypatch.setattr(KeptInputs, "take_ahead", counting)
     run = tmp_path / "run"
-    small = "--model mu/4 --weights none --image 28 --steps 400 --batch 64 --device cuda --set duplicates=ignore channels=1".split()
-    main(["fit", "fashion", *small, "--out", str(run)])
+    small = "--model mu/4 --weights none --image 28 --steps 400 --batch 64 --set duplicates=ignore channels=1".split()
+    main(["fit", "fashion", "--device", "cuda", "--out", str(run), *small])
     assert were_ahead[-1]
     scored = json.loads((run / "evaluation.json").read_text())
     main(["evaluate", str(run), "fashion", "--device", "cuda", "--out", str(tmp_path / "again.json")])
