@@ -41,8 +41,8 @@ from vitkit.storage.urls import refuse_credentials, refuse_run_folder
 from vitkit.text import counted, few, utc_timestamp
 from vitkit.train.cache import SharedCaches
 from vitkit.train.distributed import Processes, lost_peer, process_group
-from vitkit.train.kernel_build import prepare_gpu
 from vitkit.train.lr_search import search_lr
+from vitkit.train.prepare_gpu import prepare_gpu
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
 

@@ -6,8 +6,6 @@ where later runs find them.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -15,49 +13,14 @@ import torch
 from torch import Tensor
 
 from vitkit.devices import TrainPrecision
-from vitkit.kernels.dispatch import TRITON, KernelLaunch, collected_launches, hash_compiler
+from vitkit.kernels.dispatch import TRITON, KernelLaunch, collected_launches
 from vitkit.train.dry_run import clear_gradients, dry_run
 from vitkit.train.mixed_precision import MixedPrecision
 from vitkit.train.objectives.base import Objective
+from vitkit.train.prepare_gpu import wait_for_hash
 
 THREADS = 8  # compiler and assembler release the interpreter's lock for most of their time
 IMAGES = 16  # Triton compiles other kernels for numbers that are no multiples of 16
-
-
-_hashed: Future[None] | None = None  # of Triton's own files
-
-
-def prepare_gpu(device: torch.device) -> None:
-    """Start, once and in threads, what a GPU's first step would wait for, while imports go on and data are opened.
-
-    These are the driver's context, the library of matrix products, and the hash of Triton's files.
-    """
-    global _hashed
-    if device.type != "cuda" or _hashed is not None:
-        return
-    _hashed = _in_thread(hash_compiler)
-    _in_thread(lambda: _first_product(device))
-
-
-def _in_thread(work: Callable[[], None]) -> Future[None]:
-    """Do the work in a thread that a command which ends at once, for a wrong path, does not wait for."""
-    done: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:  # what needs it will say so
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, name="vitkit-gpu", daemon=True).start()
-    return done
-
-
-def _first_product(device: torch.device) -> None:
-    ones = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
-    torch.mm(ones, ones)
 
 
 class KernelBuild:
@@ -102,7 +65,6 @@ def _variant(launch: KernelLaunch) -> tuple[Any, ...]:
 
 
 def _compile(launch: KernelLaunch, device: torch.device) -> None:
-    if _hashed is not None:
-        _hashed.result()  # two threads would both do it
+    wait_for_hash()
     with torch.cuda.device(device):
         launch.compile()
