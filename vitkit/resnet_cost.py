@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from vitkit.cost_term import CostTerm
 from vitkit.model.conv_config import ConvConfig
 from vitkit.model.options import GROUPS
-from vitkit.model.spatial_attention import SpatialAttention, is_small
+from vitkit.model.spatial_attention import SpatialAttention, takes_all_pairs
 
 Sides = tuple[int, int]  # height, width
 
@@ -72,7 +72,7 @@ def _attention(
     """Attention in place of, or beside, a 3x3 convolution: it keeps copies of its input and of q, k, v, and weights."""
     key, value = attention.channels(C)
     H, N, last = attention.heads, _area(before), C * _area(before) * pooled_after  # pooling keeps its input
-    if attention.kind == "local" and is_small(N, attention.window):
+    if attention.kind == "local" and takes_all_pairs(N, attention.window):
         offsets = 2 * before[0] + 2 * before[1] - 2
         macs = N * (3 * C * C + offsets * C // 2 + 2 * N * C)
         yield CostTerm(3 * C * C + attention.window * C, macs, 8 * N * C + H * N * N + last)

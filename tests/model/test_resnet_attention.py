@@ -191,7 +191,7 @@ def test_local_attention_between_all_pixels_is_that_of_copied_neighbours(
     x = torch.randn(2, C, *grid, dtype=torch.float64, requires_grad=True)
     results = {}
     for dense in (False, True):
-        monkeypatch.setattr(local_attention, "is_small", lambda pixels, window, dense=dense: dense)
+        monkeypatch.setattr(local_attention, "takes_all_pairs", lambda pixels, window, dense=dense: dense)
         out = layer(x, {}, "unit")
         out.square().sum().backward()
         results[dense] = [out.detach(), x.grad, *(parameter.grad for parameter in layer.parameters())]

@@ -27,22 +27,20 @@ class InputsAhead:
         self._changed = threading.Condition()
         self._over = self._cancelled = self._finished = False
 
-    def load(self, batches: Generator[Batch, None, None] | Iterator[Batch]) -> None:
+    def load(self, batches: Generator[Batch, None, None]) -> None:
         """Load the batches in the thread that calls this."""
         try:
-            for batch in batches:
-                with self._changed:
-                    if self._cancelled:
-                        break
-                    self._loaded.append(batch)
-                    self._changed.notify_all()
-            else:
-                self._finished = True
+            with contextlib.closing(batches):
+                for batch in batches:
+                    with self._changed:
+                        if self._cancelled:
+                            return
+                        self._loaded.append(batch)
+                        self._changed.notify_all()
+            self._finished = True
         except Exception as error:  # the pass itself will name what is wrong
             log.debug("inputs were not loaded ahead: %s", error)
         finally:
-            with contextlib.suppress(AttributeError):  # an iterator of another kind
-                batches.close()  # type: ignore[union-attr]
             with self._changed:
                 self._over = True
                 self._changed.notify_all()

@@ -8,7 +8,7 @@ the score at the end of a run are loaded ahead, while the device computes steps 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +71,11 @@ class KeptInputs:
             self._alive.append(dataset)
 
     def load_ahead(
-        self, dataset: SplitDataset, device: torch.device, share: tuple[int, int, int], batches: Iterator[Batch]
+        self,
+        dataset: SplitDataset,
+        device: torch.device,
+        share: tuple[int, int, int],
+        batches: Generator[Batch, None, None],
     ) -> None:
         """Load the batches of the next pass into the memory of the host, in the thread that calls this.
 

@@ -301,7 +301,7 @@ def sequential_batches(
     part: int | None = None,
     lend: int = 0,
     threads: int = 0,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Yield every image of the split once, in order, however many fail: the caller handles the failures.
 
     With `part`, a batch comes in parts of at most so many images, which workers decode side by side. `lend` is that of

@@ -3,7 +3,7 @@
 softmax(q·k + q·r) over the neighbourhood, where half of r is learned for the offset in rows and half for that in
 columns. The paper leaves three things open. Here, neighbours outside of the map get no weight, each head has vectors
 of its own, and scores are divided by √d as elsewhere. Where the convolution had a stride, 2x2 pixels are averaged
-after attention (section 3.1).
+after attention (section 3.1). Over a small map, all pairs of pixels are computed, which is faster, and gives the same.
 
 Shapes: B batch, C channels, h x w feature map, N = h·w, K = k·k neighbours, H heads, d = C / H.
 """
@@ -28,7 +28,7 @@ from vitkit.model.initialise import linear
 from vitkit.model.offset_positions import add_sides, apart
 from vitkit.model.resize_positions import Grid, Interpolation
 from vitkit.model.shear import shear
-from vitkit.model.spatial_attention import is_small
+from vitkit.model.spatial_attention import takes_all_pairs
 
 
 class LocalAttention(FeatureMapAttention):
@@ -42,7 +42,7 @@ class LocalAttention(FeatureMapAttention):
     def forward(self, x: Tensor, seen: Seen, name: str) -> Tensor:  # (B, C, h, w)
         grid = (x.shape[2], x.shape[3])  # offsets are bounded by the window: any map will do
         query, key, value = split(self.qkv(as_tokens(x)), self.heads, (x.shape[1], x.shape[1]))  # (B, H, N, d) each
-        if f"{name}/attention" not in seen and is_small(query.shape[2], self.window):
+        if f"{name}/attention" not in seen and takes_all_pairs(query.shape[2], self.window):
             bias = self.scores_of_pairs(query, grid)
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
             return reduce(as_map(mixed, grid), self.stride)

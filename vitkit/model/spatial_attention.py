@@ -96,6 +96,6 @@ class SpatialAttention:
             )
 
 
-def is_small(pixels: int, window: int) -> bool:
+def takes_all_pairs(pixels: int, window: int) -> bool:
     """Return whether local attention over a map of so many pixels is computed between all pairs of them."""
     return pixels <= ALL_PAIRS * window**2

@@ -14,7 +14,8 @@ from vitkit.storage.urls import is_url
 def leave_out_masks(split: Split, sources: Sequence[str]) -> tuple[Split, list[str]]:
     """Return the images without the masks that folders among the sources hold beside them, and those masks.
 
-    Folders are told by their names only, such as images/ and masks/; masks next to their images are taken for images.
+    Masks are recognised by the names of folders, such as images/ and masks/. Masks next to their images count as
+    images.
     """
     masks: set[str] = set()
     for source in sources:
