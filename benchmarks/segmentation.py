@@ -1,13 +1,14 @@
 """Segmentation beside peers of the same cost: vitkit's two heads, SegFormer and a U-Net, over seeds, in one run.
 
-    python benchmarks/segmentation.py DATA [--image 352 480] [--epochs 100] [--batch 16] [--seeds 3] [--weights ti16]
-                                      [--arms linear queries segformer unet] [--device auto] [--json FILE]
+    python benchmarks/segmentation.py DATA [--image 352 480] [--epochs 100] [--batch 16] [--seeds 0 1 2]
+                                      [--weights ti16] [--arms linear queries segformer unet] [--rates 3e-4 1e-3]
+                                      [--device auto] [--json FILE]
 
 DATA has masks, as `vitkit fit` takes them. The arms of vitkit are ordinary runs from the weights. The peers start from
 nothing, for no weights of theirs come with a package: transformers' SegFormer-B0 and a plain U-Net, as wide as has the
 multiply-adds of Ti/16 with a linear head. They get the same batches in the same order, augmented the same, the same
 number of steps, AdamW with the better of two rates (on validation images, after a third of the steps), and the same
-scoring.
+scoring. One rate with --rates leaves that choice out.
 A difference to the arms of vitkit is therefore that of architecture and weights together; `--weights none` trains the
 arms of vitkit from scratch, too.
 """
@@ -57,7 +58,6 @@ from vitkit.train.inputs import MaskInputs
 from vitkit.train.training_transform import canvas_size
 
 OURS, PEERS = ("linear", "queries"), ("segformer", "unet")
-RATES = (3e-4, 1e-3)  # of AdamW, for training from scratch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,8 @@ def main() -> None:
     parser.add_argument("--image", type=int, nargs=2, default=(352, 480))
     parser.add_argument("--epochs", type=float, default=100)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
+    parser.add_argument("--rates", type=float, nargs="+", default=(3e-4, 1e-3), help="of AdamW, for the peers")
     parser.add_argument("--weights", default="ti16")
     parser.add_argument("--arms", nargs="+", choices=(*OURS, *PEERS), default=(*OURS, *PEERS))
     parser.add_argument("--device", default="auto")
@@ -89,7 +90,7 @@ def main() -> None:
     results: list[Result] = []
     for arm in options.arms:
         train = fit_arm if arm in OURS else PeerArm(arm, options)
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             results.append(train(arm, seed, options) if arm in OURS else train(seed))
             print_row(results[-1])
             if options.json:
@@ -172,11 +173,11 @@ class PeerArm:
 
     def _choose_rate(self) -> float:
         """Return the rate with the better score on validation images, or the lower one where there are none."""
-        split = self.splits.validation
-        if split is None:
-            return RATES[0]
+        split, rates = self.splits.validation, tuple(self.options.rates)
+        if split is None or len(rates) == 1:
+            return rates[0]
         epochs = self.options.epochs / 3
-        scores = {rate: score_masks(self._score(self._train(rate, 0, epochs), split)).mean_iou.value for rate in RATES}
+        scores = {rate: score_masks(self._score(self._train(rate, 0, epochs), split)).mean_iou.value for rate in rates}
         print(f"{self.arm}: validation mean IoU by rate {scores}", file=sys.stderr, flush=True)
         return max(scores, key=scores.__getitem__)
 
