@@ -1,8 +1,10 @@
 """Errors that a user can fix: what is wrong, where, and what to do; the command line prints them and exits with 2."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from vitkit.text import printable
 
@@ -18,6 +20,13 @@ class VitkitError(ValueError):
     def __init__(self, what: str, **details: str | Iterable[str]) -> None:
         self.what, self.rows = what, dict[str, list[str]]()
         self.add(**details)
+
+    @classmethod
+    def around(cls, where: str, error: VitkitError) -> Self:
+        """Return an error that says where another one occurred, with the details of that one."""
+        around = cls(f"{where}: {error.what}")
+        around.add(**error.rows)
+        return around
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message and its details: the text alone would lose its lines."""

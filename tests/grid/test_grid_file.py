@@ -69,6 +69,14 @@ def test_a_mistake_in_the_file_is_named(text, message):
     assert message in str(caught.value)
 
 
+def test_a_setting_of_an_arm_is_explained_on_lines_of_its_own():
+    with pytest.raises(ConfigError) as caught:
+        parse(BASE + "axes = { subset = [0.5, 500] }")
+    first, *details = str(caught.value).splitlines()
+    assert first == "rates.toml, arm 'subset 500': subset = 500: more than 0 and at most 1 is needed"
+    assert details[0].startswith("  meaning  share of the training images")
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

@@ -27,7 +27,7 @@ def test_kernels_wait_for_the_hash_which_is_computed_once(monkeypatch: pytest.Mo
         raise RuntimeError("no CUDA device")
 
     monkeypatch.setattr(module, "hash_compiler", slow)
-    monkeypatch.setattr(module, "_first_product", without_gpu)  # an error of a step, not of its preparation
+    monkeypatch.setattr(module, "_first_operations", without_gpu)  # an error of a step, not of its preparation
     for _ in range(2):
         prepare_gpu(torch.device("cuda"))
     threading.Timer(0.2, go_on.set).start()
@@ -40,3 +40,7 @@ def test_nothing_is_started_without_a_gpu(monkeypatch: pytest.MonkeyPatch):
     prepare_gpu(torch.device("cpu"))
     wait_for_hash()
     assert module._hashed is None
+
+
+def test_the_first_operations_are_those_of_any_device():
+    module._first_operations(torch.device("cpu"))

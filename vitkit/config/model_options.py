@@ -50,4 +50,4 @@ def configure_variant(
     try:
         return configure_model(name, {**settings, "image": image}, classes=classes)
     except SizeError as error:
-        raise ConfigError(f"{text}: {error}") from error
+        raise ConfigError.around(text, error) from error

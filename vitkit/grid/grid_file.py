@@ -146,7 +146,7 @@ def _arm(name: str, settings: Mapping[str, Any], path: Path) -> Arm:
     try:
         toml.check(settings)
     except ConfigError as error:
-        raise ConfigError(f"{path}, arm {name!r}: {error}") from error
+        raise ConfigError.around(f"{path}, arm {name!r}", error) from error
     return Arm(name=name, settings=settings)
 
 

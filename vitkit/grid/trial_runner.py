@@ -70,10 +70,9 @@ class TrialRunner:
         except Diverged as error:
             RunFolder(path).add_to_record(diverged=str(error))
         except VitkitError as error:
-            raise TrialError(
-                f"the arm {trial.arm.name!r} with seed {trial.seed} cannot run: {error}",
-                then="the same command goes on where it stopped",
-            ) from error
+            stopped = TrialError.around(f"the arm {trial.arm.name!r} with seed {trial.seed} cannot run", error)
+            stopped.add(then="the same command goes on where it stopped")
+            raise stopped from error
         took = time.monotonic() - started
         times = {WALL: before + took, ON_DEVICE: before_on_device + took / self.jobs}
         RunFolder(path).add_to_record(**{name: round(seconds, 3) for name, seconds in times.items()})

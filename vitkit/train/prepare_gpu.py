@@ -1,6 +1,6 @@
 """Prepare a GPU in threads while imports go on and data are opened, so that the first step does not wait for it.
 
-Prepared are the driver's context, the library of matrix products, and the hash of Triton's own files.
+Prepared are the driver's context, the libraries of products and of attention, and the hash of Triton's own files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 import torch
 
+from vitkit.kernels.attention import sdpa
 from vitkit.kernels.dispatch import hash_compiler
 
 _hashed: Future[None] | None = None
@@ -22,7 +23,7 @@ def prepare_gpu(device: torch.device) -> None:
     if device.type != "cuda" or _hashed is not None:
         return
     _hashed = _in_thread(hash_compiler)
-    _in_thread(lambda: _first_product(device))
+    _in_thread(lambda: _first_operations(device))
 
 
 def wait_for_hash() -> None:
@@ -47,6 +48,8 @@ def _in_thread(work: Callable[[], None]) -> Future[None]:
     return done
 
 
-def _first_product(device: torch.device) -> None:
-    ones = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
-    torch.mm(ones, ones)
+def _first_operations(device: torch.device) -> None:
+    """Compute a product and an attention, of which each loads a library of hundreds of megabytes."""
+    ones = torch.ones(1, 1, 64, 64, dtype=torch.bfloat16, device=device)
+    torch.mm(ones[0, 0], ones[0, 0])
+    sdpa(ones, ones, ones)

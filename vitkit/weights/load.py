@@ -134,7 +134,7 @@ def read_weights(
     try:
         weights = _load_format(checkpoint)
     except ConfigError as error:
-        raise WeightsError(f"{checkpoint.origin} describes a model that cannot be built: {error}") from error
+        raise WeightsError.around(f"{checkpoint.origin} describes a model that cannot be built", error) from error
     for name, requested in (("heads", heads), ("grid", grid), ("gelu", gelu)):
         actual = getattr(weights.config, name, None)
         if requested not in (None, actual):

@@ -71,7 +71,7 @@ def parse_record(record: Mapping[str, Any], origin: str) -> tuple[ModelConfig, M
         config = from_dict(checked["model"])
         preprocessing = Preprocessing.from_record(checked["preprocessing"])
     except (ConfigError, SizeError) as error:
-        raise WeightsError(f"the record of {origin} cannot be used: {error}") from error
+        raise WeightsError.around(f"the record of {origin} cannot be used", error) from error
     labels, provenance = checked["labels"], checked["provenance"]
     _check_labels(labels, provenance, origin)
     metadata = Metadata(

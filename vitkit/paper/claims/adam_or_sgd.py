@@ -20,7 +20,7 @@ OPTIMIZERS = ("Adam", "SGD")
 SGD = {"kind": "sgd", "momentum": 0.9, "weight_decay": 1e-4}  # BiT's
 RATES: dict[Scale, dict[str, tuple[float, ...]]] = {
     "smoke": {"Adam": (0.001, 0.003), "SGD": (0.03, 0.1)},
-    "small": {"Adam": (0.0003, 0.001), "SGD": (0.1, 0.3)},
+    "small": {"Adam": (0.0003, 0.001), "SGD": (0.03, 0.1)},
     "paper": {"Adam": (0.001,), "SGD": (0.48,)},  # Table 3; BiT's 0.03 for each 256 images of a batch
 }
 SETS: dict[Scale, dict[str, Transfer]] = {

@@ -28,7 +28,7 @@ PAPER = {SCRATCH: 77.9, COLOUR: 79.9, SUPERVISED: 83.9}  # on ImageNet: "2 point
 # labelled images of each class, steps, images per step
 FINE_TUNING: dict[str, dict[str, Any]] = {
     "smoke": {"subset_per_class": 20, "steps": 8, "batch": 32},
-    "small": {"subset_per_class": 50, "steps": 300, "batch": 1024},
+    "small": {"subset_per_class": 50, "steps": 1200},
 }
 OF_THE_MODEL = ("model", "options", "weights", "channels")  # come with the weights of another arm
 OF_LABELS = ("duplicates",)  # settings that a run without labels refuses
