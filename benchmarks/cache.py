@@ -25,10 +25,11 @@ import torch
 from photos import photos, write
 
 from vitkit.data.image_cache import fill_cache, stored_transform
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import training_split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 from vitkit.devices import cores
 from vitkit.train.cache import to_gpu

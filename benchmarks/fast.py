@@ -24,9 +24,10 @@ from cpu_peers import cpu_peers
 from torch import Tensor
 
 import vitkit
-from vitkit.data.loader import SplitDataset, evaluation_batches
+from vitkit.data.evaluation_batches import evaluation_batches
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.evaluate.matching import match_classes
 from vitkit.model.build import Model
 from vitkit.predict.engines import Compute, engine_candidates

@@ -29,7 +29,8 @@ from photos import photos, write
 
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
-from vitkit.data.loader import Batch, Loader
+from vitkit.data.batch import Batch
+from vitkit.data.loader import Loader
 from vitkit.data.sources.dataset import Data
 from vitkit.data.workers import prefetched_batches
 from vitkit.devices import cores, describe_device, pick_device, pick_workers

@@ -179,9 +179,10 @@ def measure(folder: Path, workers: int, *, contents: bool) -> dict[str, Any]:
     from vitkit.data.contents import Reading, contents_record
     from vitkit.data.groups import keep_together, record_of
     from vitkit.data.label_check import label_warnings
-    from vitkit.data.loader import Loader, SplitDataset
+    from vitkit.data.loader import Loader
     from vitkit.data.partition import fingerprint, partition
     from vitkit.data.sources.open import open_data
+    from vitkit.data.split_dataset import SplitDataset
     from vitkit.data.transforms import TrainTransform
 
     seconds: dict[str, float] = {}

@@ -34,11 +34,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitkit.data.decode import decode
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.random_boxes import random_box
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import EvalTransform, TrainTransform, round_box
 from vitkit.devices import cores
 

@@ -115,10 +115,12 @@ def measure(source: Path, batch: int, steps: int) -> dict[str, Any]:
     import torch
 
     from vitkit.data.batch import Batch
-    from vitkit.data.loader import EpochSampler, Loader, SplitDataset
+    from vitkit.data.epoch_sampler import EpochSampler
+    from vitkit.data.loader import Loader
     from vitkit.data.partition import fingerprint, partition
     from vitkit.data.sources.open import open_data
     from vitkit.data.sparse_labels import SparseLabels
+    from vitkit.data.split_dataset import SplitDataset
     from vitkit.data.transforms import TrainTransform
 
     times: dict[str, dict[str, float]] = {}

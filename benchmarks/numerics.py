@@ -29,9 +29,10 @@ from vitkit.compute.fused_vit import reason_to_decline
 from vitkit.compute.inference import Precision, for_inference
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import SGD, AdamW
-from vitkit.data.loader import SplitDataset, evaluation_batches
+from vitkit.data.evaluation_batches import evaluation_batches
 from vitkit.data.sources.open import open_data
 from vitkit.data.sources.splits import scoring_split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import EvalTransform
 from vitkit.devices import cores, describe_device, pick_device
 from vitkit.evaluate.matching import match_classes

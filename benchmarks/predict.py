@@ -30,8 +30,9 @@ import torch
 
 import vitkit
 from vitkit.compute.pipeline import PART, lent_parts
-from vitkit.data.loader import SplitDataset, sequential_batches
+from vitkit.data.evaluation_batches import sequential_batches
 from vitkit.data.sources.image_paths import find_image_names, unlabelled_split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.devices import cores, describe_device, pick_device
 from vitkit.predict.engines import Engine, engine_candidates, exact_engine
 from vitkit.predict.image_stream import workers_for

@@ -40,13 +40,14 @@ from vitkit.compute.segment import ComputeMask, exact_scores
 from vitkit.config.recipes import recipe
 from vitkit.config.schema import Fit
 from vitkit.config.toml import assignments, merge
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.masked_transforms import MaskedTrainTransform
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.partition import Partition, partition
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import EvalTransform
 from vitkit.devices import cores, pick_device
 from vitkit.evaluate.segmentation import predicted_masks

@@ -16,7 +16,8 @@ ORDER = """
     atomic storage output_folder job_shard stored_json messages progress torch_private
     data model cost_term resnet_cost encoder_cost segmenter_cost cost table6 kernels weights config devices
     run_schema run_folder pages compute train evaluate inspect report predict bench export serve
-    run_record run_evaluation run_warnings run_score shared_data continued_run run python_api grid paper demo cli
+    run_record run_evaluation run_warnings run_score shared_data continued_run run_dataset
+    run python_api grid paper demo cli
 """.split()
 PUBLIC = ("__init__", "__main__")  # the package itself exports names of any layer, without importing them
 

@@ -91,7 +91,7 @@ def test_a_resumed_run_has_the_split_it_was_started_with(
     main(["fit", copied, *TINY, "--out", "run"])
     first = read("run/evaluation.json")
     Path("run/report.html").unlink()
-    monkeypatch.setattr("vitkit.run.keep_together", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr("vitkit.run_dataset.keep_together", lambda *_, **__: pytest.fail("searched again"))
     capsys.readouterr()
     main(["resume", "run"])
     assert "20 images are copies of others" in capsys.readouterr().out

@@ -18,27 +18,26 @@ from vitkit.config import toml
 from vitkit.config.resolve import resolve
 from vitkit.config.schema import Fit
 from vitkit.continued_run import LOCK_PATIENCE, continued_config, is_finished
-from vitkit.data.contents import UNSEEN, ContentsRecord, Reading, changed_images, contents_record, pick_compared
-from vitkit.data.fingerprint import FingerprintCache
-from vitkit.data.groups import KeptTogether, compared_splits, keep_together, record_of, restore, should_find_copies
-from vitkit.data.loader import TooManyFailures, advised_max_failed
-from vitkit.data.partition import Partition, fingerprint, is_fingerprint
+from vitkit.data.contents import ContentsRecord
+from vitkit.data.failures import TooManyFailures, advised_max_failed
+from vitkit.data.groups import KeptTogether, record_of, restore
+from vitkit.data.partition import Partition
 from vitkit.data.sources.dataset import Data
-from vitkit.data.sources.splits import training_split
 from vitkit.data.training_images import join_validation
-from vitkit.devices import cores, describe_machine, pick_device, pick_workers, processes_sharing_cores
+from vitkit.devices import describe_machine, pick_device, pick_workers
 from vitkit.errors import ConfigError, VitkitError
 from vitkit.launcher import restart, unused_tasks
 from vitkit.messages import say
 from vitkit.model.build import Model
-from vitkit.progress import PrintLine, no_progress, show_progress
-from vitkit.run_folder import CONFIG, RECORD, RunError, RunFolder
+from vitkit.progress import PrintLine
+from vitkit.run_dataset import check_data_unchanged, contents_of_run, describe_data, keep_copies_together
+from vitkit.run_folder import CONFIG, RunError, RunFolder
 from vitkit.run_warnings import log_warnings
 from vitkit.shared_data import SharedData
 from vitkit.storage.failures import StorageError
 from vitkit.storage.repeats import repeated_requests
 from vitkit.storage.urls import refuse_credentials, refuse_run_folder
-from vitkit.text import counted, few, utc_timestamp
+from vitkit.text import counted, utc_timestamp
 from vitkit.train.cache import SharedCaches
 from vitkit.train.distributed import Processes, lost_peer, process_group
 from vitkit.train.lr_search import search_lr
@@ -46,9 +45,8 @@ from vitkit.train.prepare_gpu import prepare_gpu
 from vitkit.train.tracking import check_installed
 from vitkit.train.trainer import train
 
-SCORING_THREADS = (
-    4  # that load the images of the final score beside the steps, and hold the interpreter's lock at times
-)
+# they load the images of the final score beside the steps, and hold the interpreter's lock at times
+SCORING_THREADS = 4
 
 
 def start_run(
@@ -156,8 +154,8 @@ def _begin(
 ) -> _Trained:
     """Record a new run and train; one that fails before its first step leaves no files."""
     try:
-        kept = shared.kept_together(config, data, lambda: _keep_together(config, data, processes))
-        contents = shared.contents(config, kept.data, lambda: _contents(config, kept.data, processes))
+        kept = shared.kept_together(config, data, lambda: keep_copies_together(config, data, processes))
+        contents = shared.contents(config, kept.data, lambda: contents_of_run(config, kept.data, processes))
         processes.on_rank_zero(lambda: _write_record(config, kept, contents, folder, reason, command))
         return _Trained(config, kept.data, _train(config, kept, folder, processes, print_line, reason, shared))
     except BaseException as error:
@@ -181,7 +179,7 @@ def _continue(
         print_line("finished", f"{folder.path} is finished; nothing is left to do")
         return None
     data = open_data()
-    _check_data(data, folder, processes, print_line)
+    check_data_unchanged(data, folder, processes, print_line)
     record = folder.record()
     kept = restore(data, record.get("together"))
     try:
@@ -192,28 +190,6 @@ def _continue(
     return _Trained(config, kept.data, splits)
 
 
-def _keep_together(config: Fit, data: Data, processes: Processes) -> KeptTogether:
-    """Find the copies among the images, on all ranks together, so that every split has them on one side."""
-    if not config.labelled:  # nothing is held out or scored
-        return KeptTogether(data, ())
-    progress = show_progress if processes.is_rank_zero else no_progress
-    return keep_together(data, duplicates=config.duplicates, progress=progress, **vars(_reading(processes)))
-
-
-def _contents(config: Fit, data: Data, processes: Processes) -> ContentsRecord:
-    """Return the contents of the images that the run uses: in full where copies were looked for, else in samples."""
-    labels = config.labelled
-    splits = compared_splits(data) if labels else [training_split(data)]
-    hashed = labels and should_find_copies(data, config.duplicates) and FingerprintCache().table is not None
-    compared = pick_compared(sum(len(data.splits[name]) for name in splits), hashed=hashed)
-    return contents_record(data, splits, compared, _reading(processes))
-
-
-def _reading(processes: Processes) -> Reading:
-    """Return this rank's share of the reading, with the cores of its machine divided among the ranks on it."""
-    return Reading(cores() // processes_sharing_cores(), processes.rank, processes.world_size, processes.gather)
-
-
 def _write_record(
     config: Fit, kept: KeptTogether, contents: ContentsRecord, folder: RunFolder, reason: str, command: str
 ) -> None:
@@ -222,7 +198,7 @@ def _write_record(
         command=command,
         started=utc_timestamp(),
         recipe_reason=reason,
-        data={**_describe_data(kept.data), "contents": contents},
+        data={**describe_data(kept.data), "contents": contents},
         together=record_of(kept),
         asked=toml.to_tables(config),
         settings=toml.to_tables(config),
@@ -349,56 +325,12 @@ def _finish(
     finish_run(config, data, splits, folder, print_line, kept)
 
 
-def _check_data(data: Data, folder: RunFolder, processes: Processes, print_line: PrintLine) -> None:
-    """Raise if images, classes or contents of images are not those that the run was started with."""
-    record = folder.record().get("data", {})
-    expected = record.get("fingerprint")
-    if expected is not None and not is_fingerprint(expected, data, training_split(data)):
-        raise RunError(
-            f"{data.name} is not what {folder.path} was started with: images or classes have changed.",
-            try_="restore the data, or start a new run",
-        )
-    contents: ContentsRecord | None = record.get("contents")
-    if contents is None:  # of an earlier version
-        return
-    if changed := changed_images(data, contents, _reading(processes)):
-        number = counted(len(changed), "image")
-        if data.task == "segment":  # an image's mask is part of its content
-            number += " or its mask" if len(changed) == 1 else " or their masks"
-        raise RunError(
-            f"{data.name} is not what {folder.path} was started with: the content of {number} has changed, under the "
-            "same name.",
-            such_as=few(changed),
-            try_=f"restore these images{' or masks' if data.task == 'segment' else ''}, or start a new run",
-            or_=f'remove "contents" from "data" in {folder.path / RECORD} to go on with the images as they are; the '
-            "result is then that of neither",
-        )
-    images = sum(len(data.splits[name]) for name in contents["splits"] if name in data.splits)
-    print_line("unchanged", f"{counted(images, 'image')}: {UNSEEN[contents['compared']]}")
-
-
 def _line_printer(processes: Processes, output: TextIO) -> PrintLine:
     def print_line(label: str, text: str) -> None:
         if processes.is_rank_zero:
             say(label, text, file=output)
 
     return print_line
-
-
-def _describe_data(data: Data) -> dict[str, Any]:
-    return {
-        "name": data.name,
-        "kind": data.kind,
-        "classes": len(data.classes),
-        "notes": list(data.notes),
-        "pictures": {name: len(split) for name, split in data.splits.items()},
-        "fingerprint": fingerprint(data, training_split(data)),
-        "counts": {
-            name: dict(zip(data.classes, split.per_class(len(data.classes)).tolist(), strict=True))
-            for name, split in data.splits.items()
-            if data.classes and data.task == "classify"  # which classes a mask has is known when it is decoded
-        },
-    }
 
 
 def versions() -> dict[str, str]:

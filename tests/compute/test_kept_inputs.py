@@ -20,10 +20,10 @@ from vitkit.compute.split_logits import collect_logits, load_inputs_ahead
 from vitkit.config.schema import Fit
 from vitkit.data import sample
 from vitkit.data.batch import Batch
-from vitkit.data.loader import SplitDataset
 from vitkit.data.partition import partition
 from vitkit.data.sources.dataset import DataError, Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.run import prepare_scoring
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from vitkit.compute import pipeline
 from vitkit.compute.pipeline import ComputedBatch, compute_batches, lent_parts
 from vitkit.data.batch import Batch
-from vitkit.data.loader import SplitDataset, sequential_batches
+from vitkit.data.evaluation_batches import sequential_batches
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.dataset import PackedStrings, Split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import EvalTransform
 
 CPU = torch.device("cpu")

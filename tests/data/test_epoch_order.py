@@ -20,7 +20,7 @@ from vitkit.data.epoch_order import (
     order_of,
     pick_shuffle,
 )
-from vitkit.data.loader import EpochSampler
+from vitkit.data.epoch_sampler import EpochSampler
 from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.open import open_data
 from vitkit.data.stateless_rng import generator

@@ -15,12 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.sample_images import encode, scene
+from vitkit.data.batch import Batch
+from vitkit.data.batch_builder import first_images
 from vitkit.data.decode import decode
+from vitkit.data.failures import TooManyFailures
 from vitkit.data.image_cache import ImageCache, estimate_bytes, fill_cache, stored_transform
-from vitkit.data.loader import Batch, Loader, SplitDataset, TooManyFailures
+from vitkit.data.loader import Loader
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 
 TRANSFORMS = {
@@ -77,7 +81,7 @@ def test_batches_that_are_cropped_where_the_pixels_are_equal_those_of_the_host(n
     batched = replace(in_ram, cache=in_ram.cache.to(torch.device("cpu")))
     assert batched.cache.batched
     assert_same(batches(batched), batches(in_ram))
-    assert torch.equal(batched.sample(20), in_ram.sample(20))
+    assert torch.equal(first_images(batched, 20), first_images(in_ram, 20))
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)

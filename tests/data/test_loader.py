@@ -14,20 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.sample_images import encode, scene
+from vitkit.data.batch import Batch
+from vitkit.data.batch_builder import first_images
 from vitkit.data.decode import decode
-from vitkit.data.loader import (
-    Batch,
-    EpochSampler,
-    Loader,
-    SplitDataset,
-    TooManyFailures,
-    advised_max_failed,
-    allowed_failures,
-    evaluation_batches,
-)
+from vitkit.data.epoch_sampler import EpochSampler
+from vitkit.data.evaluation_batches import evaluation_batches
+from vitkit.data.failures import TooManyFailures, advised_max_failed, allowed_failures
+from vitkit.data.loader import Loader
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.dataset import Data, DataError
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.stateless_rng import generator
 from vitkit.data.transforms import EvalTransform, TrainTransform
 from vitkit.errors import ConfigError
@@ -162,8 +159,8 @@ def test_a_sample_is_the_first_images_of_training_without_broken_ones(photos: Da
     broken = order.index(4)
     break_image(photos, 4)
     dataset = loader(photos).dataset
-    assert torch.equal(dataset.sample(100), torch.cat([first[:broken], first[broken + 1 :]]))
-    assert torch.equal(dataset.sample(broken), first[:broken])
+    assert torch.equal(first_images(dataset, 100), torch.cat([first[:broken], first[broken + 1 :]]))
+    assert torch.equal(first_images(dataset, broken), first[:broken])
 
 
 def test_too_many_broken_images_are_an_error(photos: Data):

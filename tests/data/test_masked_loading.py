@@ -11,13 +11,15 @@ from PIL import Image
 
 from tests.data.mask_images import write_masked_folder
 from vitkit.config.resolve import resolve
+from vitkit.data.evaluation_batches import sequential_batches
 from vitkit.data.image_cache import estimate_bytes, fill_cache
-from vitkit.data.loader import Loader, SplitDataset, sequential_batches
+from vitkit.data.loader import Loader
 from vitkit.data.masked_transforms import MaskedEvalTransform, MaskedTrainTransform, split_mask
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.preprocessing import Preprocessing
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 
 CANVAS = (40, 56)
 IMAGES = 6

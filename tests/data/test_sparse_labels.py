@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tests.data.sample_images import encode, scene
 from vitkit.data import sparse_labels
 from vitkit.data.batch import Batch
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.partition import fingerprint, partition
 from vitkit.data.sources.open import open_data
 from vitkit.data.sparse_labels import SparseLabels
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 
 

@@ -29,9 +29,10 @@ from tests.storage.object_store import (
     upload_folder,
 )
 from vitkit.cli.main import main
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 from vitkit.predict.stream import predict_into
 from vitkit.storage import remote, repeats

@@ -25,9 +25,10 @@ from torch import Tensor
 from vitkit.cli.main import main
 from vitkit.config.schema import Fit
 from vitkit.data.augment import augment
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 from vitkit.devices import pick_device
 from vitkit.run_folder import RunFolder

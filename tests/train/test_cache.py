@@ -29,9 +29,10 @@ from tests.train.runs import (
 from vitkit import devices
 from vitkit.config.schema import Augmentation
 from vitkit.data.image_cache import fill_cache
-from vitkit.data.loader import MAX_THREADS, Loader, SplitDataset
+from vitkit.data.loader import MAX_THREADS, Loader
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 from vitkit.run_folder import RunFolder
 from vitkit.train import cache as cache_module

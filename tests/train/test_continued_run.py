@@ -150,7 +150,7 @@ def test_other_images_under_the_same_name_are_refused(
 @pytest.mark.parametrize(
     "moment",
     [
-        "vitkit.run:_describe_data",  # before the record
+        "vitkit.run:describe_data",  # before the record
         pytest.param("vitkit.train.trainer:initial_model", marks=pytest.mark.slow),  # after it
         pytest.param("vitkit.train.checkpoint:write_record", marks=pytest.mark.slow),  # first checkpoint half written
     ],

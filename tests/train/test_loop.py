@@ -34,10 +34,11 @@ from tests.train.runs import (
 from vitkit.cli.main import main
 from vitkit.config.schema import SGD, AdamW, Augmentation, Fit, Schedule
 from vitkit.data.augment import Augment, augment, mix
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.partition import Partition
 from vitkit.data.sources.dataset import Data
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 from vitkit.errors import ConfigError
 from vitkit.kernels.fuse import fuse

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from vitkit.config.schema import Fit, Schedule
-from vitkit.data.loader import EpochSampler
+from vitkit.data.epoch_sampler import EpochSampler
 from vitkit.errors import ConfigError
 from vitkit.train.plan import Plan, batch_per_process, count_steps, divisors, largest_divisor
 

@@ -129,7 +129,7 @@ def test_kills_at_any_moment_change_nothing(uninterrupted: Path, tmp_path: Path)
         pytest.param(
             "vitkit.train.checkpoint:write_record", 1, marks=pytest.mark.slow
         ),  # first checkpoint half written
-        pytest.param("vitkit.run:_describe_data", 1, marks=pytest.mark.slow),  # before the record
+        pytest.param("vitkit.run:describe_data", 1, marks=pytest.mark.slow),  # before the record
         ("vitkit.train.inputs:augment", 1),  # before the first step
         ("vitkit.train.checkpoint:save_file", 4),  # before the shard of a later checkpoint is written
         pytest.param("vitkit.train.checkpoint:checksum", 7, marks=pytest.mark.slow),  # after it

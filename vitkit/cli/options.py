@@ -86,7 +86,7 @@ def check_max_failed(max_failed: float) -> float:
 @contextmanager
 def advise_max_failed() -> Iterator[None]:
     """Add the option that would allow them to an error about too many unreadable images."""
-    from vitkit.data.loader import TooManyFailures, advised_max_failed
+    from vitkit.data.failures import TooManyFailures, advised_max_failed
 
     try:
         yield

@@ -27,9 +27,11 @@ from vitkit.compute.feature_cache import read_cache, write_cache
 from vitkit.compute.inference import Precision, for_inference
 from vitkit.compute.pipeline import PART, compute_batches, lent_parts
 from vitkit.data.batch import Batch
+from vitkit.data.evaluation_batches import evaluation_batches
+from vitkit.data.failures import MAX_FAILED
 from vitkit.data.image_info import content_hash, default_cache_path
-from vitkit.data.loader import MAX_FAILED, SplitDataset, evaluation_batches
 from vitkit.data.sources.dataset import DataError, PackedStrings, Split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import EvalTransform
 from vitkit.errors import ConfigError, WeightsError
 from vitkit.model.build import Model, check_of_images

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 
 from vitkit.data.batch import Batch
-from vitkit.data.loader import SplitDataset
+from vitkit.data.split_dataset import SplitDataset
 
 log = logging.getLogger("vitkit")
 

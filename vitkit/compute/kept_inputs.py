@@ -18,7 +18,7 @@ import torch
 from vitkit import devices
 from vitkit.compute.inputs_ahead import InputsAhead
 from vitkit.data.batch import Batch
-from vitkit.data.loader import SplitDataset
+from vitkit.data.split_dataset import SplitDataset
 
 MOST_AHEAD = 5_000  # images of a split that a few threads load ahead; for more, processes are faster
 SHARE = 0.1  # of the memory of the device that is free when the first inputs are kept

@@ -19,9 +19,11 @@ from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.pipeline import PART, compute_batches, lent_parts
 from vitkit.compute.sharding import is_sharded
 from vitkit.data.batch import Batch
-from vitkit.data.loader import MAX_FAILED, SplitDataset, checked_batches, sequential_batches
+from vitkit.data.evaluation_batches import checked_batches, sequential_batches
+from vitkit.data.failures import MAX_FAILED
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sparse_labels import SparseLabels
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import EvalTransform
 from vitkit.model.build import Model
 from vitkit.progress import Progress, no_progress

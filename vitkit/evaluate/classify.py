@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vitkit.compute.inference import Precision
 from vitkit.compute.split_logits import CollectLogits, SplitLogits, collect_logits
+from vitkit.data.failures import MAX_FAILED
 from vitkit.data.groups import Leak
-from vitkit.data.loader import MAX_FAILED
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.sources.splits import canonical_split, scoring_split
 from vitkit.data.sparse_labels import SparseLabels

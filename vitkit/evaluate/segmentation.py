@@ -13,7 +13,7 @@ from torch import Tensor
 from vitkit.compute.batch_size import inference_batch
 from vitkit.compute.inference import Precision
 from vitkit.compute.segment import ComputeMask, exact_scores, trained_size
-from vitkit.data.loader import MAX_FAILED, allowed_failures, failure_reason, too_many_failures
+from vitkit.data.failures import MAX_FAILED, allowed_failures, failure_reason, too_many_failures
 from vitkit.data.sample import decode_sample
 from vitkit.data.sources.dataset import Data, DataError, Split
 from vitkit.data.threads import map_in_threads

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vitkit.data.loader import advised_max_failed, allowed_failures
+from vitkit.data.failures import advised_max_failed, allowed_failures
 from vitkit.text import counted, percent, printable
 
 KEPT = 100  # failures that are listed; the rows have all of them

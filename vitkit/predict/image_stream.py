@@ -12,8 +12,9 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from vitkit.compute.pipeline import PART, ComputedBatch, ComputeOutputs, compute_batches, lent_parts
-from vitkit.data.loader import SplitDataset, sequential_batches
+from vitkit.data.evaluation_batches import sequential_batches
 from vitkit.data.sources.dataset import Split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import EvalTransform
 from vitkit.devices import pick_workers
 from vitkit.progress import Progress, no_progress

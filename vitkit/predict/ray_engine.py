@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitkit.compute.batch_size import LARGE
 from vitkit.compute.inference import Precision, for_inference
 from vitkit.compute.split_logits import SplitLogits
-from vitkit.data.loader import allowed_failures, too_many_failures
+from vitkit.data.failures import allowed_failures, too_many_failures
 from vitkit.data.sources.dataset import Split
 from vitkit.data.sources.image_paths import open_images
 from vitkit.data.sparse_labels import SparseLabels

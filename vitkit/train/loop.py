@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.config.schema import Fit
-from vitkit.data.loader import Batch, Loader, allowed_failures, too_many_failures
+from vitkit.data.batch import Batch
+from vitkit.data.failures import allowed_failures, too_many_failures
+from vitkit.data.loader import Loader
 from vitkit.run_folder import RunError, RunFolder
 from vitkit.text import counted
 from vitkit.train import checkpoint

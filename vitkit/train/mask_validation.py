@@ -14,10 +14,11 @@ from vitkit.compute.kept_inputs import KeptInputs
 from vitkit.compute.pipeline import Outputs, compute_batches
 from vitkit.compute.split_logits import forward_function
 from vitkit.config.schema import Fit
-from vitkit.data.loader import SplitDataset, evaluation_batches
+from vitkit.data.evaluation_batches import evaluation_batches
 from vitkit.data.masked_transforms import MaskedEvalTransform, split_mask
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.sources.dataset import DataError, Split
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.devices import TrainPrecision
 from vitkit.model.segmenter import Segmenter
 

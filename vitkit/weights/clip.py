@@ -19,7 +19,7 @@ from vitkit.model.options import Gelu
 from vitkit.stored_json import conform
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
-from vitkit.weights.huggingface import preprocessor_of
+from vitkit.weights.huggingface_preprocessing import preprocessor_of
 from vitkit.weights.infer_sizes import infer_gelu, infer_heads, infer_image
 from vitkit.weights.two_towers import (
     SCALE,

@@ -7,35 +7,28 @@ tanh pooler, which is the paper's pre-training layer without the logits. hugging
 import logging
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, replace
-from typing import Any, TypedDict
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitkit.data.geometry import resize_target
 from vitkit.errors import WeightsError
 from vitkit.model.allow_list import allow
-from vitkit.model.base import Metadata, Provenance
+from vitkit.model.base import Metadata
 from vitkit.model.build import Model
-from vitkit.model.config import ViTConfig, parse_size
-from vitkit.model.options import Gelu
+from vitkit.model.config import ViTConfig
 from vitkit.stored_json import conform
 from vitkit.text import counted
 from vitkit.weights import mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, training_settings, unknown_options
 from vitkit.weights.huggingface_families import BY_TYPE, FAMILIES, Family, choose_family
+from vitkit.weights.huggingface_infer import TransformersConfig, infer_config, infer_type
 from vitkit.weights.huggingface_names import body_rules, zero_padded_foreign, zero_padded_native
-from vitkit.weights.huggingface_preprocessing import RESAMPLE, preprocessing_of
-from vitkit.weights.infer_sizes import infer_heads, infer_image
+from vitkit.weights.huggingface_preprocessing import preprocessing_of, preprocessor_of
 
-_GELU: dict[str, Gelu] = {
-    "gelu": "exact",
-    "gelu_python": "exact",
-    "gelu_new": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_fast": "tanh",
-}
+__all__ = ["config_of", "conversion_losses", "load", "preprocessor_of", "recognises", "tensors_of"]
+
 # of the decoder that MAE was trained with, all that transformers has; version 5 writes its layers as "encoder.layer"
 _MAE_DECODER = re.compile(
     r"decoder\.(mask_token|decoder_pos_embed|decoder_(embed|norm|pred)\.(weight|bias)|decoder_(layers|encoder\.layer)\.\d+\..+)"
@@ -55,30 +48,14 @@ KNOWN = allow(
 log = logging.getLogger("vitkit")
 
 
-class _TransformersConfig(TypedDict, total=False):
-    """The part of config.json that is read."""
-
-    model_type: str
-    hidden_act: str
-    image_size: int | tuple[int, int] | None
-    num_attention_heads: int | None
-    layer_norm_eps: float
-    layerscale_value: float
-    rope_theta: float
-    id2label: dict[str, str] | None
-    vitkit: Provenance
-
-
 def recognises(names: Collection[str]) -> bool:
     return any(f"{root}{family.names.patches}.weight" in names for family in FAMILIES for root in (family.body, ""))
 
 
 def load(checkpoint: Checkpoint) -> LoadedWeights:
-    settings = conform(
-        checkpoint.config, _TransformersConfig, f"config.json of {checkpoint.origin}", error=WeightsError
-    )
+    settings = conform(checkpoint.config, TransformersConfig, f"config.json of {checkpoint.origin}", error=WeightsError)
     checkpoint = replace(checkpoint, config=settings)
-    kind = settings.get("model_type") or _infer_type(checkpoint)
+    kind = settings.get("model_type") or infer_type(checkpoint)
     if kind not in BY_TYPE:
         raise WeightsError(
             f"{checkpoint.origin} is a model of the type {kind}; of transformers' models, vitkit reads "
@@ -87,7 +64,7 @@ def load(checkpoint: Checkpoint) -> LoadedWeights:
     family = BY_TYPE[kind]
     root = family.body if checkpoint.has(f"{family.body}{family.names.patches}.weight") else ""
     checkpoint = replace(checkpoint, tensors=_fix(checkpoint, family, root))
-    config = _infer(checkpoint, family, root)
+    config = infer_config(checkpoint, family, root)
     metadata = Metadata(
         labels=_labels(checkpoint, config.classes),
         preprocessing=preprocessing_of(checkpoint.preprocessor, config.channels, family.preprocessing),
@@ -155,35 +132,6 @@ def config_of(model: Model) -> dict[str, Any]:
         record["id2label"] = {str(index): label for index, label in enumerate(labels)}
         record["label2id"] = {label: index for index, label in enumerate(labels)}
     return record
-
-
-def preprocessor_of(model: Model) -> dict[str, Any]:
-    preprocessing, (height, width) = model.metadata.preprocessing, model.config.image
-    record: dict[str, Any] = {
-        "do_normalize": True,
-        "do_rescale": True,
-        "do_resize": True,
-        "rescale_factor": 1 / 255,
-        "image_mean": list(preprocessing.mean),
-        "image_std": list(preprocessing.std),
-        "resample": {name: number for number, name in RESAMPLE.items()}[preprocessing.interpolation],
-        "vitkit": asdict(preprocessing),
-    }
-    target = resize_target(model.config.image, preprocessing)
-    crop_size = {"height": height, "width": width}
-    if preprocessing.resize == "squash":
-        record |= {"image_processor_type": "ViTImageProcessor", "size": {"height": target[0], "width": target[1]}}
-        if target == model.config.image:
-            return record
-        return record | {"image_processor_type": "DeiTImageProcessor", "do_center_crop": True, "crop_size": crop_size}
-    # transformers' ViT processor cannot crop; CLIP's is the same with a crop
-    return record | {
-        "image_processor_type": "CLIPImageProcessor",
-        "do_convert_rgb": True,
-        "do_center_crop": True,
-        "size": {"shortest_edge": min(target)},
-        "crop_size": crop_size,
-    }
 
 
 def conversion_losses(model: Model) -> ConversionLosses:
@@ -291,80 +239,6 @@ def _mlp_ratio(config: ViTConfig) -> int | None:
         if config.mlp == ((hidden * 2 // 3 + 7) // 8 * 8 if config.swiglu else hidden):
             return ratio
     return None
-
-
-def _infer_type(checkpoint: Checkpoint) -> str:
-    """Return the type of a model without a config.json by the names of its tensors."""
-    for family in FAMILIES:
-        if family.body and checkpoint.has(f"{family.body}{family.names.patches}.weight"):
-            return family.model_type
-    if checkpoint.has("embeddings.patch_embeddings.weight"):
-        return "dinov3_vit"
-    if checkpoint.has("encoder.layer.0.layer_scale1.lambda1"):
-        return "dinov2_with_registers" if checkpoint.has("embeddings.register_tokens") else "dinov2"
-    if checkpoint.has("embeddings.distillation_token"):
-        return "deit"
-    return "vit" if checkpoint.has("embeddings.cls_token") else "ijepa"
-
-
-def _infer(checkpoint: Checkpoint, family: Family, root: str) -> ViTConfig:
-    settings, names = checkpoint.config, family.names
-    width, channels, patch, patch_width = checkpoint.shape(f"{root}{names.patches}.weight", 4)
-    if patch != patch_width:
-        raise WeightsError(f"{checkpoint.origin} has {patch} x {patch_width} patches; vitkit's patches are square.")
-    first = f"{root}{names.blocks}0."
-    swiglu = bool(names.gate_up) and checkpoint.has(f"{first}{names.gate_up[0]}.weight")
-    mlp = checkpoint.shape(f"{first}{names.gated_down if swiglu else names.down}.weight", 2)[1]
-    options: dict[str, Any] = {"swiglu": True} if swiglu else {}
-    activation = settings.get("hidden_act", "silu" if swiglu and family.rotary else "gelu")
-    if swiglu and family.rotary:
-        if activation != "silu":  # DINOv2's SwiGLU has silu whatever its configuration says
-            raise WeightsError(f"{checkpoint.origin} gates its MLP by {activation!r}; vitkit's SwiGLU by silu.")
-    elif not swiglu:
-        options["gelu"] = _gelu(checkpoint, activation)
-    if settings.get("image_size") is not None:
-        checkpoint = replace(checkpoint, image=parse_size(settings["image_size"]))
-    positions = None
-    if family.rotary:
-        options |= {"positions": "none", "rotary": "centred", "rotary_base": settings.get("rope_theta", 100.0)}
-        for option, layer in (("query_bias", names.query), ("key_bias", names.key), ("value_bias", names.value)):
-            options[option] = checkpoint.has(f"{first}{layer}.bias")
-    else:
-        special = family.class_token + family.distillation
-        positions = checkpoint.shape(f"{root}embeddings.position_embeddings", 3)[1] - special
-    classes = checkpoint.length("classifier.bias") or checkpoint.length("cls_classifier.bias") or 0
-    if not family.class_token:
-        options |= {"class_token": False, "pool": "gap"}
-    if family.distillation:
-        options["distillation"] = "heads" if checkpoint.has("cls_classifier.bias") else "token"
-    if family.wide_classifier and classes:
-        options["pool"] = "token-gap"
-    registers = f"{root}embeddings.register_tokens"
-    if family.registers and (settings.get("num_register_tokens") or checkpoint.has(registers)):
-        options["registers"] = checkpoint.shape(registers, 3)[1]
-    if family.layer_scale:
-        options["layer_scale"] = settings.get("layerscale_value", 1.0)
-    return ViTConfig(
-        depth=checkpoint.count(f"{root}{names.blocks}"),
-        width=width,
-        patch=patch,
-        channels=channels,
-        mlp=mlp,
-        heads=infer_heads(checkpoint, width, settings.get("num_attention_heads"), swiglu=swiglu),
-        image=infer_image(checkpoint, positions, patch),
-        classes=classes,
-        representation=checkpoint.length("pooler.dense.bias") if family.pooler else None,
-        eps=settings.get("layer_norm_eps", family.eps),
-        **options,
-    )
-
-
-def _gelu(checkpoint: Checkpoint, activation: str) -> Gelu:
-    if activation not in _GELU:
-        raise WeightsError(
-            f"{checkpoint.origin} uses the activation {activation!r}; vitkit's MLP uses GELU.", known=", ".join(_GELU)
-        )
-    return _GELU[activation]
 
 
 def _labels(checkpoint: Checkpoint, classes: int) -> tuple[str, ...] | None:

@@ -1,12 +1,14 @@
-"""transformers' preprocessor_config.json → Preprocessing: what its image processors do, by their own defaults."""
+"""transformers' preprocessor_config.json ↔ Preprocessing: what its image processors do, by their own defaults."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
+from vitkit.data.geometry import resize_target
 from vitkit.data.preprocessing import Interpolation, Preprocessing
 from vitkit.errors import WeightsError
+from vitkit.model.build import Model
 from vitkit.stored_json import conform
 
 RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's codes
@@ -133,3 +135,32 @@ def _normalisation(settings: Mapping[str, Any], processor: Processor) -> tuple[t
     if abs(scale - 1) < 1e-6:
         return tuple(mean), tuple(std)
     return tuple(value / scale for value in mean), tuple(value / scale for value in std)
+
+
+def preprocessor_of(model: Model) -> dict[str, Any]:
+    preprocessing, (height, width) = model.metadata.preprocessing, model.config.image
+    record: dict[str, Any] = {
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "rescale_factor": 1 / 255,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+        "resample": {name: number for number, name in RESAMPLE.items()}[preprocessing.interpolation],
+        "vitkit": asdict(preprocessing),
+    }
+    target = resize_target(model.config.image, preprocessing)
+    crop_size = {"height": height, "width": width}
+    if preprocessing.resize == "squash":
+        record |= {"image_processor_type": "ViTImageProcessor", "size": {"height": target[0], "width": target[1]}}
+        if target == model.config.image:
+            return record
+        return record | {"image_processor_type": "DeiTImageProcessor", "do_center_crop": True, "crop_size": crop_size}
+    # transformers' ViT processor cannot crop; CLIP's is the same with a crop
+    return record | {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_center_crop": True,
+        "size": {"shortest_edge": min(target)},
+        "crop_size": crop_size,
+    }

@@ -13,7 +13,7 @@ from vitkit.model.config import ModelConfig, ViTConfig
 from vitkit.stored_json import conform
 from vitkit.weights import clip, mapping
 from vitkit.weights.formats import Checkpoint, ConversionLosses, LoadedWeights, unknown_options
-from vitkit.weights.huggingface import preprocessor_of
+from vitkit.weights.huggingface_preprocessing import preprocessor_of
 from vitkit.weights.two_towers import block_rules, default_preprocessing, provenance_of, root_of, separate_towers
 
 __all__ = ["config_of", "conversion_losses", "holds", "load", "preprocessor_of", "recognises", "tensors_of"]

@@ -23,10 +23,11 @@ from tests.data.sources.sample_sources import (
     sample_files,
     write_files,
 )
-from vitkit.data.loader import Loader, SplitDataset
+from vitkit.data.loader import Loader
 from vitkit.data.shard_writer import write_shards
 from vitkit.data.sources.dataset import Data, Split
 from vitkit.data.sources.open import open_data
+from vitkit.data.split_dataset import SplitDataset
 from vitkit.data.transforms import TrainTransform
 
 KINDS = ("folders", "csv", "jsonl", "npz", "compressed npz", "shards", "shards of arrays", "zip", "stored zip", "hf")
