@@ -19,8 +19,13 @@ pytestmark = [
 ]
 
 if TRITON:
-    from tests.kernels.cases import *  # noqa: F403
-    from tests.kernels.cases import BLOCKS
+    from tests.kernels.cases.attention import *  # noqa: F403
+    from tests.kernels.cases.blocks import *  # noqa: F403
+    from tests.kernels.cases.blocks import BLOCKS
+    from tests.kernels.cases.crop_resize import *  # noqa: F403
+    from tests.kernels.cases.fp8 import *  # noqa: F403
+    from tests.kernels.cases.fused_adamw import *  # noqa: F403
+    from tests.kernels.cases.layers import *  # noqa: F403
 
 
 @pytest.mark.parametrize("options", [{"gelu": "tanh"}, {"gelu": "exact"}, *BLOCKS.values()] if TRITON else [], ids=str)

@@ -12,9 +12,9 @@ import pytest
 
 def test_interpreted_kernels_compute_what_torch_does():
     pytest.importorskip("triton")
-    cases = Path(__file__).with_name("cases.py")
+    cases = sorted(str(path) for path in (Path(__file__).parent / "cases").glob("*.py"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *cases],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
