@@ -235,6 +235,11 @@ def test_masks_in_the_folder_of_the_images_are_not_segmented(run, tmp_path, caps
     assert "left out 8 masks of the images, such as" in capsys.readouterr().err
     found = sorted(path.stem for path in (tmp_path / "found").rglob("*.png"))
     assert found == [path.stem for path in sorted(folder.rglob("*.jpg"))]
+    vitkit.save(small_model(), tmp_path / "classifier")
+    vectors = tmp_path / "vectors.npy"
+    main(["embed", str(tmp_path / "classifier"), source.format(folder=folder), "--out", str(vectors)])
+    assert len(np.load(vectors)) == len(found)
+    capsys.readouterr()
     named = sorted(folder.rglob("000.png"))
     main(["predict", str(run), *map(str, named), "--json"])  # named one by one, they are wanted
     assert len(capsys.readouterr().out.splitlines()) == len(named)

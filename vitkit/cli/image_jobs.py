@@ -67,15 +67,19 @@ def fast_engine_pays(device: torch.device, images: int) -> bool:
 
 
 def list_images(sources: Sequence[str]) -> Split:
-    """Return the images, and say how many there are where finding them took its time."""
+    """Return the images without their masks, and say how many there are where finding them took its time."""
     from vitkit.data.sources.image_paths import open_images
+    from vitkit.predict.leave_out_masks import leave_out_masks
     from vitkit.progress import show_count
 
     started = time.monotonic()
-    images = open_images(sources, show_count("listing", "files"))
+    images, masks = leave_out_masks(open_images(sources, show_count("listing", "files")), sources)
     seconds = time.monotonic() - started
     if seconds >= SECONDS_TO_SAY:
         messages.say("listing", f"{counted(len(images), 'image')} found in {seconds:.1f} s", file=sys.stderr)
+    if masks:
+        text = f"left out {counted(len(masks), 'mask')} of the images, such as {redacted(masks[0])}"
+        messages.say("note", text, file=sys.stderr)
     return images
 
 

@@ -66,10 +66,8 @@ def predict_masks(
 ) -> None:
     """Segment the images: to `out`, or as lines on standard output."""
     from vitkit.predict.image_stream import workers_for
-    from vitkit.predict.leave_out_masks import leave_out_masks
     from vitkit.predict.mask_output import check_mask_output, segment_into
     from vitkit.progress import show_progress
-    from vitkit.text import counted
 
     if out is None and (form is not None or overlay):
         raise ConfigError("--as and --overlay need --out, for the masks.", try_="--out FOLDER, or --out masks.json")
@@ -78,10 +76,6 @@ def predict_masks(
         refuse_inside(out, sources)
     if not segmenter.model.metadata.labels:
         log.warning("%s has no class names, so classes are numbers; --labels FILE names them", redacted(run))
-    split, masks = leave_out_masks(split, sources)
-    if masks:
-        text = f"left out {counted(len(masks), 'mask')} of the images, such as {redacted(masks[0])}"
-        messages.say("note", text, file=sys.stderr)
     messages.say("input", segmenter.transform.description, file=sys.stderr)
     messages.say("windows", describe_windows(segmenter), file=sys.stderr)
     threads = workers_for(len(split), workers, segmenter.device)

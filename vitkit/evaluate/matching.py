@@ -43,6 +43,7 @@ def match_classes(model: Model, data: Data) -> MatchedData:
             f"{data.name} has no labels to score against.",
             found=data.kind,
             **({"note": data.notes} if data.notes else {}),
+            try_="a folder for each class, or a manifest; masks are scored with a model that was trained on masks",
         )
     no_common_class = labels is None or not set(labels) & set(data.classes)
     if no_common_class and _are_synsets(data.classes) and in_imagenet_order(model):

@@ -1,4 +1,4 @@
-"""The images of folders that hold their masks, too: nobody wants the masks of masks."""
+"""The images of folders that hold their masks, too: nobody wants the classes, vectors or masks of masks."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vitkit.data.sources.dataset import DataError, Split
-from vitkit.data.sources.mask_layout import find_mask_layout
+from vitkit.data.sources.mask_layout import find_parallel_masks, name_masks
 from vitkit.storage.urls import is_url
 
 
@@ -18,6 +18,8 @@ def leave_out_masks(split: Split, sources: Sequence[str]) -> tuple[Split, list[s
     images.
     """
     masks: set[str] = set()
+    if not name_masks({os.path.dirname(key) for key in split.keys}):  # the common case, of a million names
+        return split, []
     for source in sources:
         if is_url(source) or not os.path.isdir(source):
             continue
@@ -25,7 +27,7 @@ def leave_out_masks(split: Split, sources: Sequence[str]) -> tuple[Split, list[s
         below = "" if below == os.path.join(os.curdir, "") else below
         by_path = {os.path.normpath(key).removeprefix(below): key for key in split.keys if _is_below(key, below)}
         with contextlib.suppress(DataError):  # two spellings of a split, which matter to who trains on them
-            layout = find_mask_layout(source, [*by_path])
+            layout = find_parallel_masks(source, [*by_path])
             if layout is not None and layout.certain:
                 masks.update(by_path[mask] for mask in layout.all_masks)
     if not masks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
@@ -72,10 +72,15 @@ def split_of_folder(name: str) -> str | None:
 
 def find_mask_layout(source: str, paths: Sequence[str]) -> MaskLayout | None:
     """Return the layout of images and masks among these relative paths; None where they show none."""
-    return _parallel(source, paths) or _adjacent(source, paths)
+    return find_parallel_masks(source, paths) or _adjacent(source, paths)
 
 
-def _parallel(source: str, paths: Sequence[str]) -> MaskLayout | None:
+def name_masks(folders: Iterable[str]) -> bool:
+    """Return whether one of these folders, or one above it, is called as folders of masks are."""
+    return any(_folder(folder).role in ("mask", "either") for folder in folders)
+
+
+def find_parallel_masks(source: str, paths: Sequence[str]) -> MaskLayout | None:
     """Return the layout of masks in folders of their own."""
     folders = {folder: _folder(folder) for folder in {os.path.dirname(path) for path in paths}}
     role = {path: folders[os.path.dirname(path)].role for path in paths}
