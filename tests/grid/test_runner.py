@@ -17,7 +17,7 @@ from vitkit import devices, shared_data
 from vitkit.cli.main import main
 from vitkit.data.sources.open import open_data
 from vitkit.grid.arm import Arm, Trial, trials_of
-from vitkit.grid.devices import parallel, pick_devices
+from vitkit.grid.devices import MPS, advise_mps, parallel, pick_devices
 from vitkit.grid.estimate import estimate
 from vitkit.grid.outcome import read_outcome
 from vitkit.grid.processes import LostProcess, TrialProcesses, share_of_cores
@@ -256,6 +256,19 @@ def test_every_gpu_has_a_process_and_jobs_beyond_them_share_one(name, jobs, devi
     monkeypatch.setattr("vitkit.grid.devices.pick_device", torch.device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_devices(name, jobs) == devices
+
+
+def test_mps_is_advised_where_runs_share_a_gpu_and_it_is_not_running(tmp_path, monkeypatch):
+    program, pipes = tmp_path / MPS, tmp_path / "pipes"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(pipes))
+    assert advise_mps(["cuda:0", "cuda:0"]) == ""  # it is not installed
+    program.touch(0o755)
+    assert f"{MPS} -d" in advise_mps(["cuda:0", "cuda:1", "cuda:0"])
+    assert advise_mps(["cuda:0", "cuda:1"]) == advise_mps(["cpu", "cpu"]) == ""
+    pipes.mkdir()
+    (pipes / "control").touch()
+    assert advise_mps(["cuda:0", "cuda:0"]) == ""
 
 
 def test_processes_divide_the_cores(monkeypatch):

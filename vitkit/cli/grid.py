@@ -48,7 +48,7 @@ def grid(
 
     from vitkit.grid.arm import trials_of
     from vitkit.grid.comparison import compare, effects
-    from vitkit.grid.devices import pick_devices
+    from vitkit.grid.devices import advise_mps, pick_devices
     from vitkit.grid.grid_file import read_grid
     from vitkit.grid.page import write_page
     from vitkit.grid.runner import run_trials
@@ -67,6 +67,8 @@ def grid(
     if dry_run:
         _print_estimate(trials, TrialRunner(folder, devices[0]), devices, json)
         return
+    if advice := advise_mps(devices):
+        say("note", advice, file=stream)
     folder.mkdir(parents=True, exist_ok=True)
     finished = 0
 

@@ -36,7 +36,7 @@ def run(
     json: bool,
 ) -> None:
     """Run a claim, or all of them, and print the verdicts."""
-    from vitkit.grid.devices import pick_devices
+    from vitkit.grid.devices import advise_mps, pick_devices
     from vitkit.messages import print_line, say
     from vitkit.paper.catalogue import find_claims
     from vitkit.paper.datasets import Datasets
@@ -52,6 +52,8 @@ def run(
         _print_estimate(claims, scale, folder, datasets, devices, json)
         return
     stream = log_stream(json)
+    if advice := advise_mps(devices):
+        say("note", advice, file=stream)
 
     def report(trial: Trial, outcome: Outcome, ran: bool) -> None:
         result = outcome.status if outcome.score is None else f"{outcome.score:.2f} %"
