@@ -10,7 +10,6 @@ import torch
 from vitkit.devices import pick_device
 from vitkit.errors import ConfigError
 
-
 MPS = "nvidia-cuda-mps-control"
 
 
@@ -30,9 +29,7 @@ def advise_mps(devices: Sequence[str]) -> str:
     shared = [device for device in dict.fromkeys(devices) if device.startswith("cuda") and devices.count(device) > 1]
     if not shared or shutil.which(MPS) is None or (_mps_folder() / "control").exists():
         return ""
-    return (
-        f"the runs on {shared[0]} compute in turns; {MPS} -d, before this command, lets them compute at the same time"
-    )
+    return f"the runs on {shared[0]} compute in turns; {MPS} -d, before this command, lets them compute at once"
 
 
 def _mps_folder() -> Path:
