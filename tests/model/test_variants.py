@@ -13,7 +13,8 @@ import vitkit
 from vitkit.errors import ConfigError, SizeError
 from vitkit.model.build import Model
 from vitkit.model.config import from_dict, to_dict
-from vitkit.model.variants import NAMED, RESNETS, SIZES, STEMS, configure, name_of
+from vitkit.model.sizes import RESNETS, SIZES, STEMS
+from vitkit.model.variants import NAMED, configure, name_of
 
 # Google's own tests (vit_jax), at 224 px with 1000 classes and a linear head
 GOOGLE = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from vitkit.model.variants import SIZES as MODEL_SIZES
+from vitkit.model.sizes import SIZES as MODEL_SIZES
 from vitkit.paper.catalogue import all_claims, find_claims
 from vitkit.paper.closed_forms import closed_forms
 from vitkit.paper.datasets import KNOWN
