@@ -155,7 +155,7 @@ def test_problems_name_what_the_scores_hide(tmp_path: Path) -> None:
         "Scoring skipped 1 image: a.png (truncated)",
         "3 images of the test split had no mask",
         "Not one pixel was found of 1 class: sky",
-        "1 class is in no given mask",
+        "1 class is in no ground-truth mask",
         "The scored data lack 1 class of the model: car",
         "4 of the images are much larger",
     ):

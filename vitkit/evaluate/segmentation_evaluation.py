@@ -20,11 +20,11 @@ TASK = "segment"
 @dataclass(frozen=True, kw_only=True)
 class SegmentedClassScore:
     name: str
-    images: int  # whose given mask has the class
-    pixels: int  # of the class in given masks
+    images: int  # whose ground-truth mask has the class
+    pixels: int  # of the class in ground-truth masks
     predicted: int  # pixels that were predicted to be of the class
     iou: Estimate | None  # None: the class is in no mask, given or predicted
-    accuracy: float | None  # share of the class's pixels that were found; None: no given mask has the class
+    accuracy: float | None  # share of the class's pixels that were found; None: no ground-truth mask has the class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class SegmentationEvaluation:
     classes: tuple[str, ...]  # of the model, in the order of their numbers
     palette: tuple[tuple[int, int, int], ...] = ()  # a colour for each class
     pixels: int  # scored
-    ignored: int  # pixels that the given masks ignore
+    ignored: int  # pixels that the ground-truth masks ignore
     left_out: Mapping[str, str]  # skipped images: key → why the image or its mask could not be read
     unlabelled: int  # images of the split without a mask
     missing: tuple[str, ...] = ()  # classes that only the model has
@@ -78,7 +78,7 @@ class SegmentationEvaluation:
     inputs: tuple[str, ...] = ()  # description of the preprocessing
     mean_iou: Estimate  # over the classes of any mask, given or predicted
     pixel_accuracy: Estimate
-    mean_accuracy: Estimate  # of the accuracy of the classes that given masks have
+    mean_accuracy: Estimate  # of the accuracy of the classes that ground-truth masks have
     per_class: tuple[SegmentedClassScore, ...]
     confusion: tuple[tuple[int, ...], ...]  # pixels; rows: given, columns: predicted
     worst: tuple[MaskScore, ...] = ()  # the images with the lowest mean IoU, the lowest first

@@ -2,8 +2,8 @@
 
 The rule for the mean IoU is that of mmseg, torchmetrics' JaccardIndex and the benchmarks: pixels are added up over all
 images, a class's IoU is the pixels in both masks over those in either, and the mean is over the classes that occur in
-either, on any image. Ignored pixels of the given mask count nowhere, whatever was predicted there. The mean IoU of one
-image follows the same rule for its own classes (torchmetrics' MeanIoU).
+either, on any image. Ignored pixels of the ground-truth mask count nowhere, whatever was predicted there. The mean IoU
+of one image follows the same rule for its own classes (torchmetrics' MeanIoU).
 
 Written by hand, because torchmetrics keeps no counts of single images, from which intervals and the worst images come;
 the tests compare everything with it.
@@ -35,7 +35,7 @@ BLOCK = 1 << 22  # counts of images that are resampled at a time: 32 MiB as floa
 def pixel_confusion(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
     """Count the pixels of two masks (…, h, w) per pair of classes: (K, K) int64, rows given, columns predicted.
 
-    It is computed on the masks' device. Pixels that are IGNORE in the given mask are not counted.
+    It is computed on the masks' device. Pixels that are IGNORE in the ground-truth mask are not counted.
     """
     if bool(((target >= classes) & (target != IGNORE)).any()) or bool((predicted >= classes).any()):
         raise ValueError(f"a mask has other numbers than those of {classes} classes")
@@ -44,7 +44,7 @@ def pixel_confusion(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class PixelCounts:
-    """Pixels per class, (…, K) each: in given masks, in predicted ones, and in both."""
+    """Pixels per class, (…, K) each: in ground-truth masks, in predicted ones, and in both."""
 
     target: NDArray[Any]
     predicted: NDArray[Any]
@@ -61,7 +61,7 @@ class PixelCounts:
 
     @property
     def accuracy(self) -> Floats:
-        """Return the share of each class's pixels that were found, NaN for a class that no given mask has."""
+        """Return the share of each class's pixels that were found, NaN for a class that no ground-truth mask has."""
         return _ratio(self.correct, self.target)
 
     @property

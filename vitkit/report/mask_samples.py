@@ -1,4 +1,4 @@
-"""Images of the scored split in a segmentation report: the given mask, the found one, and where they differ.
+"""Images of the scored split in a segmentation report: the ground-truth mask, the predicted one, and where they differ.
 
 Shapes: (h, w, C) pixels on 0 to 255, (h, w) masks.
 """

@@ -109,8 +109,8 @@ def segmentation_problems(evaluation: SegmentationEvaluation) -> list[str]:
     invented = [row.name for row in evaluation.per_class if row.iou is not None and not row.pixels]
     if invented:
         sentences.append(
-            f"{counted(len(invented), 'class is', 'classes are')} in no given mask but in predicted ones, which counts "
-            f"as an IoU of 0: {few(invented, NAMED)}."
+            f"{counted(len(invented), 'class is', 'classes are')} in no ground-truth mask but in predicted ones, which "
+            f"counts as an IoU of 0: {few(invented, NAMED)}."
         )
     if evaluation.missing:
         sentences.append(

@@ -13,6 +13,7 @@ from torch import nn
 from vitkit.config.schema import SGD, AdamW, Fit
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model, transformer_of
+from vitkit.text import counted
 from vitkit.torch_private import without_compiler
 from vitkit.train.objectives.base import Objective
 
@@ -62,11 +63,11 @@ def describe(optimizer: torch.optim.Optimizer) -> str:
     if decayed:
         decay = max(group["weight_decay"] for group in groups)
         description = (
-            f"{kind}: {len(decayed)} kernels with weight decay {decay:g} ({_count(decayed)}), "
-            f"{len(others)} other tensors without"
+            f"{kind}: {counted(len(decayed), 'kernel')} with weight decay {decay:g} ({_count(decayed)}), "
+            f"{counted(len(others), 'other tensor')} without"
         )
     else:
-        description = f"{kind}: {len(others)} tensors ({_count(others)}), no weight decay"
+        description = f"{kind}: {counted(len(others), 'tensor')} ({_count(others)}), no weight decay"
     lowest = min(group["lr_scale"] for group in groups)
     return description if lowest == 1 else f"{description}; the lowest layer has {lowest:.3g} of the learning rate"
 

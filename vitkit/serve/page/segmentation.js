@@ -54,27 +54,27 @@ export const segmentation = {
 const colourOf = (index, model) => model.palette?.[index] ?? BLACK;
 
 function drawLegend(classes, model) {
-  byId("bars").replaceChildren(...classes.map(found => row(found, colourOf(found.index, model))));
+  byId("bars").replaceChildren(...classes.map(area => row(area, colourOf(area.index, model))));
   byId("legend-note").hidden = false;
 }
 
 /** A class of the legend: pressed, it is shown alone, and so it is while it is pointed at. */
-function row(found, colour) {
+function row(area, colour) {
   const button = create("button", { type: "button", className: "class", ariaPressed: "false" });
   const swatch = create("i", { className: "swatch" }), track = create("span", { className: "track", ariaHidden: "true" });
   const fill = create("span");
   swatch.style.background = `rgb(${colour})`;
-  fill.style.width = `${100 * found.share}%`;
+  fill.style.width = `${100 * area.share}%`;
   track.append(fill);
-  button.append(swatch, create("bdi", { textContent: className(found) }), " ",
-    create("span", { className: "number", textContent: percent(found.share) }), track);
+  button.append(swatch, create("bdi", { textContent: className(area) }), " ",
+    create("span", { className: "number", textContent: percent(area.share) }), track);
   button.addEventListener("click", () => {
     const alone = button.ariaPressed !== "true";
     for (const other of byId("bars").querySelectorAll("button")) other.ariaPressed = "false";
     button.ariaPressed = String(alone);
-    showAlone(alone ? found.index : null, false);
+    showAlone(alone ? area.index : null, false);
   });
-  button.addEventListener("pointerenter", event => { if (event.pointerType === "mouse") showAlone(found.index, true); });
+  button.addEventListener("pointerenter", event => { if (event.pointerType === "mouse") showAlone(area.index, true); });
   button.addEventListener("pointerleave", () => showAlone(null, true));
   const item = create("li", { className: "predicted" });
   item.append(button);
