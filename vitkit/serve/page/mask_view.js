@@ -78,18 +78,18 @@ function placeOf(event) {
   return [share(event.clientX - left, width), share(event.clientY - top, height)];
 }
 
-/** Writes the class of a pixel, and marks the place if nothing else does: no pointer is there. */
-function name(place, marked) {
+/** Writes the class of a pixel, and marks the pixel if nothing else does: no pointer is there. */
+function name(pixel, marked) {
   if (!mask) return;
-  at = place;
-  point.hidden = !place || !marked;
+  at = pixel;
+  point.hidden = !pixel || !marked;
   const swatch = byId("pixel").querySelector(".swatch");
-  if (!place) {
+  if (!pixel) {
     byId("pixel-class").textContent = HINT;
     swatch.hidden = true;
     return;
   }
-  const [x, y] = place;
+  const [x, y] = pixel;
   point.style.left = `${100 * x}%`;
   point.style.top = `${100 * y}%`;
   const { label, colour } = mask.classes[mask.numbers[Math.floor(y * mask.height) * mask.width + Math.floor(x * mask.width)]];
