@@ -48,7 +48,8 @@ def _settings(scale: Scale, datasets: Datasets, name: str) -> tuple[dict[str, An
         return from_ti16(scale, datasets, **images), toml.merge(SMOKE, images)
     data = datasets.find(name.lower().replace("-", ""))
     if scale == "small":
-        transfer = from_ti16(scale, datasets, data=data, recipe=RECIPES[name], steps=STEPS[name])
+        warmup = {"schedule": {"warmup": 100}} if name == CIFAR else {}  # of 10,000 steps, the recipe has 500
+        transfer = from_ti16(scale, datasets, data=data, recipe=RECIPES[name], steps=STEPS[name], **warmup)
         length = {"model": "Ti/16", "image": [224, 224], "steps": STEPS[name], "batch": 512}
     else:
         transfer = {"data": data, "recipe": RECIPES[name], "model": "B/16"}
