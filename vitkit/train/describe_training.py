@@ -18,6 +18,7 @@ from vitkit.progress import PrintLine
 from vitkit.text import counted
 from vitkit.train.decisions import Decisions
 from vitkit.train.distributed import Processes
+from vitkit.train.inputs import build_inputs
 from vitkit.train.objectives.base import Objective
 from vitkit.train.optimizer import describe
 
@@ -59,7 +60,8 @@ def describe_training(
             "the saved weights will be nearly the mean over all of them",
         )
     print_line("cache", decisions.cache.description)
-    print_line("images", "; ".join(decisions.cache.transform.describe() + _describe_augmentation(config)))
+    augmented = build_inputs(config, model.config, processes.rank).describe()
+    print_line("images", "; ".join(decisions.cache.transform.describe() + augmented))
     evaluation = EvalTransform(image=model.config.image, preprocessing=model.metadata.preprocessing)
     print_line("input", f"{evaluation.description} (when it is scored and used)")
     described = type(objective).describe is not Objective.describe  # else no image is decoded for it
@@ -107,18 +109,3 @@ def _describe_regularisation(config: Fit, model: Model) -> list[str]:
     values = {name: getattr(config, name) or getattr(model.config, name, 0) for name in labels}
     items = [f"{label} {values[name]:g}" for name, label in labels.items() if values[name]]
     return items + [f"EMA (Polyak average) {config.average}, corrected for its start"] * bool(config.average)
-
-
-def _describe_augmentation(config: Fit) -> list[str]:
-    settings, items = config.augment, []
-    if config.objective == "segment":
-        scale, aspect = settings.scale, settings.aspect
-        items.append(
-            f"drawn at {scale[0]:g} to {scale[1]:g} times its sides, stretched by {aspect[0]:.2g} to {aspect[1]:.2g}"
-        )
-        items += ["random horizontal flip of half of the images"] * settings.flip
-        items += [f"colour jitter {settings.colour:g}"] * bool(settings.colour)
-    if settings.randaugment:
-        items.append(f"RandAugment ({settings.randaugment[0]}, {settings.randaugment[1]:g})")
-    items += [f"{name} {getattr(settings, name):g}" for name in ("erase", "mixup", "cutmix") if getattr(settings, name)]
-    return items

@@ -1,6 +1,7 @@
 """Batches on the device → pixels and targets of a step, augmented: of labels, of masks, of images alone."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +15,16 @@ from vitkit.model.config import ModelConfig
 from vitkit.train.step import MicroBatch
 
 MakeInputs = Callable[[int, Batch], MicroBatch]  # the number of the micro-batch, its batch on the device
+
+
+class Inputs(Protocol):
+    """The inputs of one kind of objective."""
+
+    def __call__(self, number: int, batch: Batch) -> MicroBatch: ...
+
+    def describe(self) -> list[str]:
+        """Return how images are augmented on the device, an item for each augmentation."""
+        ...
 
 
 class LabelInputs:
@@ -33,6 +44,13 @@ class LabelInputs:
         if targets.ndim == 2:
             pixels, targets = mix(pixels, targets, self.augment, seed=self.seed, step=number, rank=self.rank)
         return pixels, targets
+
+    def describe(self) -> list[str]:
+        settings = self.augment
+        magnitudes = settings.randaugment
+        items = [f"RandAugment ({magnitudes[0]}, {magnitudes[1]:g})"] if magnitudes else []
+        shares = {"erase": settings.erase, "mixup": settings.mixup, "cutmix": settings.cutmix}
+        return items + [f"{name} {share:g}" for name, share in shares.items() if share]
 
     def _targets(self, labels: Tensor) -> Tensor:
         if self.one_hot_classes is None or labels.ndim == 2:
@@ -59,8 +77,17 @@ class MaskInputs:
             pixels = erase(pixels, batch.indices.numpy(), self.erased, seed=self.seed, epoch=epochs)
         return pixels, masks
 
+    def describe(self) -> list[str]:
+        (smallest, largest), (low, high) = self.augment.scale, self.augment.aspect
+        return [
+            f"drawn at {smallest:g} to {largest:g} times its sides, stretched by {low:.2g} to {high:.2g}",
+            *["random horizontal flip of half of the images"] * self.augment.flip,
+            *[f"colour jitter {self.augment.colour:g}"] * bool(self.augment.colour),
+            *[f"erase {self.erased:g}"] * bool(self.erased),
+        ]
 
-def build_inputs(config: Fit, model: ModelConfig, rank: int) -> MakeInputs:
+
+def build_inputs(config: Fit, model: ModelConfig, rank: int) -> Inputs:
     """Return what makes the inputs that the objective of a run is trained on."""
     if config.objective == "segment":
         return MaskInputs(config, model.image)
