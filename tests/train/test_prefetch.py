@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitkit.data.batch import Batch
-from vitkit.train.prefetch import Prefetcher
+from vitkit.train.prefetch import Prefetcher, seed_generators
 
 
 def batch(number: int, images: int = 8, *, pin: bool = False) -> Batch:
@@ -48,3 +48,23 @@ def test_a_slow_device_reads_each_batch_before_it_is_overwritten(pin: bool):
 def test_a_batch_on_the_device_is_not_copied():
     on_device = batch(1).to("cuda:0")
     assert Prefetcher(torch.device("cuda", 0))(on_device).images is on_device.images
+
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda:0",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+    ),
+]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_generators_draw_what_they_draw_after_manual_seed(name: str):
+    device = torch.device(name)
+    for seed in (0, 7, 2**62 + 1):
+        torch.manual_seed(seed)
+        expected = torch.rand(5), torch.rand(5, device=device)
+        seed_generators(device, seed)
+        drawn = torch.rand(5), torch.rand(5, device=device)
+        assert all(torch.equal(one, other) for one, other in zip(drawn, expected, strict=True))

@@ -50,13 +50,26 @@ class InputPipeline:
     def __init__(self, make_inputs: MakeInputs, processes: Processes, seed: int):
         self.make_inputs = make_inputs
         self.seed, self.rank = seed, processes.rank
-        self.prefetch = Prefetcher(processes.device)
+        self.prefetch, self.device = Prefetcher(processes.device), processes.device
 
     def __call__(self, number: int, batch: Batch) -> MicroBatch:
         """Augment micro-batch `number` on the device, and seed torch for what the forward pass draws."""
         inputs = self.make_inputs(number, self.prefetch(batch))
-        torch.manual_seed(micro_batch_seed(self.seed, number, self.rank))
+        seed_generators(self.device, micro_batch_seed(self.seed, number, self.rank))
         return inputs
+
+
+def seed_generators(device: torch.device, seed: int) -> None:
+    """Seed the generators that a step on this device draws from.
+
+    torch.manual_seed also seeds those of absent kinds of devices, and formats the Python stack for each of them: 0.4 ms.
+    """
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
+    elif device.type != "cpu":
+        torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 def micro_batch_seed(seed: int, number: int, rank: int) -> int:
