@@ -307,7 +307,7 @@ def _train(
 
 
 def prepare_scoring(config: Fit, kept: KeptInputs, model: Model, splits: Partition) -> None:
-    """Load the images of the final score, and import what draws the report, while the device computes steps."""
+    """Load the images of the final score and prepare the report while the device computes steps."""
     device = pick_device(config.device)
     threads = min(pick_workers(config.workers, device, 1), SCORING_THREADS)
     test = splits.test if splits.test is not splits.validation else None  # a validation would take them
@@ -315,6 +315,9 @@ def prepare_scoring(config: Fit, kept: KeptInputs, model: Model, splits: Partiti
         load_inputs_ahead(model, test, device=device, threads=threads, kept=kept)
 
     import vitkit.run_score  # noqa: F401
+    from vitkit.pages.html import compile_templates
+
+    compile_templates("vitkit.report")
 
 
 def _finish(

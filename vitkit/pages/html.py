@@ -39,6 +39,13 @@ def write_html(path: Path, package: str, template: str, content: Mapping[str, An
     return path
 
 
+def compile_templates(package: str) -> None:
+    """Compile the templates of `package` and those of vitkit.pages, so that the first page need not wait for them."""
+    environment = _environment(package)
+    for name in environment.list_templates(extensions=["html"]):
+        environment.get_template(name)
+
+
 @cache
 def _environment(package: str) -> Environment:
     """Return the templates of a package; a process that writes many reports compiles each of them once."""
