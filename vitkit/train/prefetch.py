@@ -62,7 +62,7 @@ class InputPipeline:
 def seed_generators(device: torch.device, seed: int) -> None:
     """Seed the generators that a step on this device draws from.
 
-    torch.manual_seed also seeds those of absent kinds of devices, and formats the Python stack for each of them: 0.4 ms.
+    torch.manual_seed also seeds those of devices that are not there, and formats the Python stack for each: 0.4 ms.
     """
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
