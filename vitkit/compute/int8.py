@@ -111,8 +111,9 @@ class Int8Linear(nn.Module):
         """(R, D) uint8 → (R, M) float32."""
         return int8_linear(rows, zero_point, self.packed, self.scales, self.zeros)
 
-    def shaped(self, rows: Tensor, x: Tensor) -> Tensor:
-        return rows.view(*x.shape[:-1], rows.shape[-1])
+    def scaled(self, product: Tensor, scales: Tensor, x: Tensor) -> Tensor:
+        """(R, M) products and the scales (R, 1) of their rows → outputs in the shape of x's tokens; in place."""
+        return torch.addcmul(self.bias, product, scales, out=product).view(*x.shape[:-1], product.shape[-1])
 
 
 class PerTokenInt8Linear(Int8Linear):
@@ -122,8 +123,7 @@ class PerTokenInt8Linear(Int8Linear):
         rows = x.reshape(-1, x.shape[-1])
         largest = torch.maximum(rows.amax(dim=1, keepdim=True), rows.amin(dim=1, keepdim=True).neg_())
         scales = largest.clamp_min_(TINY).div_(127)  # (R, 1)
-        product = self.product(to_uint8(rows.mul(scales.reciprocal())), 128)
-        return self.shaped(product.mul_(scales).add_(self.bias), x)
+        return self.scaled(self.product(to_uint8(rows.mul(scales.reciprocal())), 128), scales, x)
 
 
 class AfterGeluInt8Linear(Int8Linear):
@@ -137,8 +137,7 @@ class AfterGeluInt8Linear(Int8Linear):
         rows = x.reshape(-1, x.shape[-1])
         scales = rows.amax(dim=1, keepdim=True).sub_(GELU_MIN).div_(255)  # (R, 1)
         steps = scales.reciprocal()
-        product = self.product(to_uint8(rows.mul_(steps).add_(steps.mul_(-GELU_MIN).sub_(128))), 0)
-        return self.shaped(product.mul_(scales).add_(self.bias), x)
+        return self.scaled(self.product(to_uint8(rows.mul_(steps).add_(steps.mul(-GELU_MIN).sub_(128))), 0), scales, x)
 
 
 class _InplaceGelu(nn.Module):
