@@ -76,6 +76,6 @@ def split(projected: Tensor, heads: int, channels: tuple[int, int]) -> tuple[Ten
     return query, key, value
 
 
-def reduce(x: Tensor, stride: int) -> Tensor:
+def strided_average_pool(x: Tensor, stride: int) -> Tensor:
     """Average 2x2 pixels where the convolution that is replaced had a stride; a lone last row or column by itself."""
     return F.avg_pool2d(x, stride, stride, ceil_mode=True) if stride > 1 else x
