@@ -24,7 +24,7 @@ UNKNOWN = 128  # grey of the pixels that are to be completed
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The settings by which completions are drawn."""
+    """The settings of a sheet of completions."""
 
     samples: int = 4  # of each image
     temperature: float = 1.0

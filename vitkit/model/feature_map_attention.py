@@ -34,7 +34,7 @@ class FeatureMapAttention(nn.Module):
 
 
 class OffsetTables(nn.Module):
-    """Learned vectors for the offsets key - query along a side of the map, from 1 - side to side - 1.
+    """Relative position embeddings: learned vectors for the offsets key - query along a side, 1 - side to side - 1.
 
     A subclass names its tables and the axis of each: 0 for offsets down the rows, 1 for those along the columns.
     """

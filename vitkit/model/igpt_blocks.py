@@ -18,7 +18,7 @@ KVCache = tuple[Tensor, Tensor]  # keys and values of the positions so far: (B, 
 
 
 class RootMeanSquareNorm(nn.Module):
-    """iGPT's norm: the token divided by its root mean square, times a gain; no mean is subtracted, no bias added."""
+    """RMSNorm, as in iGPT's code: divide a token by its root mean square, times a gain; no mean, no bias."""
 
     def __init__(self, width: int, eps: float):
         super().__init__()
@@ -45,7 +45,7 @@ class PixelAttention(nn.Module):
         return self._mix(F.scaled_dot_product_attention(query, key, value, is_causal=self.causal))
 
     def extend(self, x: Tensor, past: KVCache, start: int) -> Tensor:
-        """Attend from positions `start` on, x (B, n, D), to all so far; the keys and values of x are added to `past`.
+        """Attend from positions `start` on, x (B, n, D), to all so far; x joins the KV cache `past`.
 
         Either all positions so far come at once, from 0 on, or one does.
         """

@@ -1,6 +1,6 @@
-"""iGPT as a density over images: complete an image pixel by pixel, and the bits that one costs.
+"""Sampling from an iGPT, pixel by pixel, and its likelihood of an image in bits per pixel.
 
-Keys and values of the pixels so far are kept, so that a pixel costs one position of the model, not all before it.
+A KV cache keeps the keys and values of the pixels so far: a pixel costs one position of the model, not all before it.
 
 Shapes: B images, n pixels that are given, N pixels of an image, K colours, D width, H heads, d = D / H.
 """
