@@ -83,7 +83,7 @@ def draw(errors: dict[tuple[int, str], list[float]]) -> None:
     for (side, name), column in errors.items():
         colour, style = ("tab:blue", "tab:red")[side // 2 - 1], "-" if name == "float64" else ":"
         axes[0].semilogy(SHARPNESS, column, style, color=colour, label=f"{side}x{side}, {name}")
-    axes[0].set(title="attention less convolution", xlabel="sharpness α", ylabel="largest error, relative")
+    axes[0].set(title="attention minus convolution", xlabel="sharpness α", ylabel="largest error, relative")
     axes[0].grid(alpha=0.3)
     axes[0].legend(fontsize=8)
     query = (GRID[0] // 2) * GRID[1] + GRID[1] // 2

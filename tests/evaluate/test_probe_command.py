@@ -238,6 +238,7 @@ def test_several_labels_are_refused(tmp_path: Path):
         (["RUN", "fashion", "--method", "knn", "--neighbours", "0"], "--neighbours 0: 1 or more"),
         (["RUN", "fashion", "--method", "knn", "--features", "out.csv"], "a .npz file"),
         (["RUN", "fashion", "--method", "knn", "--features", "nowhere/out.npz"], "a folder that exists"),
+        (["RUN", "fashion", "--method", "linear", "--layer", "last"], "--layer last must be all, or layer numbers"),
         (["RUN", "nowhere/", "--method", "knn"], "nowhere/ does not exist"),
         (["nowhere.npz", "fashion", "--method", "knn"], "nowhere.npz does not exist"),
     ],

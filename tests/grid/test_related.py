@@ -55,6 +55,9 @@ def test_the_page_has_the_table_of_the_file_and_of_the_results(tmp_path: Path):
     assert table == script["table"](), "python docs/related/table.py --write updates docs/related.md"
     results = tmp_path / "results.json"
     difference = {"mean": 1.5, "low": 1.0, "high": 2.0}
+    settings = next(dict(arm.settings) for arm in RELATED.arms if arm.name == "BoTNet")
     arm = {"name": "BoTNet", "scores": {"0": 80.0, "1": 81.0}, "difference": difference, "verdict": "higher"}
-    results.write_text(json.dumps({"arms": [arm]}))
+    results.write_text(json.dumps({"arms": [{**arm, "settings": {**settings, "data": "cifar10.npz"}}]}))
     assert "| 80.50 (80.00, 81.00) | +1.50 (+1.00 to +2.00), higher |" in script["table"](results)
+    results.write_text(json.dumps({"arms": [{**arm, "settings": {**settings, "epochs": 60}}]}))
+    assert "80.50" not in script["table"](results)  # other settings than the file's: not run yet

@@ -6,6 +6,7 @@ import html
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tests.model.kinds import images_for, randomise
 from tests.pages.browser import check_on_a_phone
 from vitkit.cli.main import main
 from vitkit.inspect.attention import attention_maps
+from vitkit.inspect.completions import Sampling, completions
 from vitkit.inspect.distance import attention_distance
 from vitkit.inspect.embeddings import position_similarity
 from vitkit.inspect.inference import DoesNotApply
@@ -147,6 +149,44 @@ def photos(tmp_path: Path) -> Path:
     for name in ("a.png", "b.png"):
         Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(folder / name)
     return folder
+
+
+def test_completions_follow_each_setting_of_their_sampling():
+    model = make(True)
+    images = images_for(model)
+
+    def drawn(**settings: Any) -> np.ndarray:
+        return completions(model, images, Sampling(samples=2, **settings)).completed
+
+    np.testing.assert_array_equal(drawn(seed=1), drawn(seed=1))
+    assert not np.array_equal(drawn(seed=1), drawn(seed=2))
+    likeliest = drawn(temperature=0)
+    assert not np.array_equal(drawn(), likeliest)
+    np.testing.assert_array_equal(drawn(top_k=1), likeliest)
+    np.testing.assert_array_equal(drawn(temperature=1e-6), likeliest)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("samples", "0"),
+        ("temperature", "-1"),
+        ("temperature", "nan"),
+        ("temperature", "inf"),
+        ("top-k", "0"),
+        ("seed", "-1"),
+        ("seed", str(2**63)),
+    ],
+)
+def test_a_sampling_that_cannot_be_drawn_is_a_message(
+    option: str, value: str, photos: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = photos.parent / "run"
+    vitkit.save(make(True), run)
+    with pytest.raises(SystemExit) as stopped:
+        main(["inspect", str(run), str(photos), f"--{option}", value])
+    assert stopped.value.code == 2
+    assert f"{option.replace('-', '_')} = {value} must be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("causal", [True, False])

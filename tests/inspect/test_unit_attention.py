@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from tests.model.kinds import RESNETS_WITH_ATTENTION, images_for, make
+from vitkit.inspect.figures import draw_attention
 from vitkit.inspect.image_set import open_images
 from vitkit.inspect.inference import DoesNotApply
 from vitkit.inspect.inspection import inspect_model
@@ -55,6 +56,14 @@ def weight_between(weights: np.ndarray, query: tuple, key: tuple, module: object
         near = max(abs(a - y), abs(b - x)) <= radius
         return weights[:, y * w + x, (a - y + radius) * module.window + b - x + radius] if near else none
     return weights[:, y * w + x, a * w + b]
+
+
+def test_columns_and_rows_of_an_axial_layer_are_both_named_above_their_maps():
+    labels = [layer.label for layer in unit_layers(make("axial ResNet"))]
+    assert {"columns", "rows"} <= {label.split()[1] for label in labels}
+    maps = np.random.default_rng(0).random((len(labels), 2, 8, 8), dtype=np.float32)
+    (axes,) = draw_attention(maps, labels, [0, 1]).axes
+    assert [tick.get_text().split() for tick in axes.get_xticklabels()] == [label.split() for label in labels]
 
 
 @pytest.mark.parametrize("kind", ["bottleneck attention", "axial ResNet"])

@@ -95,6 +95,20 @@ def test_a_hidden_pixel_leaves_no_trace_in_the_bidirectional_model():
     assert not torch.equal(model.embed(tokens), model.embed(other))
 
 
+def test_the_features_of_a_layer_are_the_mean_of_its_normed_pixels():
+    """n^l of the paper: the norm is that of the next layer, or the one at the end."""
+    model = make(classes=0)
+    _, seen = model(images_for(model, 2), capture=("*",))
+    gains = [block.attention_norm.gain for block in model.encoder.blocks[1:]] + [model.encoder.norm.gain]
+    assert len({tuple(gain.tolist()) for gain in gains}) == len(gains)  # the norms differ
+    for layer, gain in zip(model.layers, gains, strict=True):
+        x = seen[layer].detach().double().numpy()
+        normed = x / np.sqrt((x**2).mean(-1, keepdims=True) + model.config.eps) * gain.detach().double().numpy()
+        features = model.pool_layer(layer, seen[layer]).detach().numpy()
+        np.testing.assert_allclose(features, normed.mean(1), atol=1e-5)
+    np.testing.assert_allclose(features, seen["representation"].detach().numpy(), atol=1e-6)
+
+
 # the parameters that the paper names: 76M, 455M and 1.4B
 @pytest.mark.parametrize(("name", "millions"), [("iGPT-S/32", 76), ("iGPT-M/32", 455), ("iGPT-L/32", 1362)])
 def test_parameters_are_the_papers(name: str, millions: float):

@@ -55,6 +55,20 @@ def test_a_seed_repeats_the_draw_and_top_k_and_temperature_narrow_it():
     assert set(draw(logits, 0.01, None, torch.Generator().manual_seed(0)).tolist()) == {1}
 
 
+def test_a_completion_keeps_to_its_temperature_and_top_k():
+    model, nothing = make(), torch.zeros(60, 0, dtype=torch.long)
+    likeliest = complete(model, nothing, temperature=0)
+    assert torch.equal(complete(model, nothing, temperature=1e-5), likeliest)
+    assert torch.equal(complete(model, nothing, top_k=1), likeliest)
+    assert not torch.equal(complete(model, nothing), likeliest)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-60, 5e-324])
+def test_the_smallest_temperatures_draw_the_likeliest_colour(temperature: float):
+    logits = torch.tensor([[-80.0, 40.0, 39.0]])
+    assert draw(logits, temperature, None, torch.Generator().manual_seed(0)).tolist() == [1]
+
+
 def test_a_bidirectional_model_completes_nothing():
     with pytest.raises(ConfigError, match="next-pixel"):
         complete(make(causal=False), torch.zeros(1, 2, dtype=torch.long))

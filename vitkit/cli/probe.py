@@ -108,7 +108,7 @@ def _parse_layers(layer: tuple[str, ...] | None) -> Any:
     if layer is None or layer == ("all",):
         return layer and "all"
     if not layer or not all(number.isdecimal() for number in layer):
-        raise ConfigError(f"--layer {' '.join(layer)}: all, or the numbers of layers is needed")
+        raise ConfigError(f"--layer {' '.join(layer)} must be all, or layer numbers such as 0 3")
     return [int(number) for number in layer]
 
 

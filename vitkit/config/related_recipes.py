@@ -1,6 +1,6 @@
 """The recipe under which ViT and the systems named beside it are compared: small models, small images, from scratch.
 
-No figures yet: examples/related.toml makes them, and docs/related.md says whether it was run.
+No figures of all 60 epochs yet; docs/related.md has those of 10, of the arms of examples/related.toml.
 """
 
 from vitkit.config.schema import AdamW, Augmentation, Fit, Schedule

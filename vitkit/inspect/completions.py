@@ -3,6 +3,7 @@
 Shapes: B images, S samples of each, N pixels, K colours.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ UNKNOWN = 128  # grey of the pixels that are to be completed
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The settings by which completions are drawn."""
+    """The settings of a sheet of completions."""
 
     samples: int = 4  # of each image
     temperature: float = 1.0
@@ -31,11 +32,14 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.temperature < 0 or (self.top_k is not None and self.top_k < 1):
-            raise ConfigError(
-                f"samples = {self.samples}, temperature = {self.temperature:g}, top_k = {self.top_k}: no such sampling",
-                needed="1 or more samples, a temperature of 0 or more, a top_k of 1 or more",
-            )
+        if self.samples < 1:
+            raise ConfigError(f"samples = {self.samples} must be 1 or more")
+        if not 0 <= self.temperature < math.inf:  # nan is neither
+            raise ConfigError(f"temperature = {self.temperature:g} must be a number of 0 or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k = {self.top_k} must be 1 or more")
+        if not 0 <= self.seed < 2**63:  # what torch's generators take
+            raise ConfigError(f"seed = {self.seed} must be 0 or more, and less than 2^63")
 
     def __str__(self) -> str:
         top_k = "" if self.top_k is None else f", of the {self.top_k} likeliest colours"

@@ -37,7 +37,7 @@ def draw_attention(maps: Floats, labels: Sequence[str], heads: Sequence[int]) ->
             sheet.shape[1] * scale / times,
             sheet.shape[0] * scale / times,
             left=[f"head {head}" for head in heads],
-            top=labels,
+            top=[label.replace(" ", "\n") for label in labels],  # 0 and, below it, columns: a tile's width is enough
             corner="layer",
         )
 
@@ -171,7 +171,8 @@ def _sheet(
 ) -> Figure:
     """Draw a mosaic with labels at its rows and columns, and the colour bar of cosines on the right."""
     before = 14 + 6.6 * max(map(len, left)) if left else 1
-    above, below, after = 24 if top else 1, 8 if scale else 1, 58 if scale else 1
+    lines = [label.split("\n") for label in top]
+    above, below, after = 10 + 14 * max(map(len, lines)) if top else 1, 8 if scale else 1, 58 if scale else 1
     full_width, full_height = before + width + after, above + height + below
     figure = canvas(full_width, full_height)
     axes = figure.add_axes((before / full_width, below / full_height, width / full_width, height / full_height))
@@ -182,7 +183,7 @@ def _sheet(
     axes.grid(False)
     axes.spines[:].set_visible(False)
     for axis, labels, room in (
-        (axes.xaxis, top, width / (8 + 6.6 * max(map(len, top), default=1))),
+        (axes.xaxis, top, width / (8 + 6.6 * max((len(line) for label in lines for line in label), default=1))),
         (axes.yaxis, left, height / 14),
     ):
         every = math.ceil(len(labels) / room) or 1

@@ -14,7 +14,13 @@ from torch import Tensor, nn
 
 from vitkit.model.attention import attention_weights
 from vitkit.model.capture import Seen, keep
-from vitkit.model.feature_map_attention import FeatureMapAttention, OffsetTables, offset_table, reduce, split
+from vitkit.model.feature_map_attention import (
+    FeatureMapAttention,
+    OffsetTables,
+    offset_table,
+    split,
+    strided_average_pool,
+)
 from vitkit.model.initialise import linear
 from vitkit.model.resize_positions import Grid
 
@@ -33,7 +39,7 @@ class AxialAttention(FeatureMapAttention):
         keep(seen, f"{name}/columns/attention", weights)
         rows, weights = self.row(columns.transpose(1, 2))  # (B, h, w, C)
         keep(seen, f"{name}/rows/attention", weights)
-        return reduce(rows.permute(0, 3, 1, 2), self.stride)
+        return strided_average_pool(rows.permute(0, 3, 1, 2), self.stride)
 
 
 class LineAttention(nn.Module):

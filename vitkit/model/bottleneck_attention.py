@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitkit.model.attention import attention_weights
 from vitkit.model.capture import Seen
-from vitkit.model.feature_map_attention import FeatureMapAttention, as_map, as_tokens, reduce, split
+from vitkit.model.feature_map_attention import FeatureMapAttention, as_map, as_tokens, split, strided_average_pool
 from vitkit.model.initialise import linear
 from vitkit.model.relative_grid import RelativeGrid
 from vitkit.model.resize_positions import Grid
@@ -30,4 +30,4 @@ class BottleneckAttention(FeatureMapAttention):
         if f"{name}/attention" in seen:
             seen[f"{name}/attention"] = attention_weights(query, key, bias)  # (B, H, N, N)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        return reduce(as_map(mixed, self.grid), self.stride)
+        return strided_average_pool(as_map(mixed, self.grid), self.stride)

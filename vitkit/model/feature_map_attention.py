@@ -34,7 +34,7 @@ class FeatureMapAttention(nn.Module):
 
 
 class OffsetTables(nn.Module):
-    """Learned vectors for the offsets key - query along a side of the map, from 1 - side to side - 1.
+    """Relative position embeddings: learned vectors for the offsets key - query along a side, 1 - side to side - 1.
 
     A subclass names its tables and the axis of each: 0 for offsets down the rows, 1 for those along the columns.
     """
@@ -76,6 +76,6 @@ def split(projected: Tensor, heads: int, channels: tuple[int, int]) -> tuple[Ten
     return query, key, value
 
 
-def reduce(x: Tensor, stride: int) -> Tensor:
+def strided_average_pool(x: Tensor, stride: int) -> Tensor:
     """Average 2x2 pixels where the convolution that is replaced had a stride; a lone last row or column by itself."""
     return F.avg_pool2d(x, stride, stride, ceil_mode=True) if stride > 1 else x

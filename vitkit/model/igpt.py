@@ -22,7 +22,7 @@ from vitkit.model.options import PositionTransfer
 from vitkit.model.palette import kmeans_palette, nearest_colours, uniform_palette
 from vitkit.model.resize_positions import Interpolation, check_transfer, resize_table, stretch_table
 
-PALETTE_IMAGES = 2048  # that the palette is fitted to
+PALETTE_IMAGES = 2048  # the training images that k-means sees
 
 
 class PixelEmbedding(nn.Module):
@@ -31,7 +31,7 @@ class PixelEmbedding(nn.Module):
     def __init__(self, config: IGPTConfig):
         super().__init__()
         self.palette = nn.Parameter(uniform_palette(config.colours, config.channels), requires_grad=False)  # (K, C)
-        # the last of K + 1 rows is the start of the sequence
+        # token embeddings; the last of K + 1 rows is the start of the sequence (sos)
         self.colours = nn.Parameter(nn.init.normal_(torch.empty(config.colours + 1, config.width), std=0.02))
         self.positions = nn.Parameter(nn.init.normal_(torch.empty(config.patches, config.width), std=0.01))
 
@@ -48,7 +48,7 @@ class PixelEncoder(nn.Module):
 
 
 class ImageGPT(ImageModel[IGPTConfig]):
-    """Logits of classes from the mean of the last layer; `next_colour` gives those of the K colours of each pixel."""
+    """Logits of classes from the mean of the last layer; `next_colour`, GPT's lm_head, gives those of colours."""
 
     kind = "an iGPT"
     recomputable = True

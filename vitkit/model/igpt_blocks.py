@@ -14,11 +14,11 @@ from vitkit.model.capture import Seen
 from vitkit.model.igpt_config import IGPTConfig
 from vitkit.model.mlp import Mlp
 
-Keys = tuple[Tensor, Tensor]  # keys and values of the positions so far: (B, H, N, d) each
+KVCache = tuple[Tensor, Tensor]  # keys and values of the positions so far: (B, H, N, d) each
 
 
 class RootMeanSquareNorm(nn.Module):
-    """iGPT's norm: the token divided by its root mean square, times a gain; no mean is subtracted, no bias added."""
+    """RMSNorm, as in iGPT's code: divide a token by its root mean square, times a gain; no mean, no bias."""
 
     def __init__(self, width: int, eps: float):
         super().__init__()
@@ -44,8 +44,8 @@ class PixelAttention(nn.Module):
         query, key, value = split_heads(self.qkv(x), self.heads)  # (B, H, N, d) each
         return self._mix(F.scaled_dot_product_attention(query, key, value, is_causal=self.causal))
 
-    def extend(self, x: Tensor, past: Keys, start: int) -> Tensor:
-        """Attend from positions `start` on, x (B, n, D), to all so far; the keys and values of x are added to `past`.
+    def extend(self, x: Tensor, past: KVCache, start: int) -> Tensor:
+        """Attend from positions `start` on, x (B, n, D), to all so far; x joins the KV cache `past`.
 
         Either all positions so far come at once, from 0 on, or one does.
         """
@@ -87,7 +87,7 @@ class PixelBlock(nn.Module):
         x = x + self.dropout(self.attention(normed))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
-    def extend(self, x: Tensor, past: Keys, start: int) -> Tensor:
+    def extend(self, x: Tensor, past: KVCache, start: int) -> Tensor:
         """Compute positions from `start` on, given the keys and values of those before."""
         x = x + self.attention.extend(self.attention_norm(x), past, start)
         return x + self.mlp(self.mlp_norm(x))

@@ -73,7 +73,7 @@ class IGPTConfig:
 
     @property
     def special_tokens(self) -> int:
-        """0: the start of the sequence takes the place of the last pixel, which no other pixel sees."""
+        """Return 0: the start of the sequence takes the place of the last pixel, which no other pixel sees."""
         return 0
 
     @property

@@ -1,6 +1,6 @@
-"""iGPT as a density over images: complete an image pixel by pixel, and the bits that one costs.
+"""Sampling from an iGPT, pixel by pixel, and its likelihood of an image in bits per pixel.
 
-Keys and values of the pixels so far are kept, so that a pixel costs one position of the model, not all before it.
+A KV cache keeps the keys and values of the pixels so far: a pixel costs one position of the model, not all before it.
 
 Shapes: B images, n pixels that are given, N pixels of an image, K colours, D width, H heads, d = D / H.
 """
@@ -52,7 +52,9 @@ def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch
     if top_k is not None:
         least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < least, -math.inf)
-    return torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)[:, 0]
+    below = logits - logits.amax(dim=-1, keepdim=True)  # 0 at most: no quotient overflows to inf, whose softmax is nan
+    smallest = torch.finfo(logits.dtype).tiny  # a smaller temperature would be 0 in this dtype
+    return torch.multinomial((below / max(temperature, smallest)).softmax(dim=-1), 1, generator=generator)[:, 0]
 
 
 @torch.no_grad()

@@ -21,11 +21,11 @@ from vitkit.model.feature_map_attention import (
     as_map,
     as_tokens,
     offset_table,
-    reduce,
     split,
+    strided_average_pool,
 )
 from vitkit.model.initialise import linear
-from vitkit.model.offset_positions import add_sides, apart
+from vitkit.model.offset_positions import add_rows_and_columns, pairwise_offsets
 from vitkit.model.resize_positions import Grid, Interpolation
 from vitkit.model.shear import shear
 from vitkit.model.spatial_attention import takes_all_pairs
@@ -45,12 +45,12 @@ class LocalAttention(FeatureMapAttention):
         if f"{name}/attention" not in seen and takes_all_pairs(query.shape[2], self.window):
             bias = self.scores_of_pairs(query, grid)
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-            return reduce(as_map(mixed, grid), self.stride)
+            return strided_average_pool(as_map(mixed, grid), self.stride)
         bias = self.offset_scores(query) + self.outside(grid).to(query)
         keys, values = (self.neighbours(as_map(part, grid)) for part in (key, value))  # (B, H, N, K, d)
         weights = attention_weights(query.unsqueeze(3), keys, bias.unsqueeze(3))  # (B, H, N, 1, K)
         keep(seen, f"{name}/attention", weights.squeeze(3))
-        return reduce(as_map((weights @ values).squeeze(3), grid), self.stride)
+        return strided_average_pool(as_map((weights @ values).squeeze(3), grid), self.stride)
 
     def offset_scores(self, query: Tensor) -> Tensor:
         """q · r / √d for each offset in the window, rows first: (B, H, N, d) → (B, H, N, K)."""
@@ -65,9 +65,9 @@ class LocalAttention(FeatureMapAttention):
         by_row, by_column = (query / math.sqrt(query.shape[-1])).unflatten(2, grid).chunk(2, dim=-1)
         down = shear(by_row.transpose(2, 3) @ self.all_offsets(self.rows, h)).transpose(2, 3)  # (B, H, h, w, h)
         right = shear(by_column @ self.all_offsets(self.columns, w))  # (B, H, h, w, w)
-        down = down.masked_fill((apart(h, query).abs() > radius)[:, None], -math.inf)
-        right = right.masked_fill(apart(w, query).abs() > radius, -math.inf)
-        return add_sides(down[..., :, None], right[..., None, :])
+        down = down.masked_fill((pairwise_offsets(h, query).abs() > radius)[:, None], -math.inf)
+        right = right.masked_fill(pairwise_offsets(w, query).abs() > radius, -math.inf)
+        return add_rows_and_columns(down[..., :, None], right[..., None, :])
 
     def all_offsets(self, table: Tensor, side: int) -> Tensor:
         """Return the vectors of all offsets along a side, 0 beyond the window: (k, H·d/2) → (H, 1, d/2, 2·side-1)."""

@@ -27,10 +27,10 @@ class Relative2D(nn.Module):
         """Return the bias (B, H, N, N), scaled like the content scores that it is added to."""
         by_row, by_column = query.unflatten(2, self.grid).chunk(2, dim=-1)  # (B, H, h, w, d/2) each
         rows, columns = (  # (h, h, H, d/2) and (w, w, H, d/2)
-            of_pairs(offsets, side).unflatten(-1, (self.heads, -1)) / math.sqrt(query.shape[-1])
+            by_pair(offsets, side).unflatten(-1, (self.heads, -1)) / math.sqrt(query.shape[-1])
             for offsets, side in zip((self.rows, self.columns), self.grid, strict=True)
         )
-        return add_sides(
+        return add_rows_and_columns(
             torch.einsum("bniwd,iknd->bniwk", by_row, rows)[..., :, None],
             torch.einsum("bnjwd,wknd->bnjwk", by_column, columns)[..., None, :],
         )
@@ -61,8 +61,8 @@ class RelativeScores2D(Relative2D):
     def forward(self, query: Tensor | None = None) -> Tensor:
         """Return the scores (H, N, N), the same for all images; the paper does not scale them."""
         (h, w), rows, columns = self.grid, self.rows @ self.row_vectors.T, self.columns @ self.column_vectors.T
-        by_row, by_column = of_pairs(rows, h).permute(2, 0, 1), of_pairs(columns, w).permute(2, 0, 1)
-        return add_sides(by_row[:, :, None, :, None], by_column[:, None, :, None, :])
+        by_row, by_column = by_pair(rows, h).permute(2, 0, 1), by_pair(columns, w).permute(2, 0, 1)
+        return add_rows_and_columns(by_row[:, :, None, :, None], by_column[:, None, :, None, :])
 
 
 class Quadratic(nn.Module):
@@ -86,36 +86,36 @@ class Quadratic(nn.Module):
         # fp32 at least: squares of distances, whose differences count
         wide = torch.promote_types(self.centres.dtype, torch.float32)
         down, right = (  # (H, h, 1, h, 1) and (H, 1, w, 1, w): rows and columns from the centre
-            apart(side, self.centres) - centre.view(-1, 1, 1)
+            pairwise_offsets(side, self.centres) - centre.view(-1, 1, 1)
             for side, centre in zip(self.grid, self.centres.to(wide).unbind(1), strict=True)
         )
         down, right = down[:, :, None, :, None], right[:, None, :, None, :]
         sharpness = self.sharpness.to(wide)
         if sharpness.ndim == 1:
             half = sharpness.square().view(-1, 1, 1, 1, 1) / 2
-            scores = add_sides(-half * down.square(), -half * right.square())
+            scores = add_rows_and_columns(-half * down.square(), -half * right.square())
         else:
             first, second = sharpness.unbind(1)  # rows of s; s·sᵀ is ((a, b), (b, c))
             products = (first * first, first * second, second * second)
             a, b, c = (product.sum(-1).view(-1, 1, 1, 1, 1) for product in products)
-            scores = add_sides(-a / 2 * down.square() - b * down * right, -c / 2 * right.square())
+            scores = add_rows_and_columns(-a / 2 * down.square() - b * down * right, -c / 2 * right.square())
         return scores if query is None else scores.to(query.dtype)
 
     def resize(self, grid: Grid, interpolation: Interpolation) -> None:
         self.grid = grid
 
 
-def of_pairs(offsets: Tensor, side: int) -> Tensor:
+def by_pair(offsets: Tensor, side: int) -> Tensor:
     """(2·side-1, …), by offset from 1-side up → (side, side, …): query, key."""
-    return offsets[apart(side, offsets) + side - 1]
+    return offsets[pairwise_offsets(side, offsets) + side - 1]
 
 
-def apart(side: int, like: Tensor) -> Tensor:
+def pairwise_offsets(side: int, like: Tensor) -> Tensor:
     """Return key - query for all pairs of places along a side: (side, side)."""
     index = torch.arange(side, device=like.device)
     return index[None, :] - index[:, None]
 
 
-def add_sides(rows: Tensor, columns: Tensor) -> Tensor:
+def add_rows_and_columns(rows: Tensor, columns: Tensor) -> Tensor:
     """(…, h, w or 1, h, 1) + (…, h or 1, w, 1, w) → (…, N, N): query, key."""
     return (rows + columns).flatten(-2).flatten(-3, -2)

@@ -1,5 +1,7 @@
 """Scores by offset → scores by key, without an index: rows are shifted by reading them with another length.
 
+Other names for it are relative shift (Transformer-XL) and rel_to_abs (the code of attention-augmented convolution).
+
 Shapes: T places along a side, 2T-1 offsets between two of them.
 """
 

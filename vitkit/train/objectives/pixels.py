@@ -21,7 +21,7 @@ from vitkit.train.objectives.masked_patch import pick
 
 
 class PixelPrediction(Objective):
-    """The colours of pixels as classes: what both objectives share."""
+    """The base of both objectives: classify pixels by their colour."""
 
     model: ImageGPT
 
@@ -58,7 +58,7 @@ class PixelPrediction(Objective):
 
 
 class NextPixel(PixelPrediction):
-    """Each pixel from those before it in raster order; the loss is the negative log-likelihood per pixel, in nats."""
+    """Predict each pixel from those before it in raster order; the loss is its negative log-likelihood, in nats."""
 
     def __init__(self, model: Model):
         super().__init__(model, title="next-pixel prediction", causal=True)
@@ -70,7 +70,7 @@ class NextPixel(PixelPrediction):
 
 
 class MaskedPixel(PixelPrediction):
-    """Hidden pixels from all others, as in BERT, drawn from torch's generator, which the loop seeds for each step."""
+    """Predict masked pixels from all others, as BERT; torch's generator, seeded for each step, draws them."""
 
     def __init__(self, model: Model, settings: Masked):
         super().__init__(model, title="masked-pixel prediction", causal=False)
@@ -93,7 +93,7 @@ class MaskedPixel(PixelPrediction):
 
 
 class LabelsAndPixels(Labels):
-    """Labels and the next pixel at once: the loss of the labels, plus `generative` times that of the pixels."""
+    """Train on labels and the next pixel: the loss of the labels, plus `generative` times that of the pixels."""
 
     model: ImageGPT
 
@@ -122,5 +122,5 @@ def _loss(predicted: Tensor, colours: Tensor) -> LossAndMetrics:
     """Return the mean cross-entropy of predictions (B, n, K), and the same in bits, for colours (B, n)."""
     logits = predicted.flatten(0, 1).float()
     loss = F.cross_entropy(logits, colours.flatten())
-    right = (logits.detach().argmax(dim=-1) == colours.flatten()).float().mean()
-    return loss, {"bits_per_pixel": loss.detach() / math.log(2), "accuracy": right}
+    accuracy = (logits.detach().argmax(dim=-1) == colours.flatten()).float().mean()
+    return loss, {"bits_per_pixel": loss.detach() / math.log(2), "accuracy": accuracy}
