@@ -42,7 +42,7 @@ from vitkit.train.distributed import Processes
 from vitkit.weights.run_checkpoints import load_incomplete_run, stored_shapes
 
 ANTS = [Path(f"photos/ant/{number}.png") for number in range(4)]
-MOST_MEMORY = 200 << 20  # bytes; each of these files has a few kilobytes
+MOST_MEMORY = 512 << 20  # bytes; each of these files has a few kilobytes, but the first to be read imports its reader
 
 
 @dataclass(frozen=True)
