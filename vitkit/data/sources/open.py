@@ -8,6 +8,7 @@ from vitkit.data.sources import fashion
 from vitkit.data.sources.arrays import open_arrays
 from vitkit.data.sources.coco_file import is_coco
 from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.file_tree import FolderTree
 from vitkit.data.sources.folders import open_folder
 from vitkit.data.sources.group_pattern import group_by_pattern
 from vitkit.data.sources.hub import PREFIX, open_hub
@@ -89,7 +90,7 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None, 
         return open_zip(name, str(path.absolute()))
     if path.name in (INDEX, INDEX_ARRAYS) and (path.parent / INDEX).is_file():
         return _open_folder(name, path.parent, task)
-    if ending == ".json" and task != "classify" and is_coco(path):
+    if ending == ".json" and task != "classify" and is_coco(FolderTree(str(path.parent)), path.name):
         return open_coco_file(name, path)
     hint = "the folder it is in" if is_image(name) else None
     raise DataError(

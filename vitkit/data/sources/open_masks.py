@@ -1,12 +1,13 @@
-"""Open a folder that holds masks in any form: files beside the images, COCO's JSON or YOLO's text."""
+"""Open a tree of files that holds masks in any form: files beside the images, COCO's JSON or YOLO's text."""
 
 from pathlib import Path
 
 from vitkit.data.sources.coco import find_coco, open_coco
 from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.file_tree import FileTree, FolderTree
 from vitkit.data.sources.folder_scan import FolderScan, scan_folder
 from vitkit.data.sources.image_files import count_by_extension
-from vitkit.data.sources.mask_folders import open_mask_folder
+from vitkit.data.sources.mask_folders import open_mask_files
 from vitkit.data.sources.mask_layout import find_mask_layout
 from vitkit.data.sources.yolo import find_shapes, find_yolo, open_yolo
 
@@ -19,28 +20,29 @@ _LAYOUTS = (
 )
 
 
-def open_masks(name: str, root: str, scan: FolderScan) -> tuple[Data | None, list[str]]:
-    """Return the images of a folder with their masks, or None; and notes on what was found but are no masks."""
+def open_masks(name: str, tree: FileTree) -> tuple[Data | None, list[str]]:
+    """Return the images of a folder or archive with their masks, or None; and notes on what is like masks, but none."""
     notes = []
-    if coco := find_coco(root, scan.others):
-        data = open_coco(name, root, coco, scan)
+    if coco := find_coco(tree):
+        data = open_coco(name, tree, coco)
         if data is not None:
             return data, []
         notes.append(f"{coco[0]} {BOXES_ONLY}")
-    if pairs := find_yolo(scan):
-        shapes = find_shapes(root, pairs)
+    if pairs := find_yolo(tree.scan):
+        shapes = find_shapes(tree, pairs)
         if shapes == "polygons":
-            return open_yolo(name, root, scan, pairs), []
+            return open_yolo(name, tree, pairs), []
         if shapes == "boxes":
             notes.append(f"{next(filter(None, pairs.values()))} {BOXES_ONLY}")
-    return open_mask_folder(name, root, scan), notes
+    return open_mask_files(name, tree), notes
 
 
 def open_coco_file(name: str, path: Path) -> Data:
     """Open a COCO file that was named itself, with the images around it."""
     folder = path.absolute().parent
     root = folder.parent if folder.name.lower() == "annotations" else folder
-    data = open_coco(name, str(root), [path.absolute().relative_to(root).as_posix()], scan_folder(str(root)))
+    tree = FolderTree(str(root), scan_folder(str(root)))
+    data = open_coco(name, tree, [path.absolute().relative_to(root).as_posix()])
     if data is None:
         raise DataError(f"{name} {BOXES_ONLY}.", try_="polygons or RLE as the segmentation of its annotations")
     return data
