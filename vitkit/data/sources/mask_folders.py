@@ -9,7 +9,7 @@ import numpy as np
 from vitkit.data.decode import decoded_size
 from vitkit.data.masks.file_masks import FileMasks
 from vitkit.data.masks.mask_file import decode_mask
-from vitkit.data.sources.dataset import Data, PackedStrings
+from vitkit.data.sources.dataset import Data, DataError, PackedStrings
 from vitkit.data.sources.file_tree import FileTree
 from vitkit.data.sources.mask_classes import class_table, spread
 from vitkit.data.sources.mask_layout import MaskLayout, find_mask_layout
@@ -31,6 +31,8 @@ def open_mask_files(name: str, tree: FileTree) -> Data | None:
     notes = [*layout.notes]
     if list(layout.images) == [ALL]:
         notes += _apply_lists(tree, layout)
+    if not layout.pairs:
+        raise DataError(f"{name} has masks, and none of an image in a split.", found=notes)
     table, table_notes = class_table(name, tree, [mask for _, mask in layout.pairs])
     first_image, first_mask = layout.pairs[0]
     notes.insert(0, f"masks found for segmentation, such as {printable(first_mask)} of {printable(first_image)}")
