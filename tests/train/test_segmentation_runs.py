@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -101,6 +102,16 @@ def test_kills_change_nothing(workers: int, finished: tuple[str, Path], shapes: 
         command = ["resume", str(run)] if number else arguments(run, shapes, head, workers=workers)
         started = Command(command, tmp_path / "log")
         assert started.kill_once(lambda step=step: last_step(run) >= step), started.output
+    resume(run, tmp_path / "log")
+    assert_same_end(run, expected)
+
+
+@pytest.mark.parametrize("finished", ["linear"], indirect=True)
+def test_a_run_on_a_zip_file_ends_as_that_on_its_folder(finished: tuple[str, Path], shapes: Path, tmp_path: Path):
+    head, expected = finished
+    archive, run = Path(shutil.make_archive(str(tmp_path / "shapes"), "zip", shapes)), tmp_path / "run"
+    started = Command(arguments(run, archive, head, workers=2), tmp_path / "log")
+    assert started.kill_once(lambda: last_step(run) >= 5), started.output
     resume(run, tmp_path / "log")
     assert_same_end(run, expected)
 

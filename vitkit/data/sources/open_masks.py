@@ -12,6 +12,7 @@ from vitkit.data.sources.mask_layout import find_mask_layout
 from vitkit.data.sources.yolo import find_shapes, find_yolo, open_yolo
 
 BOXES_ONLY = "has boxes and no areas: boxes are for detection, which vitkit does not do"
+_SOURCES = "folders and .zip files of this machine"
 _LAYOUTS = (
     "images/a.jpg with masks/a.png, also train/ with trainannot/, splits above or below",
     "a.jpg with a.png, or a.png with a_mask.png, in one folder",
@@ -49,17 +50,17 @@ def open_coco_file(name: str, path: Path) -> Data:
 
 
 def no_masks(name: str, scan: FolderScan | None, notes: list[str]) -> DataError:
-    """Return the error where masks were asked for and there are none; without a scan, `name` is no local folder."""
-    found = [count_by_extension(scan.images + scan.others), *notes] if scan else "not a folder on this machine"
-    hint = {} if scan else {"try": "download and unpack it: masks are read from folders"}
+    """Return the error where masks were asked for and there are none; without a scan, `name` cannot hold any."""
+    found = [count_by_extension(scan.images + scan.others), *notes] if scan else "none of these on this machine"
+    hint = {} if scan else {"try": f"download or unpack it: masks are read from {_SOURCES}"}
     return DataError(f"{name} has no masks for segmentation.", expected=_LAYOUTS, found=found, **hint)
 
 
-def packed_masks_note(data: Data) -> str:
-    """Return a note on masks in a zip file or behind a URL, from where they are not read; "" where there are none."""
-    if data.kind != "zip file" and not data.is_remote:
+def remote_masks_note(data: Data) -> str:
+    """Return a note on masks behind a URL, from where they are not read; "" where there are none."""
+    if not data.is_remote:
         return ""
     layout = find_mask_layout(data.name, [key for split in data.splits.values() for key in split.keys])
     if layout is None or not layout.certain:
         return ""
-    return f"{layout.pairs[0][1]} looks like a mask; masks are read from folders: download and unpack it"
+    return f"{layout.pairs[0][1]} looks like a mask; masks are read from {_SOURCES}: download it"
