@@ -343,7 +343,7 @@ def test_masks_behind_a_url_are_not_read_and_a_note_says_where_they_are(tmp_path
     store.put(str(zipped(tmp_path / "data")), "/masked/data.zip")
     data = open_data("memory://masked/data.zip", task="auto")
     assert data.task == "classify"
-    assert "masks are read from folders and .zip files of this machine: download it" in data.notes[-1]
+    assert "masks are read from folders, .zip files and manifests of this machine: download it" in data.notes[-1]
     with pytest.raises(DataError, match=r"data.zip has no masks for segmentation") as error:
         open_data("memory://masked/data.zip", task="segment")
     assert "download or unpack it: masks are read from" in str(error.value)

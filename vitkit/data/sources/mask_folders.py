@@ -26,7 +26,7 @@ _MOST_VALUES = 64  # different numbers of such a mask; photos have more
 def open_mask_files(name: str, tree: FileTree) -> Data | None:
     """Open a folder or archive whose masks are image files; None where it holds none."""
     layout = find_mask_layout(name, tree.scan.images)
-    if layout is None or not (layout.certain or _may_be_masks(tree, layout.pairs)):
+    if layout is None or not (layout.certain or may_be_masks(tree, layout.pairs)):
         return None
     notes = [*layout.notes]
     if list(layout.images) == [ALL]:
@@ -62,7 +62,7 @@ def _apply_lists(tree: FileTree, layout: MaskLayout) -> Iterable[str]:
     return notes
 
 
-def _may_be_masks(tree: FileTree, pairs: Sequence[tuple[str, str]]) -> bool:
+def may_be_masks(tree: FileTree, pairs: Sequence[tuple[str, str]]) -> bool:
     """Return whether files are masks by what is in them: few values each, and one at least as large as its image."""
     same_size = False
     for index in dict.fromkeys(spread(len(pairs), _PEEKED)):

@@ -61,7 +61,7 @@ def open_data(
 def _open(source: str | os.PathLike[str], label: str | None, group: str | None, task: Task) -> Data:
     name = os.fspath(source)
     if is_url(name):
-        return open_remote(name, label, group)
+        return open_remote(name, label, group, task)
     if label is not None and not name.startswith(PREFIX) and not name.lower().endswith(ENDINGS):
         raise DataError(f"{name} has no columns, so --label {label} does not apply.")
     if name == fashion.NAME and isinstance(source, str):
@@ -81,7 +81,7 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None, 
         raise _missing(name, path) from None
     ending = path.suffix.lower()
     if ending in ENDINGS:
-        return open_manifest(name, path, label=label, group=group)
+        return open_manifest(name, path, label=label, group=group, task=task)
     if ending == ".npz":
         return open_arrays(name, path)
     if ending == ".tar" or path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")):

@@ -12,7 +12,7 @@ from vitkit.data.sources.mask_layout import find_mask_layout
 from vitkit.data.sources.yolo import find_shapes, find_yolo, open_yolo
 
 BOXES_ONLY = "has boxes and no areas: boxes are for detection, which vitkit does not do"
-_SOURCES = "folders and .zip files of this machine"
+_SOURCES = "folders, .zip files and manifests of this machine"
 _LAYOUTS = (
     "images/a.jpg with masks/a.png, also train/ with trainannot/, splits above or below",
     "a.jpg with a.png, or a.png with a_mask.png, in one folder",
