@@ -110,7 +110,7 @@ def refusals(bombs: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dic
     ("name", "reasons"),
     [
         ("zip", ["4,278,190,080 bytes, over the limit of 536,870,912"]),
-        ("zip that lies", ["is damaged at this image"]),
+        ("zip that lies", ["is damaged at this file"]),
         ("npz", ["would decompress to 4,278,190,080"] * 2),
         ("npz of weights", ["has no usable images", "would decompress to 4,278,190,080"]),
         ("npy header", ["reading array header"] * 2),

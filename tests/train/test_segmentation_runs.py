@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -101,6 +102,29 @@ def test_kills_change_nothing(workers: int, finished: tuple[str, Path], shapes: 
         command = ["resume", str(run)] if number else arguments(run, shapes, head, workers=workers)
         started = Command(command, tmp_path / "log")
         assert started.kill_once(lambda step=step: last_step(run) >= step), started.output
+    resume(run, tmp_path / "log")
+    assert_same_end(run, expected)
+
+
+def manifest_of(shapes: Path, folder: Path) -> Path:
+    """Write a manifest in another folder, with the file of class names beside it."""
+    shutil.copy(shapes / "classes.txt", folder)
+    masks = sorted((shapes / "masks").rglob("*.png"))
+    rows = [f"{shapes}/images/{mask.parent.name}/{mask.stem}.jpg,{mask},{mask.parent.name}" for mask in masks]
+    (folder / "list.csv").write_text("\n".join(["image,mask,split", *rows]) + "\n")
+    return folder / "list.csv"
+
+
+@pytest.mark.parametrize("finished", ["linear"], indirect=True)
+@pytest.mark.parametrize("source", ["zip file", "manifest"])
+def test_a_run_on_another_source_ends_as_that_on_the_folder(
+    source: str, finished: tuple[str, Path], shapes: Path, tmp_path: Path
+):
+    head, expected = finished
+    packed = Path(shutil.make_archive(str(tmp_path / "shapes"), "zip", shapes))
+    data, run = packed if source == "zip file" else manifest_of(shapes, tmp_path), tmp_path / "run"
+    started = Command(arguments(run, data, head, workers=2), tmp_path / "log")
+    assert started.kill_once(lambda: last_step(run) >= 5), started.output
     resume(run, tmp_path / "log")
     assert_same_end(run, expected)
 

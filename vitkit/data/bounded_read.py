@@ -9,7 +9,7 @@ import lzma
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -65,25 +65,40 @@ def check_image_bytes(size: int) -> None:
         raise TooLarge(f"{size:,} bytes, over the limit of {limit:,} for an encoded image ({MAX_IMAGE_BYTES} sets it)")
 
 
+def check_bytes(size: int, most: int) -> None:
+    if size > most:
+        raise TooLarge(f"{size:,} bytes, more than the {most:,} that such a file can have")
+
+
 def read_image_file(path: str | os.PathLike[str]) -> bytes:
-    """Read an encoded image, whose size is checked first; it may grow meanwhile, and is read up to the limit.
+    """Read an encoded image, up to the limit of the environment."""
+    return _read_checked(path, max_image_bytes(), check_image_bytes)
+
+
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """Read a file of at most so many bytes."""
+    return _read_checked(path, most, lambda size: check_bytes(size, most))
+
+
+def _read_checked(path: str | os.PathLike[str], most: int, check: Callable[[int], None]) -> bytes:
+    """Read a file, whose size is checked first; it may grow meanwhile, and is read up to the limit.
 
     Of a URL, one byte more than the limit is asked for: another request for the size would double the cost.
     """
     if is_url(path):
-        remote = read(os.fspath(path), max_image_bytes())
-        check_image_bytes(len(remote))
+        remote = read(os.fspath(path), most)
+        check(len(remote))
         return remote
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        check_image_bytes(size)
+        check(size)
         content: bytes = file.read(size + 1)
         if len(content) <= size:
             return content
         chunks = [content]
         while chunk := file.read(_CHUNK):
             chunks.append(chunk)
-            check_image_bytes(sum(map(len, chunks)))
+            check(sum(map(len, chunks)))
         return b"".join(chunks)
 
 

@@ -13,6 +13,7 @@ from vitkit.data.masks.class_files import find_class_file, read_class_file
 from vitkit.data.masks.class_table import NamedClass
 from vitkit.data.masks.data_yaml import read_data_yaml
 from vitkit.data.sources.dataset import DataError
+from vitkit.data.sources.file_tree import FolderTree
 
 ROAD, SKY = NamedClass("road"), NamedClass("sky")
 COLOURED = [NamedClass("road", colour=(128, 64, 128)), NamedClass("night sky", colour=(70, 130, 180))]
@@ -37,7 +38,7 @@ COLOURED = [NamedClass("road", colour=(128, 64, 128)), NamedClass("night sky", c
 )
 def test_a_file_of_class_names_is_read(name: str, text: str, expected: list[NamedClass], tmp_path: Path):
     (tmp_path / name).write_text(text, encoding="utf-8")
-    assert read_class_file(tmp_path / name, name) == expected
+    assert read_class_file(FolderTree(str(tmp_path)), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_a_file_that_names_no_classes_is_an_error_with_the_line(
 ):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        read_class_file(tmp_path / name, name)
+        read_class_file(FolderTree(str(tmp_path)), name)
 
 
 def test_files_with_colours_and_files_near_the_top_come_first():
@@ -81,13 +82,13 @@ def test_data_yaml_is_read_as_yaml_does(tmp_path_factory: pytest.TempPathFactory
     path.write_text(
         yaml.safe_dump(content, default_flow_style=None if form == "flow" else False, allow_unicode=True, width=9999)
     )
-    found = read_data_yaml(path, "data.yaml")
+    found = read_data_yaml(FolderTree(str(path.parent)), "data.yaml")
     assert list(found.names.values()) == some
 
 
 def test_comments_and_lists_over_several_lines_are_read(tmp_path: Path):
     text = "# data\npath: ../coco  # root\nnames: ['cat', # furry\n  \"dog\"]\nval: images/val#1\n"
     (tmp_path / "data.yaml").write_text(text)
-    found = read_data_yaml(tmp_path / "data.yaml", "data.yaml")
+    found = read_data_yaml(FolderTree(str(tmp_path)), "data.yaml")
     assert found.names == {0: "cat", 1: "dog"}
     assert found.values == {"path": "../coco", "val": "images/val#1"}

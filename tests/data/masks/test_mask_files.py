@@ -14,8 +14,9 @@ from vitkit.data.masks.class_table import ClassTable, NamedClass, build_table
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.masks.mask_file import decode_mask
 from vitkit.data.masks.palette import default_palette
-from vitkit.data.masks.scan import scan_masks, table_of_scan
-from vitkit.data.sources.dataset import DataError
+from vitkit.data.masks.scan import MaskScan, scan_masks, table_of_scan
+from vitkit.data.sources.dataset import DataError, PackedStrings
+from vitkit.data.sources.image_files import FileImages
 from vitkit.errors import DecodeError
 
 COLOURS = {0: (0, 0, 0), 1: (200, 0, 10), 2: (10, 200, 255)}
@@ -26,6 +27,10 @@ def png(image: Image.Image, **options: object) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG", **options)
     return file.getvalue()
+
+
+def scan_of(paths: list[Path]) -> MaskScan:
+    return scan_masks(FileImages(".", PackedStrings(map(str, paths))), range(len(paths)))
 
 
 def as_modes() -> dict[str, Image.Image]:
@@ -89,7 +94,7 @@ def test_binary_masks_are_background_and_foreground_and_nothing_is_ignored(mode:
     white = np.array([[0, 255], [255, 0]], np.uint8)
     image = Image.fromarray(white.astype(np.uint16) * 257) if mode == "I;16" else Image.fromarray(white).convert(mode)
     path = save(tmp_path / "a.png", image)
-    table, notes = table_of_scan(scan_masks([path]), "data")
+    table, notes = table_of_scan(scan_of([path]), "data")
     assert table.names == ("background", "foreground")
     assert table.classes_of(decode_mask(path.read_bytes())).tolist() == [[0, 1], [1, 0]]
     assert "nothing is ignored" in notes[0]
@@ -107,7 +112,7 @@ def test_two_grey_colours_are_for_the_levels_of_a_mask_with_one_channel():
 
 def scanned(tmp_path: Path, *masks: np.ndarray | Image.Image) -> tuple[ClassTable, list[str]]:
     paths = [save(tmp_path / f"{number}.png", mask) for number, mask in enumerate(masks)]
-    return table_of_scan(scan_masks(paths), "data")
+    return table_of_scan(scan_of(paths), "data")
 
 
 def test_numbers_without_names_become_classes_and_255_is_ignored(tmp_path: Path):
@@ -146,7 +151,7 @@ def test_more_colours_than_classes_can_be_is_an_error_with_the_likely_reason(end
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     path = save(tmp_path / f"a.{ending}", noise)
     with pytest.raises(DataError, match="JPEG") as error:
-        table_of_scan(scan_masks([path]), "data")
+        table_of_scan(scan_of([path]), "data")
     assert "more than 254 colours" in str(error.value)
     assert "nearest neighbour" in str(error.value)
 

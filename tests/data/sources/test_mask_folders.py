@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -101,16 +100,6 @@ def test_classify_reads_folders_as_classes_where_there_are_masks(tmp_path: Path)
 def test_segmentation_of_a_source_that_cannot_hold_masks_is_an_error():
     with pytest.raises(DataError, match="fashion has no masks for segmentation"):
         open_data("fashion", task="segment")
-
-
-def test_a_zip_file_of_masks_says_that_masks_are_read_from_folders(tmp_path: Path):
-    write_pairs(tmp_path, "images/{}.jpg", "masks/{}.png")
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        for path in sorted(tmp_path.rglob("*.*g")):
-            archive.write(path, path.relative_to(tmp_path).as_posix())
-    data = open_data(tmp_path / "a.zip", task="auto")
-    assert data.task == "classify"
-    assert "looks like a mask; masks are read from folders: download and unpack it" in data.notes[-1]
 
 
 def camvid(root: Path) -> Data:
@@ -280,6 +269,14 @@ def test_a_resumed_run_notices_that_a_mask_has_changed(tmp_path: Path):
     assert changed_images(data, record, Reading()) == []
     save(tmp_path / "masks/2.png", numbers(9))
     assert changed_images(open_data(tmp_path, task="auto"), record, Reading()) == ["images/2.jpg"]
+
+
+def test_masks_of_images_outside_all_splits_are_an_error(tmp_path: Path):
+    write_pairs(tmp_path, "images/{}.jpg", "masks/{}.png")
+    save(tmp_path / "val/images/9.jpg", image(9))
+    with pytest.raises(DataError, match="has masks, and none of an image in a split") as error:
+        open_data(tmp_path, task="auto")
+    assert "in no split, skipped: 3 files: images/0.jpg" in str(error.value)
 
 
 def test_shards_refuse_masks(tmp_path: Path):

@@ -126,7 +126,7 @@ def test_a_damaged_image_is_named_and_the_others_are_read(tmp_path: Path):
     content[60] ^= 255  # inside the first one
     path.write_bytes(content)
     split = open_data(path).splits["all"]
-    with pytest.raises(DataError, match=r"a\.zip/cat/1\.png cannot be read: a\.zip is damaged at this image"):
+    with pytest.raises(DataError, match=r"a\.zip/cat/1\.png cannot be read: a\.zip is damaged at this file"):
         split.read(0)
     assert split.read(1) == png(2)
 

@@ -3,15 +3,16 @@
 import contextlib
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from vitkit.data.masks.class_table import NamedClass
 from vitkit.data.masks.data_yaml import read_data_yaml
 from vitkit.data.masks.palette import Colour
 from vitkit.data.sources.dataset import DataError
-from vitkit.stored_json import conform, parse_json, read_bytes
+from vitkit.data.sources.file_tree import FileTree
+from vitkit.stored_json import conform, parse_json
 
 # those with colours come first: a folder may have a list of names, too
 NAMES = (
@@ -33,7 +34,7 @@ def find_class_file(paths: Iterable[str]) -> str | None:
     return min(found)[2] if found else None
 
 
-def find_yaml_of_names(root: str, paths: Iterable[str]) -> str | None:
+def find_yaml_of_names(tree: FileTree, paths: Iterable[str]) -> str | None:
     """Return the YAML file at the top that names classes, whatever it is called: Ultralytics' users name it themselves.
 
     None where there is no such file, or more than one.
@@ -42,30 +43,28 @@ def find_yaml_of_names(root: str, paths: Iterable[str]) -> str | None:
     for path in paths:
         if "/" not in path and path.lower().endswith((".yaml", ".yml")):
             with contextlib.suppress(DataError):  # of something else
-                if read_data_yaml(Path(root, path), path).names:
+                if read_data_yaml(tree, path).names:
                     named.append(path)
     return named[0] if len(named) == 1 else None
 
 
-def read_class_file(path: Path, shown: str) -> list[NamedClass]:
-    """Return the classes that a file names; `shown` is its name in messages."""
-    ending = path.suffix.lower()
+def read_class_file(tree: FileTree, path: str) -> list[NamedClass]:
+    """Return the classes that a file names."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending in (".yaml", ".yml"):
+        return read_data_yaml(tree, path).classes()
+    content = tree.read(path, MOST_BYTES)
+    if ending == ".json":
+        return _from_json(content, path)
     try:
-        if ending in (".yaml", ".yml"):
-            return read_data_yaml(path, shown).classes()
-        content = read_bytes(path, error=DataError, most=MOST_BYTES)
-        if ending == ".json":
-            return _from_json(content, shown)
         text = content.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise DataError(f"{shown} does not exist.") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{shown} is not text in UTF-8.", try_="save it as UTF-8") from error
+        raise DataError(f"{path} is not text in UTF-8.", try_="save it as UTF-8") from error
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
-    classes = _from_csv(lines, shown) if ending == ".csv" else _from_lines(lines, shown)
+    classes = _from_csv(lines, path) if ending == ".csv" else _from_lines(lines, path)
     if not classes:
-        raise DataError(f"{shown} names no class.", expected="a name per line")
+        raise DataError(f"{path} names no class.", expected="a name per line")
     return classes
 
 

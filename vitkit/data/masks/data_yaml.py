@@ -8,11 +8,10 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from vitkit.data.masks.class_table import NamedClass
 from vitkit.data.sources.dataset import DataError
-from vitkit.stored_json import read_bytes
+from vitkit.data.sources.file_tree import FileTree
 
 MOST_BYTES = 1 << 20
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""")
@@ -30,13 +29,13 @@ class DataYaml:
         return [NamedClass(name, number) for number, name in sorted(self.names.items())]
 
 
-def read_data_yaml(path: Path, shown: str) -> DataYaml:
-    """Read the file; `shown` is its name in messages."""
+def read_data_yaml(tree: FileTree, path: str) -> DataYaml:
+    """Read a file by its path in the tree."""
     try:
-        text = read_bytes(path, error=DataError, most=MOST_BYTES).decode("utf-8-sig")
+        text = tree.read(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{shown} is not text in UTF-8.", try_="save it as UTF-8") from error
-    found, key, buffer = DataYaml(shown), "", ""
+        raise DataError(f"{path} is not text in UTF-8.", try_="save it as UTF-8") from error
+    found, key, buffer = DataYaml(path), "", ""
     for number, raw in enumerate(text.splitlines(), 1):
         line = _without_comment(raw)
         if not line.strip() or line.strip() in ("---", "..."):
@@ -51,7 +50,7 @@ def read_data_yaml(path: Path, shown: str) -> DataYaml:
             key, colon, value = line.partition(":")
             key = key.strip()
             if not colon:
-                raise DataError(f"line {number} of {shown} is not key: value: {line.strip()}.")
+                raise DataError(f"line {number} of {path} is not key: value: {line.strip()}.")
             buffer = value.strip()
         if buffer[:1] in ("[", "{") and buffer[-1:] not in ("]", "}"):
             continue
@@ -61,7 +60,7 @@ def read_data_yaml(path: Path, shown: str) -> DataYaml:
             found.values[key] = _unquoted(buffer)
         buffer = ""
     if buffer:
-        raise DataError(f"{shown} ends inside the list of {key}.", try_="close the bracket")
+        raise DataError(f"{path} ends inside the list of {key}.", try_="close the bracket")
     return found
 
 

@@ -5,39 +5,38 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.bounded_read import read_image_file
 from vitkit.data.masks.class_table import ClassTable
-from vitkit.data.masks.mask_file import read_mask_file
+from vitkit.data.masks.mask_file import decode_mask
 from vitkit.data.sources.dataset import DataError, PackedStrings
+from vitkit.data.sources.file_tree import FileStore, reason
 from vitkit.errors import DecodeError
-from vitkit.storage.urls import join
 from vitkit.text import printable
 
 
 @dataclass(frozen=True, eq=False)
 class FileMasks:
-    """The masks of the images of a split; paths are relative to the root, "" for an image without a mask."""
+    """The masks of the images of a split."""
 
-    root: str
-    paths: PackedStrings
+    files: FileStore
+    names: PackedStrings  # of the files, for messages
     table: ClassTable
 
     def mask_name(self, row: int) -> str:
-        return self.paths[row]
+        return self.names[row]
 
     def mask_content(self, row: int) -> bytes:
-        return read_image_file(join(self.root, self.paths[row]))
+        return self.files.read(row)
 
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-        name = printable(self.paths[row])
+        name = printable(self.names[row])
         try:
-            stored = read_mask_file(join(self.root, self.paths[row]))
+            stored = decode_mask(self.files.read(row))
             check_mask_size(stored.size, size)
             return self.table.classes_of(stored)
         except DecodeError as error:
             raise mask_error(name, str(error)) from error
-        except OSError as error:
-            raise mask_error(name, f"cannot be read: {error.strerror or error}") from error
+        except (OSError, DataError) as error:  # DataError: an archive that is damaged
+            raise mask_error(name, f"cannot be read: {reason(error)}") from error
 
 
 def mask_error(name: str, reason: str, **details: str) -> DataError:

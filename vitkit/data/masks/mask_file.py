@@ -1,13 +1,11 @@
-"""Read a mask file as it is stored: a number for each pixel, or a colour; what they mean is not decided here."""
+"""Decode a mask file as it is stored: a number for each pixel, or a colour; what they mean is not decided here."""
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.data.bounded_read import read_image_file
 from vitkit.data.decode import PIXEL_LIMIT, apply_orientation, check_size, only_decode_errors, open_limited
 from vitkit.errors import DecodeError
 
@@ -39,13 +37,8 @@ class StoredMask:
         return self.palette[self.values]
 
 
-def read_mask_file(path: str | os.PathLike[str]) -> StoredMask:
-    """Read and decode a mask; DecodeError with the reason, or OSError."""
-    return decode_mask(read_image_file(path))
-
-
 def decode_mask(content: bytes) -> StoredMask:
-    """Decode an encoded mask; colours of palettes stay numbers, and transparency is not looked at."""
+    """Decode a mask or raise a DecodeError; colours of palettes stay numbers, and transparency is not looked at."""
     with only_decode_errors():
         if not content:
             raise DecodeError("empty file")

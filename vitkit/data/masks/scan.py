@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from vitkit.data.masks.class_table import ClassTable, NamedClass, build_table, is_binary
 from vitkit.data.masks.ignore import IGNORE, MAX_CLASSES
-from vitkit.data.masks.mask_file import StoredMask, read_mask_file, unpacked_colour
+from vitkit.data.masks.mask_file import StoredMask, decode_mask, unpacked_colour
 from vitkit.data.sources.dataset import DataError
-from vitkit.errors import DecodeError
+from vitkit.data.sources.file_tree import FileStore
+from vitkit.errors import VitkitError
 from vitkit.text import counted, few
 
 THREADS = 8  # decoding releases the GIL
@@ -42,12 +43,12 @@ class MaskScan:
         return any(len(colours) > 1 for colours in self.palettes.values())
 
 
-def scan_masks(paths: Sequence[str | os.PathLike[str]]) -> MaskScan:
-    """Scan the masks, in threads; it ends early where there are more colours than classes can be."""
+def scan_masks(files: FileStore, rows: Sequence[int]) -> MaskScan:
+    """Scan these masks of a store, in threads; it ends early where there are more colours than classes can be."""
     scan = MaskScan()
     with ThreadPoolExecutor(THREADS) as pool:
-        for first in range(0, len(paths), _AT_A_TIME):
-            for values in pool.map(_values_of, paths[first : first + _AT_A_TIME]):
+        for first in range(0, len(rows), _AT_A_TIME):
+            for values in pool.map(partial(_values_of, files), rows[first : first + _AT_A_TIME]):
                 if values is not None:
                     _add(scan, *values)
             if len(scan.colours) > MAX_CLASSES or len(scan.numbers) > MAX_CLASSES + 1:
@@ -55,10 +56,10 @@ def scan_masks(paths: Sequence[str | os.PathLike[str]]) -> MaskScan:
     return scan
 
 
-def _values_of(path: str | os.PathLike[str]) -> tuple[StoredMask, list[int]] | None:
+def _values_of(files: FileStore, row: int) -> tuple[StoredMask, list[int]] | None:
     try:
-        mask = read_mask_file(path)
-    except (OSError, DecodeError):
+        mask = decode_mask(files.read(row))
+    except (OSError, VitkitError):
         return None
     if mask.is_colour:  # of each run of equal pixels one: sorting all of them would take longer than decoding
         flat = mask.values.ravel()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.masks.file_masks import mask_error
 from vitkit.data.masks.polygons import rasterise
-from vitkit.data.sources.dataset import DataError, PackedStrings
-from vitkit.errors import DecodeError
-from vitkit.stored_json import read_bytes
+from vitkit.data.sources.dataset import PackedStrings
+from vitkit.data.sources.file_tree import FileStore, reason
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import printable
 
 MOST_BYTES = 64 << 20
@@ -24,27 +23,34 @@ _EDGE = 0.05  # how far a point may be outside its image
 class YoloMasks:
     """The masks of the images of a split; pixels without an object are class 0, later lines go over earlier ones."""
 
-    root: str
-    paths: PackedStrings  # relative, "" for an image without a file
+    files: FileStore
+    names: PackedStrings  # of the files, for messages
     classes: dict[int, int]  # YOLO's number → class
     origin: str  # the file that names the classes
 
     def mask_name(self, row: int) -> str:
-        return self.paths[row]
+        return self.names[row]
 
     def mask_content(self, row: int) -> bytes:
-        return "\n".join(read_lines(Path(self.root, self.paths[row]))).encode()
+        return "\n".join(self._lines(row)).encode()
 
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-        name = printable(self.paths[row])
+        name = printable(self.names[row])
         mask = np.zeros(size, np.uint8)
-        for number, line in enumerate(read_lines(Path(self.root, self.paths[row])), 1):
+        for number, line in enumerate(self._lines(row), 1):
             if line.strip():
                 try:
                     self._draw(mask, line.split())
                 except DecodeError as error:
                     raise mask_error(f"{name}, line {number}", str(error)) from error
         return mask
+
+    def _lines(self, row: int) -> list[str]:
+        """Return the lines of a file; a DataError says why it cannot be read."""
+        try:
+            return lines_of(self.files.read_text(row, MOST_BYTES))
+        except (OSError, VitkitError) as error:
+            raise mask_error(printable(self.names[row]), f"cannot be read: {reason(error)}") from error
 
     def _draw(self, mask: NDArray[np.uint8], words: list[str]) -> None:
         try:
@@ -63,9 +69,6 @@ class YoloMasks:
         mask[rasterise([scaled], (height, width))] = self.classes[int(number)]
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a label file; a DataError says why it cannot be read."""
-    try:
-        return read_bytes(path, error=DataError, most=MOST_BYTES).decode("ascii", "replace").splitlines()
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is not there any more.") from error
+def lines_of(content: bytes) -> list[str]:
+    """Return the lines of a label file."""
+    return content.decode("ascii", "replace").splitlines()

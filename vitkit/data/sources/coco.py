@@ -7,7 +7,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from vitkit.data.masks.coco_masks import CocoMasks
 from vitkit.data.masks.dense_extra import check_dense
 from vitkit.data.sources.coco_file import CocoCategory, CocoFile, CocoImage, has_lists, is_coco, read_coco
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
-from vitkit.data.sources.folder_scan import FolderScan
-from vitkit.data.sources.image_files import FileImages
+from vitkit.data.sources.file_tree import FileTree
 from vitkit.data.sources.segmentation import BACKGROUND, RawMasks, build_segmentation, with_background
 from vitkit.text import counted, few, printable
 
@@ -25,25 +23,25 @@ _OTHER_TASKS = re.compile(r"captions|keypoints|panoptic|image_info")
 _USUAL_NAMES = re.compile(r"(?i)coco|instances|annotations")
 
 
-def find_coco(root: str, others: Sequence[str]) -> list[str]:
-    """Return the JSON files of a folder that have annotations of areas as COCO has them.
+def find_coco(tree: FileTree) -> list[str]:
+    """Return the JSON files of a folder or archive that have annotations of areas as COCO has them.
 
     Under another name than the usual ones, a file has to be complete: other tools' files begin like this, too.
     """
     candidates = [
         path
-        for path in others
+        for path in tree.scan.others
         if path.lower().endswith(".json") and path.count("/") <= 2 and not _OTHER_TASKS.search(os.path.basename(path))
     ]
-    candidates = [path for path in candidates if is_coco(Path(root, path))]
-    return [path for path in candidates if _USUAL_NAMES.search(path) or has_lists(Path(root, path))]
+    candidates = [path for path in candidates if is_coco(tree, path)]
+    return [path for path in candidates if _USUAL_NAMES.search(path) or has_lists(tree, path)]
 
 
-def open_coco(name: str, root: str, paths: Sequence[str], scan: FolderScan) -> Data | None:
+def open_coco(name: str, tree: FileTree, paths: Sequence[str]) -> Data | None:
     """Open COCO files; None where they have boxes only."""
     by_split: dict[str, CocoFile] = {}
     for path in paths:
-        file = read_coco(root, path)
+        file = read_coco(tree, path)
         if file.split in by_split:
             raise DataError(
                 f"{name} has two COCO files for {file.split}: {by_split[file.split].path} and {path}.",
@@ -64,23 +62,23 @@ def open_coco(name: str, root: str, paths: Sequence[str], scan: FolderScan) -> D
         notes.append(f"pixels of these classes are ignored: {few(table.ignored)}")
     splits = {}
     for split, file in files.items():
-        found = _ImagePaths(scan.images, file)
+        found = _ImagePaths(tree.scan.images, file)
         kept = [(image, found_path) for image in file.images if (found_path := found.find(image["file_name"]))]
         notes += file.notes
         if not kept:
             raise DataError(
                 f"none of the images of {file.path} is there.",
                 expected=few([image["file_name"] for image in file.images], 3),
-                found=few(scan.images, 3) or "no images",
+                found=few(tree.scan.images, 3) or "no images",
                 try_="the folder that holds the JSON file and the folders of images",
             )
         if missing := len(file.images) - len(kept):
             known = {image["id"] for image, _ in kept}
             absent = [image["file_name"] for image in file.images if image["id"] not in known]
             notes.append(f"{counted(missing, 'image')} of {file.path} cannot be found, skipped: {few(absent, 3)}")
-        keys = PackedStrings(path for _, path in kept)
-        images = [image for image, _ in kept]
-        splits[split] = RawMasks(keys, FileImages(root, keys), _masks(file, images, classes, table), [True] * len(kept))
+        found_paths = PackedStrings(path for _, path in kept)
+        masks = _masks(tree.key(file.path), file, [image for image, _ in kept], classes, table)
+        splits[split] = RawMasks(tree.keys(found_paths), tree.files(found_paths), masks, [True] * len(kept))
     return build_segmentation(name, "COCO annotations", splits, table.names, table.palette, notes)
 
 
@@ -105,13 +103,15 @@ def _placeholder(file: CocoFile) -> CocoCategory | None:
     return None
 
 
-def _masks(file: CocoFile, images: Sequence[CocoImage], classes: Sequence[str], table: ClassTable) -> CocoMasks:
+def _masks(
+    origin: str, file: CocoFile, images: Sequence[CocoImage], classes: Sequence[str], table: ClassTable
+) -> CocoMasks:
     numbers = {name: int(table.numbers[position]) for position, name in enumerate(classes)}
     by_category = {
         category["id"]: numbers[category["name"]] for category in file.categories if category["name"] in numbers
     }
     return CocoMasks(
-        file.path,
+        origin,
         PackedStrings(f"image {image['id']} ({image['file_name']})" for image in images),
         np.array([(image.get("height", 0), image.get("width", 0)) for image in images], np.int64).reshape(-1, 2),
         PackedStrings(json.dumps(file.annotations[image["id"]]) for image in images),

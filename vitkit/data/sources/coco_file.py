@@ -6,18 +6,18 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from vitkit.data.masks.coco_masks import KEPT
 from vitkit.data.sources.dataset import DataError
+from vitkit.data.sources.file_tree import FileTree
 from vitkit.data.sources.mask_layout import split_of_folder
 from vitkit.data.sources.splits import ALL, split_in_file_name
-from vitkit.regular_file import open_regular
-from vitkit.stored_json import conform, read_bytes
+from vitkit.stored_json import conform
 from vitkit.text import counted, few
 
 MOST_BYTES = 1 << 30  # instances_train2017.json has 448 MB
+START_BYTES = 4096  # that show whether a file is COCO's
 _START = re.compile(rb'\s*\{\s*"(info|images|annotations|categories|licenses|type)"')
 
 
@@ -46,7 +46,7 @@ class _Lists(TypedDict):
 class CocoFile:
     """The content of one JSON file."""
 
-    path: str  # relative to the root
+    path: str  # in the tree of files
     split: str
     images: list[CocoImage]
     categories: list[CocoCategory]
@@ -61,28 +61,24 @@ class CocoFile:
         return {one.get("category_id") for some in self.annotations.values() for one in some}
 
 
-def is_coco(path: str | os.PathLike[str]) -> bool:
+def is_coco(tree: FileTree, path: str) -> bool:
     """Return whether a JSON file begins as COCO's do; it is not read to its end."""
-    try:
-        with open_regular(path) as file:
-            return _START.match(file.read(4096)) is not None
-    except OSError:
-        return False
+    return _START.match(tree.read_start(path, START_BYTES)) is not None
 
 
-def has_lists(path: Path) -> bool:
+def has_lists(tree: FileTree, path: str) -> bool:
     """Return whether the text of a file names all lists of COCO; it is not parsed."""
     try:
-        content = read_bytes(path, error=DataError, most=MOST_BYTES)
-    except (OSError, DataError):
+        content = tree.read(path, MOST_BYTES)
+    except DataError:
         return False
     return all(f'"{key}"'.encode() in content for key in LISTS)
 
 
-def read_coco(root: str, path: str) -> CocoFile:
-    """Read a file by its path relative to the root; annotations are checked when the mask of their image is read."""
+def read_coco(tree: FileTree, path: str) -> CocoFile:
+    """Read a file by its path in the tree; annotations are checked when the mask of their image is read."""
     try:
-        content = json.loads(read_bytes(Path(root, path), error=DataError, most=MOST_BYTES))
+        content = json.loads(tree.read(path, MOST_BYTES))
     except (ValueError, RecursionError) as error:
         if isinstance(error, DataError):
             raise

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -70,9 +70,14 @@ def walk_images(root: str, scan: FolderScan, on_files: Callable[[int], None] = l
 
 def scan_remote_folder(url: str, on_files: Callable[[int], None] = lambda files: None) -> FolderScan:
     """Scan a remote folder, whose store lists all names below it at once; the result is that of the same local one."""
-    scan, folders = FolderScan(), set[str]()
     names = list_files(url)
     on_files(len(names))
+    return scan_names(names)
+
+
+def scan_names(names: Iterable[str]) -> FolderScan:
+    """Return the scan of a local folder that has files of these relative paths, in the same order."""
+    scan, folders = FolderScan(), set[str]()
     for name in names:
         parts = name.split("/")
         if any(map(is_system_file, parts)):
@@ -80,7 +85,7 @@ def scan_remote_folder(url: str, on_files: Callable[[int], None] = lambda files:
         folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
         (scan.images if is_image(name) else scan.others).append(name)
     scan.images.sort(key=by_folder)
-    scan.others.sort(key=by_folder)
+    scan.others.sort(key=_files_first)
     scan.folders = sorted(folders, key=by_folder)
     return scan
 
@@ -88,6 +93,12 @@ def scan_remote_folder(url: str, on_files: Callable[[int], None] = lambda files:
 def by_folder(path: str) -> str:
     """Return a key that sorts paths by their parts: no name has a character below the null byte, or that one."""
     return path.replace("/", "\0")
+
+
+def _files_first(path: str) -> list[tuple[bool, str]]:
+    """Return a key that sorts the files of a folder before those in its folders, as they are visited."""
+    *folders, name = path.split("/")
+    return [*((True, folder) for folder in folders), (False, name)]
 
 
 def _visit(

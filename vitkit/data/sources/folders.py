@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from vitkit.data.sources.class_labels import RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
+from vitkit.data.sources.file_tree import FolderTree
 from vitkit.data.sources.folder_layout import infer_layout
 from vitkit.data.sources.folder_scan import FolderScan, scan_folder, scan_remote_folder
 from vitkit.data.sources.image_files import HEIC, FileImages, count_by_extension, extension
@@ -24,7 +25,7 @@ def open_folder(name: str, root: str, task: Task = "auto") -> Data:
         raise _no_images(name, scan)
     notes: list[str] = []
     if task != "classify" and not is_url(root):
-        data, notes = open_masks(name, root, scan)
+        data, notes = open_masks(name, FolderTree(root, scan))
         if data is not None:
             return data
     if task == "segment":

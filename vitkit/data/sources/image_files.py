@@ -8,11 +8,11 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.bounded_read import read_image_file
+from vitkit.data.bounded_read import read_file, read_image_file
 from vitkit.data.sources.dataset import PackedStrings
 from vitkit.data.sources.read_ahead import ReadAhead
 from vitkit.regular_file import open_regular
-from vitkit.storage.stored_file import stored_size, stored_version
+from vitkit.storage.stored_file import open_stored, stored_size, stored_version
 from vitkit.storage.urls import has_credentials, is_url, join, redacted
 from vitkit.text import counted, few
 
@@ -37,6 +37,13 @@ class FileImages:
 
     def read(self, row: int) -> bytes:
         return read_image_file(self._path(row))
+
+    def read_text(self, row: int, most: int) -> bytes:
+        return read_file(self._path(row), most)
+
+    def read_start(self, row: int, count: int) -> bytes:
+        with open_stored(self._path(row)) as file:
+            return bytes(file.read(count))
 
     def read_ahead(self, rows: NDArray[np.int64]) -> ReadAhead | None:
         remote = [(row,) for row in dict.fromkeys(rows.tolist()) if is_url(self._path(row))]

@@ -1,8 +1,7 @@
 """A manifest: a CSV or JSONL file that lists images, their labels and, if there is such a column, their splits."""
 
-import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,38 +11,49 @@ from numpy.typing import NDArray
 
 from vitkit.data.sources.class_labels import NamedLabelRows, NamedLabels, RawSplit, build_data
 from vitkit.data.sources.dataset import Data, DataError, PackedStrings
-from vitkit.data.sources.group_pattern import GROUP_COLUMN, group_note
+from vitkit.data.sources.group_pattern import group_note
 from vitkit.data.sources.image_files import FileImages, no_label_column_note, without_credentials
-from vitkit.data.sources.manifest_paths import complete_paths
+from vitkit.data.sources.manifest_columns import (
+    LABEL_COLUMNS,
+    MULTILABEL_COLUMNS,
+    PATH_COLUMNS,
+    ManifestColumns,
+    find_columns,
+    find_group_column,
+    path_column,
+)
+from vitkit.data.sources.manifest_masks import (
+    MASK_COLUMNS,
+    ListedMasks,
+    find_mask_column,
+    no_mask_column,
+    open_listed_masks,
+)
+from vitkit.data.sources.manifest_paths import check_files_exist, complete_paths
 from vitkit.data.sources.manifest_rows import ManifestRows, Row
 from vitkit.data.sources.one_hot import one_hot_classes, with_labels
 from vitkit.data.sources.splits import ALL, SPLITS, canonical_split
-from vitkit.errors import did_you_mean
+from vitkit.data.task import Task
 from vitkit.regular_file import open_regular
 from vitkit.storage.urls import is_url
-from vitkit.text import counted, few, printable
+from vitkit.text import counted, printable
 
-PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "image_path", "image_name", "image_id", "img", "id")
-LABEL_COLUMNS = ("label", "class", "target", "category")
-MULTILABEL_COLUMNS = ("labels", "tags")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 MAX_LABEL = 60  # characters of a label, maybe a caption, that a note shows
 
 
-@dataclass(frozen=True)
-class ManifestColumns:
-    path: str
-    label: str | None
-    split: str | None
-    multilabel: bool
-
-
 def open_manifest(
-    name: str, file: Path, *, label: str | None = None, group: str | None = None, location: str = ""
+    name: str,
+    file: Path,
+    *,
+    label: str | None = None,
+    group: str | None = None,
+    location: str = "",
+    task: Task = "classify",
 ) -> Data:
     """Open a manifest; its paths are URLs, or relative to its folder, or to the remote folder `location`."""
     location = location or str(file.parent)
-    known = (*PATH_COLUMNS, *LABEL_COLUMNS, *MULTILABEL_COLUMNS, "split")
+    known = (*PATH_COLUMNS, *LABEL_COLUMNS, *MULTILABEL_COLUMNS, *MASK_COLUMNS, "split")
     rows: Iterable[Row] = (manifest := ManifestRows(name, file, known))
     names = manifest.columns()
     if next(iter(rows), None) is None:
@@ -51,8 +61,15 @@ def open_manifest(
         raise DataError(
             f"{name} lists no images.", found="nothing below the header line" if has_header else "an empty file"
         )
-    columns, notes = _columns(name, names, label), list[str]()
-    group_column = _group_column(names, columns, group)
+    notes = list[str]()
+    if task != "classify":
+        data, notes = _open_masks(name, file, rows, names, label, group, location)
+        if data is not None:
+            return data
+        if task == "segment":
+            raise no_mask_column(name, names, notes)
+    columns = find_columns(name, names, label)
+    group_column = find_group_column(names, columns, group)
     if columns.label is None:
         others = [column for column in names if column not in (columns.path, columns.split, group_column)]
         if classes := one_hot_classes(name, rows, others):
@@ -68,12 +85,8 @@ def open_manifest(
     if not is_url(location):
         paths, note = complete_paths(name, file.parent, entries.lines, entries.paths)
         notes += [note] if note else []
-        _check_files_exist(name, file.parent, entries.lines, paths)
-    notes += _joined_label_notes(entries.joined, columns)
-    # hashes instead of the paths themselves, which would be a gigabyte of strings for millions of images
-    repeated = len(paths) - len(np.unique(np.fromiter(map(hash, paths), np.int64, len(paths))))
-    if repeated:
-        notes.append(f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} an earlier path")
+        check_files_exist(name, file.parent, entries.lines, paths)
+    notes += [*_joined_label_notes(entries.joined, columns), *_repeated_path_notes(paths)]
     splits = {}
     for number in dict.fromkeys(entries.splits):
         split, chosen = SPLITS[number], np.flatnonzero(np.array(entries.splits) == number)
@@ -85,6 +98,45 @@ def open_manifest(
             [entries.groups[row] for row in chosen] if group_column else None,
         )
     return build_data(name, "manifest", splits, notes=notes)
+
+
+def _open_masks(
+    name: str,
+    file: Path,
+    rows: Iterable[Row],
+    names: list[str],
+    label: str | None,
+    group: str | None,
+    location: str,
+) -> tuple[Data | None, list[str]]:
+    """Return the images with the masks that a column names, or None; and notes on masks that are not read."""
+    path = path_column(name, names)
+    column = find_mask_column(rows, names, path, label)
+    if column is None:
+        return None, []
+    if column.is_remote or is_url(location):
+        return None, [
+            f"the column {printable(column.name)} names masks behind a URL, which are not read: download them"
+        ]
+    columns = replace(find_columns(name, names, column.name), multilabel=False)
+    group_column = find_group_column(names, columns, group)
+    entries = _read_entries(name, rows, columns, group_column)
+    assert isinstance(entries.labels, list)
+    masks = PackedStrings(mask or "" for mask in entries.labels)
+    paths, note = complete_paths(name, file.parent, entries.lines, entries.paths, masks)
+    check_files_exist(name, file.parent, entries.lines, paths)
+    check_files_exist(name, file.parent, entries.lines, masks, "mask")
+    notes = [group_note(entries.groups, f"the column {group_column}")] if group_column else []
+    notes += [*([note] if note else []), *_repeated_path_notes(paths)]
+    listed = ListedMasks(paths, masks, np.array(entries.splits), entries.groups if group_column else None)
+    return open_listed_masks(name, file, location, listed, column, notes), []
+
+
+def _repeated_path_notes(paths: PackedStrings) -> Iterator[str]:
+    # hashes instead of the paths themselves, which would be a gigabyte of strings for millions of images
+    repeated = len(paths) - len(np.unique(np.fromiter(map(hash, paths), np.int64, len(paths))))
+    if repeated:
+        yield f"{counted(repeated, 'line')} repeat{'s' if repeated == 1 else ''} an earlier path"
 
 
 def _start(file: Path) -> str:
@@ -135,38 +187,6 @@ def _read_entries(name: str, rows: Iterable[Row], columns: ManifestColumns, grou
 
     paths = PackedStrings(read())
     return _Entries(lines, paths, splits, groups, several.build() if columns.multilabel else single, joined)
-
-
-def _columns(name: str, names: list[str], label: str | None) -> ManifestColumns:
-    known = {column.lower(): column for column in reversed(names)}
-    path = next((known[word] for word in PATH_COLUMNS if word in known), None)
-    if path is None:
-        raise DataError(
-            f"{name} has no path column.",
-            expected=", ".join(PATH_COLUMNS),
-            found=few(names, 8) or "no columns",
-            try_="a first line that names the columns: path,label",
-        )
-    if label is not None:
-        if label not in names:
-            raise DataError(f"{name} has no column {label!r}{did_you_mean(label, names) or '.'}", found=few(names, 8))
-        return ManifestColumns(path, label, known.get("split"), label.lower() in MULTILABEL_COLUMNS)
-    single = [known[word] for word in LABEL_COLUMNS if word in known]
-    multi = [known[word] for word in MULTILABEL_COLUMNS if word in known]
-    if len(single + multi) > 1:
-        raise DataError(
-            f"{name} has more than one label column: {', '.join(single + multi)}.",
-            try_="keep one of them, or name the one to use: --label COLUMN",
-        )
-    return ManifestColumns(path, next(iter(single + multi), None), known.get("split"), bool(multi))
-
-
-def _group_column(names: list[str], columns: ManifestColumns, group: str | None) -> str | None:
-    """Return the column of groups: the one that the user named, else one called group; a pattern names no column."""
-    if group is not None:
-        return group if group in names else None
-    used = (columns.path, columns.label, columns.split)
-    return next((column for column in names if column.lower() == GROUP_COLUMN and column not in used), None)
 
 
 def _group(name: str, line: int, value: Any) -> str | None:
@@ -230,24 +250,3 @@ def _label(name: str, line: int, value: Any) -> str | None:
     if isinstance(value, int):
         return str(value)
     raise DataError(f"{name}, line {line}: {value!r} is not a label; expected text or an integer.")
-
-
-def _check_files_exist(name: str, folder: Path, lines: Sequence[int], paths: PackedStrings) -> None:
-    root = str(folder)
-    # a request for each of a million URLs would take longer than reading some of them and naming those that fail
-    missing = [
-        row for row, path in enumerate(paths) if not is_url(path) and not os.path.isfile(os.path.join(root, path))
-    ]
-    if missing:
-        shown = [paths[row] for row in missing[:5]]
-        tries = "paths are relative to the manifest's folder"
-        if any("\\" in paths[row] for row in missing):
-            tries += "; write / instead of \\"
-        raise DataError(
-            f"{name}: {len(missing):,} of {counted(len(paths), 'image')} "
-            f"{'is' if len(missing) == 1 else 'are'} not where the manifest says.",
-            looked_in=str(folder),
-            missing=[f"line {lines[row]}: {printable(path)}" for row, path in zip(missing, shown, strict=False)]
-            + ([f"and {len(missing) - 5:,} more"] if len(missing) > 5 else []),
-            try_=tries,
-        )

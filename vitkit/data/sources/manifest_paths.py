@@ -1,7 +1,7 @@
-"""The images that a manifest names without an extension: `image_id` ISIC_0024306 is images/ISIC_0024306.jpg."""
+"""The files that a manifest names, with or without an extension: `image_id` ISIC_0024306 is images/ISIC_0024306.jpg."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from vitkit.data.sources.dataset import DataError, PackedStrings
@@ -10,11 +10,13 @@ from vitkit.storage.urls import is_url
 from vitkit.text import counted, printable
 
 
-def complete_paths(name: str, folder: Path, lines: Sequence[int], paths: PackedStrings) -> tuple[PackedStrings, str]:
+def complete_paths(
+    name: str, folder: Path, lines: Sequence[int], paths: PackedStrings, masks: Iterable[str] = ()
+) -> tuple[PackedStrings, str]:
     """Return the paths, which have these line numbers, with the extension of their files; "" or a note of the change.
 
     Names without an image's extension are searched in the manifest's folder and the folders directly inside it. A name
-    that two files have is an error; one that no file has stays as it is.
+    that two files have is an error; one that no file has stays as it is. Masks are not among the files searched.
     """
     bare = {
         path
@@ -24,7 +26,10 @@ def complete_paths(name: str, folder: Path, lines: Sequence[int], paths: PackedS
     if not bare:
         return paths, ""
     files: dict[str, list[str]] = {}
+    no_images = {os.path.normpath(mask) for mask in masks}
     for file in _image_files(folder):
+        if file in no_images:
+            continue
         stem = os.path.splitext(file)[0]
         for written in {stem, os.path.basename(stem)}:
             files.setdefault(written, []).append(file)
@@ -59,3 +64,27 @@ def _image_files(folder: Path) -> list[str]:
         elif is_image(entry.name):
             found.append(entry.name)
     return [path for path in found if not is_system_file(os.path.basename(path))]
+
+
+def check_files_exist(name: str, folder: Path, lines: Sequence[int], paths: PackedStrings, word: str = "image") -> None:
+    """Raise an error that names the lines whose files are missing; "" is no file, and URLs are not requested."""
+    root = str(folder)
+    # a request for each of a million URLs would take longer than reading some of them and naming those that fail
+    missing = [
+        row
+        for row, path in enumerate(paths)
+        if path and not is_url(path) and not os.path.isfile(os.path.join(root, path))
+    ]
+    if missing:
+        shown = [paths[row] for row in missing[:5]]
+        tries = "paths are relative to the manifest's folder"
+        if any("\\" in paths[row] for row in missing):
+            tries += "; write / instead of \\"
+        raise DataError(
+            f"{name}: {len(missing):,} of {counted(sum(map(bool, paths)), word)} "
+            f"{'is' if len(missing) == 1 else 'are'} not where the manifest says.",
+            looked_in=str(folder),
+            missing=[f"line {lines[row]}: {printable(path)}" for row, path in zip(missing, shown, strict=False)]
+            + ([f"and {len(missing) - 5:,} more"] if len(missing) > 5 else []),
+            try_=tries,
+        )

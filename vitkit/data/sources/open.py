@@ -8,12 +8,13 @@ from vitkit.data.sources import fashion
 from vitkit.data.sources.arrays import open_arrays
 from vitkit.data.sources.coco_file import is_coco
 from vitkit.data.sources.dataset import Data, DataError
+from vitkit.data.sources.file_tree import FolderTree
 from vitkit.data.sources.folders import open_folder
 from vitkit.data.sources.group_pattern import group_by_pattern
 from vitkit.data.sources.hub import PREFIX, open_hub
 from vitkit.data.sources.image_files import is_image, is_system_file
 from vitkit.data.sources.manifest import ENDINGS, open_manifest
-from vitkit.data.sources.open_masks import no_masks, open_coco_file, packed_masks_note
+from vitkit.data.sources.open_masks import no_masks, open_coco_file, remote_masks_note
 from vitkit.data.sources.remote import open_remote
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, has_index, open_shards
 from vitkit.data.sources.tars import open_tars
@@ -42,13 +43,13 @@ def open_data(
     """Open the data; `label` names the label column of a manifest or Hugging Face dataset, if it is ambiguous.
 
     `group` names the column of a manifest whose images belong together, or is a regular expression for their paths.
-    `task` is "segment" for a folder that must hold masks, "auto" for one that may, and "classify" where they are not
+    `task` is "segment" for data that must have masks, "auto" for those that may, and "classify" where they are not
     looked for.
     """
     data = _open(source, label, group, task)
     if data.task == "classify" and task == "segment":
         raise no_masks(os.fspath(source), None, [])
-    if data.task == "classify" and task == "auto" and (note := packed_masks_note(data)):
+    if data.task == "classify" and task == "auto" and (note := remote_masks_note(data)):
         data = replace(data, notes=(*data.notes, note))
     named = os.fspath(source)
     has_columns = (named.startswith(PREFIX) and not is_url(named)) or os.fspath(source).lower().endswith(ENDINGS)
@@ -60,7 +61,7 @@ def open_data(
 def _open(source: str | os.PathLike[str], label: str | None, group: str | None, task: Task) -> Data:
     name = os.fspath(source)
     if is_url(name):
-        return open_remote(name, label, group)
+        return open_remote(name, label, group, task)
     if label is not None and not name.startswith(PREFIX) and not name.lower().endswith(ENDINGS):
         raise DataError(f"{name} has no columns, so --label {label} does not apply.")
     if name == fashion.NAME and isinstance(source, str):
@@ -80,16 +81,16 @@ def _open(source: str | os.PathLike[str], label: str | None, group: str | None, 
         raise _missing(name, path) from None
     ending = path.suffix.lower()
     if ending in ENDINGS:
-        return open_manifest(name, path, label=label, group=group)
+        return open_manifest(name, path, label=label, group=group, task=task)
     if ending == ".npz":
         return open_arrays(name, path)
     if ending == ".tar" or path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")):
         return open_tars(name, str(path.absolute().parent), [path.name])
     if ending == ".zip":
-        return open_zip(name, str(path.absolute()))
+        return open_zip(name, str(path.absolute()), task)
     if path.name in (INDEX, INDEX_ARRAYS) and (path.parent / INDEX).is_file():
         return _open_folder(name, path.parent, task)
-    if ending == ".json" and task != "classify" and is_coco(path):
+    if ending == ".json" and task != "classify" and is_coco(FolderTree(str(path.parent)), path.name):
         return open_coco_file(name, path)
     hint = "the folder it is in" if is_image(name) else None
     raise DataError(

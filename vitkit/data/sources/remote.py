@@ -12,6 +12,7 @@ from vitkit.data.sources.manifest import ENDINGS, open_manifest
 from vitkit.data.sources.shards import INDEX, INDEX_ARRAYS, PARTIAL_INDEX, open_shards
 from vitkit.data.sources.tars import open_tars
 from vitkit.data.sources.zips import open_zip
+from vitkit.data.task import Task
 from vitkit.storage.failures import StorageError
 from vitkit.storage.local_copies import local_copy, local_copy_if_any
 from vitkit.storage.remote import list_files
@@ -25,11 +26,11 @@ _KINDS = (
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 
 
-def open_remote(url: str, label: str | None, group: str | None) -> Data:
+def open_remote(url: str, label: str | None, group: str | None, task: Task) -> Data:
     shown, file = redacted(url), last_part(url)
     ending = file.lower()
     if ending.endswith(ENDINGS):
-        data = open_manifest(shown, local_copy(url), label=label, group=group, location=parent(url))
+        data = open_manifest(shown, local_copy(url), label=label, group=group, location=parent(url), task=task)
         return replace(data, name=shown)
     if label is not None:
         raise DataError(f"{shown} has no columns, so --label {label} does not apply.")
