@@ -105,8 +105,8 @@ KINDS = {
         },
     ),
     "root hybrid": ("R+mu/16", {"image": (64, 96)}),
-    "hybrid": ("R26+mu/32", {"image": 64}),
-    "ResNet": ("R50x1", {"image": 64}),
+    "hybrid": ("R26+mu/32", {"image": 64, "stem": {"width": 32}}),
+    "ResNet": ("R50x1", {"image": 64, "body": {"width": 32, "layers": (1, 2, 1, 1)}}),
 }
 
 # beside KINDS, whose tests are about Transformers and BiT

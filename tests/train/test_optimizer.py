@@ -151,7 +151,7 @@ def test_layer_wise_rates_are_beits():
             {
                 "body.root.weight": 5,
                 "body.stages.0.0.conv1.weight": 4,
-                "body.stages.3.2.norm1.bias": 1,
+                "body.stages.3.0.norm1.bias": 1,
                 "body.norm.weight": 0,
                 "head.logits.weight": 0,
             },
