@@ -27,7 +27,7 @@ from vitkit.model.variants import configure
 from vitkit.paper.catalogue import all_claims, find_claims
 from vitkit.paper.claim import Claim
 from vitkit.paper.datasets import KNOWN, Datasets
-from vitkit.paper.evidence import ClaimLog, describe_time, device_seconds
+from vitkit.paper.evidence import ClaimLog, describe_time, device_seconds, total_device_seconds
 from vitkit.paper.markdown import paper_markdown
 from vitkit.paper.page import judged, write_page
 from vitkit.paper.run_claim import run_claim
@@ -455,6 +455,13 @@ def test_the_time_of_runs_at_the_same_time_is_shared_out():
     assert (device_seconds(log), describe_time(log)) == (600, "10 min 0 s")
     log["device_seconds"] = 200.0
     assert describe_time(log) == "10 min 0 s of runs, several at a time: about 3 min 20 s"
+
+
+def test_a_run_that_claims_share_counts_once_in_their_time():
+    one: ClaimLog = {"seconds": 70.0, "run_seconds": {"a": 40.0, "b": 30.0}}  # type: ignore[typeddict-item]
+    other: ClaimLog = {"seconds": 50.0, "run_seconds": {"b": 30.0, "c": 15.0}}  # type: ignore[typeddict-item]
+    measured: ClaimLog = {"seconds": 7.0}  # type: ignore[typeddict-item]
+    assert total_device_seconds([one, other, measured]) == pytest.approx(40 + 30 + 15 + 5 + 7)
 
 
 def test_a_claim_that_starts_from_its_own_pretraining_runs_end_to_end(tmp_path: Path):

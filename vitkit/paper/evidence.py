@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -35,6 +35,7 @@ class ClaimLog(TypedDict):
     measured: dict[str, dict[str, Any]]  # by seed
     seconds: float  # of its runs and measurements, those that it shares with other claims included
     device_seconds: NotRequired[float]  # less than `seconds` where runs took turns on a device; not in older logs
+    run_seconds: NotRequired[dict[str, float]]  # of these, those of each run, by the name of its folder
     device: str
     command: str
     date: str
@@ -94,6 +95,17 @@ class Evidence:
 def device_seconds(log: ClaimLog) -> float:
     """Return about how long the claim kept its device busy: runs at the same time take turns on it."""
     return log.get("device_seconds", log["seconds"])
+
+
+def total_device_seconds(logs: Iterable[ClaimLog]) -> float:
+    """Return about how long these claims kept their device busy together: a run that they share counts once."""
+    runs: dict[str, float] = {}
+    besides = 0.0
+    for log in logs:
+        own = log.get("run_seconds", {})
+        besides += device_seconds(log) - sum(own.values())
+        runs.update(own)
+    return besides + sum(runs.values())
 
 
 def describe_time(log: ClaimLog) -> str:

@@ -14,7 +14,7 @@ from vitkit.pages.svg import inline_svg, plot_style
 from vitkit.paper.catalogue import all_claims
 from vitkit.paper.claim import Claim
 from vitkit.paper.closed_forms import closed_forms
-from vitkit.paper.evidence import ClaimLog, Evidence, describe_time, device_seconds
+from vitkit.paper.evidence import ClaimLog, Evidence, describe_time, device_seconds, total_device_seconds
 from vitkit.text import counted, duration
 
 PAGE = "paper.html"
@@ -37,7 +37,7 @@ def write_page(folder: Path, logs: Sequence[ClaimLog]) -> Path:
             else KeyFigure("Claims that hold", f"{sum(Verdict(one).holds for one in verdicts)} of {len(rows)}"),
             KeyFigure("Refuted", str(verdicts.count(Verdict.REFUTED))),
             KeyFigure("Undecided", str(verdicts.count(Verdict.UNDECIDED))),
-            KeyFigure("Time", duration(sum(map(device_seconds, ordered))), ", ".join(_devices(ordered))),
+            KeyFigure("Time", duration(total_device_seconds(ordered)), ", ".join(_devices(ordered))),
         ],
         "smoke": any(log["scale"] == "smoke" for log in ordered),
         "claims": rows,

@@ -70,6 +70,7 @@ def run_claim(
         measured={str(seed): dict(numbers) for seed, numbers in measured.items()},
         seconds=round(seconds, 1),
         device_seconds=round(on_device, 1),
+        run_seconds={outcome.run.name: round(outcome.device_seconds, 1) for outcome in outcomes.values()},
         device=", ".join(used),
         command=command,
         date=utc_timestamp(),
