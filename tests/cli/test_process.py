@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import pstats
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from vitkit.cli.process import COLLECTIONS_AT_START, OBJECTS_AT_START, collect_rarely_at_first
 
 BODY = """
 import atexit, sys, threading, time, types
@@ -65,3 +68,14 @@ def test_a_profiler_gets_what_it_has_measured(tmp_path: Path):
     command = [sys.executable, "-m", "cProfile", "-o", str(profile), "-m", "vitkit", "--version"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert pstats.Stats(str(profile)).total_calls > 100  # type: ignore[attr-defined]
+
+
+def test_the_garbage_collector_runs_rarely_at_first_and_then_as_before():
+    usual, callbacks = gc.get_threshold(), [*gc.callbacks]
+    collect_rarely_at_first()
+    collections = sum(one["collections"] for one in gc.get_stats())
+    kept = [[] for _ in range(2 * OBJECTS_AT_START)]
+    assert sum(one["collections"] for one in gc.get_stats()) - collections in (1, 2)
+    kept += [[] for _ in range(COLLECTIONS_AT_START * OBJECTS_AT_START)]
+    assert gc.get_threshold() == usual
+    assert gc.callbacks == callbacks
