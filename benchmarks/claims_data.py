@@ -77,7 +77,7 @@ def webp(job: Job, *, quality: int, side: int | None = None) -> bytes:
 
 def trimap(job: Job, *, side: int) -> bytes:
     with Image.open(job[0]) as image:
-        pixels = resized(image.convert("L") if image.mode != "L" else image, side, Image.Resampling.NEAREST)
+        pixels = resized(image.copy(), side, Image.Resampling.NEAREST)  # grey levels or palette indices stay
     file = io.BytesIO()
     pixels.save(file, "PNG", optimize=True)
     return file.getvalue()
