@@ -212,6 +212,26 @@ def test_bad_masks_are_errors_of_their_own_and_the_others_stay(tmp_path: Path):
     assert (split.read_mask(5, SIZE) == numbers(5)).all()
 
 
+def test_the_values_of_jpegs_are_no_classes(tmp_path: Path):
+    """JPEG makes a dozen grey levels of two: as classes they would be noise, and 255 would be ignored."""
+    write_pairs(tmp_path, "images/{}.jpg", "masks/{}.png", count=3)
+    binary = np.kron([[0, 255], [255, 0]], np.ones((5, 8))).astype(np.uint8)[:, ::-1]
+    binary = np.pad(binary, ((1, 1), (0, 0)))
+    save(tmp_path / "masks/2.jpg", binary)
+    assert len(np.unique(np.asarray(Image.open(tmp_path / "masks/2.jpg")))) > 5
+    (tmp_path / "masks/2.png").unlink()
+    data = open_data(tmp_path, task="auto")
+    assert data.classes == ("class 0", "class 1", "class 2")
+    with pytest.raises(DataError, match=r"mask masks/2.jpg: it is a JPEG file, .* save masks as PNG"):
+        data.splits["all"].read_mask(2, SIZE)
+    for seed in range(2):
+        (tmp_path / f"masks/{seed}.png").unlink()
+        save(tmp_path / f"masks/{seed}.jpg", binary)
+    with pytest.raises(DataError, match="are JPEG files, and JPEG changes values near edges") as error:
+        open_data(tmp_path, task="auto")
+    assert "masks as PNG" in str(error.value)
+
+
 def test_the_mask_of_a_turned_photo_has_the_size_of_the_upright_image(tmp_path: Path):
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -96,11 +96,10 @@ class ClassTable:
         by_colour = values.dtype == np.uint32 and (len(self.colours) > 0 or mask.is_colour)
         kinds = [f"#{value:06x}" if by_colour else f"{value}" for value in np.unique(values[unknown]).tolist()]
         word = ("colour" if by_colour else "number") + ("" if len(kinds) == 1 else "s")
-        message = (
+        return (
             f"{counted(int(unknown.sum()), 'pixel has', 'pixels have')} the {word} {few(kinds)}, of no class in "
             f"{printable(self.origin)} (the first at row {row}, column {column})"
         )
-        return message + ("; it is a JPEG, which changes values near edges: save masks as PNG" if mask.lossy else "")
 
 
 def build_table(entries: Sequence[NamedClass], origin: str, *, numbers_found: Collection[int] = ()) -> ClassTable:

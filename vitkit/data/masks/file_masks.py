@@ -31,6 +31,8 @@ class FileMasks:
         name = printable(self.names[row])
         try:
             stored = decode_mask(self.files.read(row))
+            if stored.lossy:
+                raise DecodeError("it is a JPEG file, and JPEG changes values near edges; save masks as PNG")
             check_mask_size(stored.size, size)
             return self.table.classes_of(stored)
         except DecodeError as error:
