@@ -202,7 +202,7 @@ def test_bad_masks_are_errors_of_their_own_and_the_others_stay(tmp_path: Path):
             split.read_mask(index, SIZE)
         messages.append(str(error.value))
     assert messages[0].startswith(
-        "mask masks/0.png: it is 8 x 9 (height x width), its image 12 x 16; masks are resized"
+        "mask masks/0.png: it is 8 x 9 (height x width), its image 12 x 16; resize the mask by nearest"
     )
     assert "mask masks/1.png: it is 16 x 12" in messages[1]
     assert "on its side" in messages[1]

@@ -53,6 +53,6 @@ def check_mask_size(found: tuple[int, int], size: tuple[int, int]) -> None:
     turned = (
         "; one of them is on its side: the image is turned by its Exif orientation, and its mask is not"
         if found == size[::-1]
-        else "; masks are resized by nearest neighbour, so that no value changes"
+        else "; resize the mask by nearest neighbour, so that no value changes"
     )
     raise DecodeError(f"it is {found[0]} x {found[1]} (height x width), its image {size[0]} x {size[1]}{turned}")
