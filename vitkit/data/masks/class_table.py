@@ -78,8 +78,8 @@ class ClassTable:
         starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
         runs = flat[starts]
         nearest = np.minimum(np.searchsorted(self.colours, runs), len(self.colours) - 1)
-        found = np.where(self.colours[nearest] == runs, self.classes_of_colours[nearest], np.int16(UNKNOWN))
-        return np.repeat(found, np.diff(np.append(starts, len(flat)))).reshape(colours.shape)
+        classes = np.where(self.colours[nearest] == runs, self.classes_of_colours[nearest], np.int16(UNKNOWN))
+        return np.repeat(classes, np.diff(np.append(starts, len(flat)))).reshape(colours.shape)
 
     def _checked(
         self, values: NDArray[np.uint16] | NDArray[np.uint32], classes: NDArray[np.int16], mask: StoredMask

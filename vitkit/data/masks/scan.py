@@ -19,7 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.text import counted, few
 
 THREADS = 8  # decoding releases the GIL
-_AT_A_TIME = 64  # masks between two looks at how many colours there are
+_AT_A_TIME = 64  # masks, after which their colours are counted
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _check_count(count: int, values: str, shown: str) -> None:
 def _colour(scan: MaskScan, number: int) -> tuple[int, int, int] | None:
     """Return the colour of a number in the files' palette; none for a grey ramp, as of masks that were made grey."""
     colours = scan.palettes.get(number)
-    is_ramp = all(found == {value * 0x010101} for value, found in scan.palettes.items())
+    is_ramp = all(own == {value * 0x010101} for value, own in scan.palettes.items())
     return None if not colours or is_ramp else unpacked_colour(min(colours))
 
 
