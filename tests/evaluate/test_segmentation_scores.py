@@ -12,6 +12,7 @@ from torchmetrics.functional.segmentation import mean_iou
 
 from vitkit.data.masks.ignore import IGNORE
 from vitkit.data.sources.dataset import DataError
+from vitkit.evaluate.evaluation import Estimate
 from vitkit.evaluate.segmentation_scores import MaskCounts, pixel_confusion, score_masks
 
 Masks = tuple[np.ndarray, np.ndarray]  # predicted, given
@@ -132,17 +133,24 @@ def test_counts_of_processes_join_to_the_counts_of_one():
     assert np.array_equal(joint.confusion, count(4, pairs).confusion)
 
 
-def test_the_interval_of_the_mean_iou_covers_the_true_one():
+def test_intervals_cover_the_true_scores_and_are_as_wide_as_scores_spread():
     """The truth is that of 4,000 images of a population, from which 60 are drawn many times."""
     random = np.random.default_rng(1)
     population = [image_of(random) for _ in range(4_000)]
-    truth = score_masks(count(4, population)).mean_iou.value
-    covered = 0
+    truth, drawn = estimates(count(4, population)), []
     for _ in range(100):
-        drawn = [population[row] for row in random.integers(0, len(population), 60)]
-        interval = score_masks(count(4, drawn)).mean_iou
-        covered += interval.low <= truth <= interval.high
-    assert covered >= 88
+        drawn.append(estimates(count(4, [population[row] for row in random.integers(0, len(population), 60)])))
+    for number, true in enumerate(truth):
+        own = [scores[number] for scores in drawn]
+        assert sum(one.low <= true.value <= one.high for one in own) >= 88
+        width = np.mean([one.high - one.low for one in own])
+        assert width == pytest.approx(2 * 1.96 * np.std([one.value for one in own]), rel=0.25)
+
+
+def estimates(counts: MaskCounts) -> list[Estimate]:
+    """Return the mean IoU, and that of each class."""
+    scores = score_masks(counts)
+    return [scores.mean_iou, *filter(None, scores.iou)]
 
 
 def image_of(random: np.random.Generator) -> Masks:

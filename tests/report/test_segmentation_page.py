@@ -115,6 +115,19 @@ def test_without_images_or_a_model_the_tables_stay(tmp_path: Path, evaluation: S
         assert not page.wrong
 
 
+def test_the_loss_of_queries_and_that_of_validation_are_on_axes_of_their_own(tmp_path: Path) -> None:
+    """The sum of the losses of several blocks is some twenty times the cross-entropy of pixels."""
+    folder = write_mask_run(tmp_path, None)
+    titles = ParsedPage.read(write_report(folder, make_mask_split(3))).texts["h3"]
+    assert "Loss" in titles
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [{**row, "mask_loss": 0.3, "loss": 50} if row["kind"] == "step" else row for row in rows]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    titles = ParsedPage.read(write_report(folder, make_mask_split(3))).texts["h3"]
+    assert {"Training loss", "Validation loss"} <= set(titles)
+    assert "Loss" not in titles
+
+
 def test_a_run_that_was_not_scored_or_is_damaged_has_a_report(tmp_path: Path) -> None:
     folder = write_mask_run(tmp_path, None)
     assert "not evaluated" in ParsedPage.read(write_report(folder, make_mask_split(3))).text

@@ -396,3 +396,17 @@ def test_the_other_head_is_put_on_the_backbone_of_a_segmenter(tmp_path: Path):
     assert "5 mask queries in the last block for 2 classes, new" in description
     for name, tensor in model.backbone.state_dict().items():
         assert torch.equal(again.backbone.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize(("asked", "numbers"), [({"queries": 6}, (6, 1)), ({"queries": 9}, (9, 1))])
+def test_other_numbers_of_queries_than_those_of_the_weights_make_a_new_head(
+    asked: dict[str, int], numbers: tuple[int, int], tmp_path: Path
+):
+    model = vitkit.create("mu/8+queries", classes=2, image=(32, 16), queries=6, query_blocks=1)
+    vitkit.save(model, tmp_path)
+    settings = Segment(head="queries", **asked)
+    config = Fit(objective="segment", weights=str(tmp_path), segment=settings)
+    again, description = initial_model(config, ("sky", "road"), multilabel=False)
+    assert (again.config.queries, again.config.query_blocks) == numbers
+    assert description.endswith("new") == (numbers != (6, 1))
+    assert len(again.head.queries) == numbers[0]

@@ -148,8 +148,15 @@ class Segment:
         "what gives every pixel a class: linear, a projection of each patch, trains fast; queries, mask queries in the "
         "last blocks (EoMT), finds sharper masks; auto: that of the weights, else linear",
     )
-    queries: int = setting(100, "mask queries of an image, each of which finds one mask at most", POSITIVE)
-    query_blocks: int = setting(4, "last blocks of the model, which the mask queries join", POSITIVE)
+    queries: int | None = setting(
+        None,
+        "mask queries of an image, each of which finds one mask at most",
+        POSITIVE,
+        unset="those of the weights, else 100",
+    )
+    query_blocks: int | None = setting(
+        None, "last blocks of the model, which the mask queries join", POSITIVE, unset="those of the weights, else 4"
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self, "segment")

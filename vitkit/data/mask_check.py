@@ -66,11 +66,11 @@ def check_masks(
                 return error.what
 
         with ThreadPoolExecutor(max(workers, 1)) as pool:
-            for row, found in enumerate(progress(pool.map(examine, masked), len(masked), f"masks of {name}")):
-                if isinstance(found, str):
-                    report.bad.append((split.keys[masked[row]], found))
+            for row, result in enumerate(progress(pool.map(examine, masked), len(masked), f"masks of {name}")):
+                if isinstance(result, str):
+                    report.bad.append((split.keys[masked[row]], result))
                 else:
-                    counts[row] = found
+                    counts[row] = result
         _add_cover(report, data, name, counts)
         report.all_ignored += [
             split.keys[masked[row]] for row in np.flatnonzero(counts[:, IGNORE] == np.maximum(counts.sum(axis=1), 1))
@@ -110,14 +110,14 @@ def _judge(report: MaskReport, data: Data) -> None:
     if training is None:
         return
     cover = report.cover[training]
-    absent = [name for name, found in cover.items() if not found.images]
+    absent = [name for name, one in cover.items() if not one.images]
     if absent:
         report.problems.append(f"{training} has no pixel of {few(absent)}, which cannot be learned")
-    present = {name: found for name, found in cover.items() if found.images}
-    if rare := [f"{name} ({_share(found.share)})" for name, found in present.items() if found.share < RARE_SHARE]:
+    present = {name: one for name, one in cover.items() if one.images}
+    if rare := [f"{name} ({_share(one.share)})" for name, one in present.items() if one.share < RARE_SHARE]:
         number = counted(len(rare), "class covers", "classes cover")
         report.remarks.append(f"{number} almost none of the pixels of {training}: {few(rare)}")
-    if scarce := [f"{name} ({found.images})" for name, found in present.items() if found.images < FEW_IMAGES]:
+    if scarce := [f"{name} ({one.images})" for name, one in present.items() if one.images < FEW_IMAGES]:
         number = counted(len(scarce), "class is", "classes are")
         report.remarks.append(f"{number} in fewer than {FEW_IMAGES} images of {training}: {few(scarce)}")
 
@@ -132,11 +132,11 @@ def cover_lines(report: MaskReport, classes: Sequence[str]) -> list[str]:
     width = max(map(len, shown), default=0)
     lines = []
     for name in shown:
-        found = [
+        columns = [
             f"{split} {_share(cover[name].share):>8} of pixels, {counted(cover[name].images, 'image'):>{NUMBER}}"
             for split, cover in report.cover.items()
         ]
-        lines.append(f"{name:<{width}}  {';  '.join(found)}")
+        lines.append(f"{name:<{width}}  {';  '.join(columns)}")
     if len(shown) < len(classes):
         lines.insert(MOST_LINES // 2, f"… {len(classes) - len(shown)} classes between; --json has all of them")
     if any(report.ignored.values()):

@@ -37,18 +37,26 @@ class TrainingCurve:
 
 def training_curves(run: RunData) -> list[TrainingCurve]:
     with plot_style():
-        curves = [_loss(run), _score(run), _pixel_accuracy(run), _learning_rate(run), _gradient_norm(run)]
+        curves = [*_losses(run), _score(run), _pixel_accuracy(run), _learning_rate(run), _gradient_norm(run)]
     return [curve for curve in curves if curve is not None]
 
 
-def _loss(run: RunData) -> TrainingCurve | None:
+def _losses(run: RunData) -> list[TrainingCurve | None]:
+    """Return a panel with both losses, or one for each where training minimises another loss than is validated."""
     training, validation = _column(run.steps, "loss"), _column(run.scores, "loss")
     if training is None and validation is None:
-        return None
+        return []
     explanation = "Lower is better. The line is a running mean, the shade behind it the spread of single steps."
-    if validation is not None:
-        explanation += " Validation loss that rises while training loss still falls means overfitting."
-    return _panel("Loss", explanation, training, validation, legend="upper right")
+    overfitting = " Validation loss that rises while training loss still falls means overfitting."
+    if training is None or validation is None or not any("mask_loss" in row for row in run.steps):
+        explanation += overfitting if validation is not None else ""
+        return [_panel("Loss", explanation, training, validation, legend="upper right")]
+    of_queries = " It is the loss of mask queries: classes, cross-entropy of masks and dice, of several blocks."
+    of_pixels = "Lower is better. It is the cross-entropy of pixels, on another scale than the training loss."
+    return [
+        _panel("Training loss", explanation + of_queries, training, None),
+        _panel("Validation loss", of_pixels + overfitting, None, validation),
+    ]
 
 
 def _score(run: RunData) -> TrainingCurve | None:

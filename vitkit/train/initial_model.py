@@ -26,7 +26,7 @@ from vitkit.model.variants import name_of
 from vitkit.model.vit import VisionTransformer
 from vitkit.stored_json import read_json
 from vitkit.text import counted
-from vitkit.train.initial_segmenter import initial_segmenter
+from vitkit.train.initial_segmenter import describe_segmentation_head, initial_segmenter
 from vitkit.weights import native
 from vitkit.weights.bundled import local_path
 from vitkit.weights.input_channels import adapt_channels
@@ -233,14 +233,6 @@ def _describe_head(config: ModelConfig) -> str:
     if not hidden:
         return f"linear head, {counted(config.classes, 'class')}"
     return f"head of pre-training (3.1): tanh layer of {hidden}, then {counted(config.classes, 'class')}"
-
-
-def describe_segmentation_head(config: SegmenterConfig) -> str:
-    """Return what gives every pixel a class, in a few words."""
-    if config.head == "linear":
-        return "linear head on patches"
-    blocks = "block" if config.query_blocks == 1 else f"{config.query_blocks} blocks"
-    return f"{counted(config.queries, 'mask query', 'mask queries')} in the last {blocks}"
 
 
 def _channels(count: int) -> str:

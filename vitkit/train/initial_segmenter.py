@@ -11,6 +11,7 @@ from vitkit.data.sources.dataset import Data, Split
 from vitkit.errors import ConfigError
 from vitkit.model.build import Model
 from vitkit.model.segmenter import Segmenter, segmenter_from
+from vitkit.model.segmenter_config import SegmenterConfig
 from vitkit.model.vit import VisionTransformer
 from vitkit.text import counted
 
@@ -19,34 +20,34 @@ def initial_segmenter(model: Model, config: Fit, classes: Sequence[str]) -> tupl
     """Return the model with a head for these classes of pixels, and a description of the head.
 
     A model that segments already keeps its head, but for the layer of classes where they differ, unless the settings
-    name the other head.
+    name the other head or other numbers of its queries and their blocks.
     """
-    settings, kept = config.segment, model.metadata.labels
+    head, kept = config.segment.head, model.metadata.labels
+    asked = {"queries": config.segment.queries, "query_blocks": config.segment.query_blocks}
+    numbers = {name: number for name, number in asked.items() if number is not None}
     if isinstance(model, Segmenter):
-        if settings.head in ("auto", model.config.head):
+        before = model.config
+        own = {name: getattr(before, name) for name in asked}
+        if head in ("auto", before.head) and (before.head == "linear" or {**own, **numbers} == own):
+            description = describe_segmentation_head(before)
             if kept == tuple(classes):
-                return model, f"head kept: {_describe(model)}, the same classes"
+                return model, f"head kept: {description}, the same classes"
             model.replace_head(len(classes))
-            return model, f"{_describe(model)} kept, its classes new: {counted(len(classes), 'class', 'classes')}"
+            return model, f"{description} kept, its classes new: {counted(len(classes), 'class', 'classes')}"
         model.backbone.metadata = model.metadata
-        model = model.backbone  # the other head is new
+        model, numbers = model.backbone, {**own, **numbers}  # the head is new
     if not isinstance(model, VisionTransformer):
         raise ConfigError(
             f"segmentation needs a model with patches, and this is {model.kind}", try_="a ViT, such as --model B/16"
         )
     torch.manual_seed(config.seed)
-    segmenter = segmenter_from(
-        model,
-        head="linear" if settings.head == "auto" else settings.head,
-        classes=len(classes),
-        queries=settings.queries,
-        query_blocks=settings.query_blocks,
-    )
-    return segmenter, f"{_describe(segmenter)} for {counted(len(classes), 'class', 'classes')}, new"
+    segmenter = segmenter_from(model, head="linear" if head == "auto" else head, classes=len(classes), **numbers)
+    description = describe_segmentation_head(segmenter.config)
+    return segmenter, f"{description} for {counted(len(classes), 'class', 'classes')}, new"
 
 
-def _describe(segmenter: Segmenter) -> str:
-    config = segmenter.config
+def describe_segmentation_head(config: SegmenterConfig) -> str:
+    """Return what gives every pixel a class, in a few words."""
     if config.head == "linear":
         return "a linear head on the patches"
     blocks = "block" if config.query_blocks == 1 else f"{config.query_blocks} blocks"

@@ -80,7 +80,8 @@ class MaskInputs:
     def describe(self) -> list[str]:
         (smallest, largest), (low, high) = self.augment.scale, self.augment.aspect
         return [
-            f"drawn at {smallest:g} to {largest:g} times its sides, stretched by {low:.2g} to {high:.2g}",
+            f"drawn at {smallest:g} to {largest:g} times the sides of the model's input",
+            f"stretched by {low:.2g} to {high:.2g}",
             *["random horizontal flip of half of the images"] * self.augment.flip,
             *[f"colour jitter {self.augment.colour:g}"] * bool(self.augment.colour),
             *[f"erase {self.erased:g}"] * bool(self.erased),

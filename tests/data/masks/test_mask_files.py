@@ -146,10 +146,9 @@ def test_colours_are_classes_where_the_palettes_of_files_differ(tmp_path: Path):
     assert (one == other).all()
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg"])
-def test_more_colours_than_classes_can_be_is_an_error_with_the_likely_reason(ending: str, tmp_path: Path):
+def test_more_colours_than_classes_can_be_is_an_error_with_the_likely_reason(tmp_path: Path):
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-    path = save(tmp_path / f"a.{ending}", noise)
+    path = save(tmp_path / "a.png", noise)
     with pytest.raises(DataError, match="JPEG") as error:
         table_of_scan(scan_of([path]), "data")
     assert "more than 254 colours" in str(error.value)

@@ -202,7 +202,7 @@ def test_bad_masks_are_errors_of_their_own_and_the_others_stay(tmp_path: Path):
             split.read_mask(index, SIZE)
         messages.append(str(error.value))
     assert messages[0].startswith(
-        "mask masks/0.png: it is 8 x 9 (height x width), its image 12 x 16; masks are resized"
+        "mask masks/0.png: it is 8 x 9 (height x width), its image 12 x 16; resize the mask by nearest"
     )
     assert "mask masks/1.png: it is 16 x 12" in messages[1]
     assert "on its side" in messages[1]
@@ -210,6 +210,26 @@ def test_bad_masks_are_errors_of_their_own_and_the_others_stay(tmp_path: Path):
     assert "mask masks/3.png: 1 pixel has the number 77, of no class in classes.txt" in messages[3]
     assert messages[4] == "mask masks/4.png: cannot be read: No such file or directory."
     assert (split.read_mask(5, SIZE) == numbers(5)).all()
+
+
+def test_the_values_of_jpegs_are_no_classes(tmp_path: Path):
+    """JPEG makes a dozen grey levels of two: as classes they would be noise, and 255 would be ignored."""
+    write_pairs(tmp_path, "images/{}.jpg", "masks/{}.png", count=3)
+    binary = np.kron([[0, 255], [255, 0]], np.ones((5, 8))).astype(np.uint8)[:, ::-1]
+    binary = np.pad(binary, ((1, 1), (0, 0)))
+    save(tmp_path / "masks/2.jpg", binary)
+    assert len(np.unique(np.asarray(Image.open(tmp_path / "masks/2.jpg")))) > 5
+    (tmp_path / "masks/2.png").unlink()
+    data = open_data(tmp_path, task="auto")
+    assert data.classes == ("class 0", "class 1", "class 2")
+    with pytest.raises(DataError, match=r"mask masks/2.jpg: it is a JPEG file, .* save masks as PNG"):
+        data.splits["all"].read_mask(2, SIZE)
+    for seed in range(2):
+        (tmp_path / f"masks/{seed}.png").unlink()
+        save(tmp_path / f"masks/{seed}.jpg", binary)
+    with pytest.raises(DataError, match="are JPEG files, and JPEG changes values near edges") as error:
+        open_data(tmp_path, task="auto")
+    assert "masks as PNG" in str(error.value)
 
 
 def test_the_mask_of_a_turned_photo_has_the_size_of_the_upright_image(tmp_path: Path):
@@ -223,13 +243,16 @@ def test_the_mask_of_a_turned_photo_has_the_size_of_the_upright_image(tmp_path: 
 
 def test_classes_of_a_model_are_matched_by_name_in_the_masks(tmp_path: Path):
     write_pairs(tmp_path, "images/{}.jpg", "masks/{}.png")
+    stored = numbers(0)
+    stored[-1] = IGNORE
+    save(tmp_path / "masks/0.png", stored)
     (tmp_path / "classes.txt").write_text("background\ncat\ndog\n")
     matched, missing, extra = open_data(tmp_path, task="auto").with_classes(["dog", "bird", "background"])
     assert (missing, extra) == (("bird",), ("cat",))
     assert matched.classes == ("dog", "bird", "background")
     assert len(matched.palette) == 3
     mask = pickle.loads(pickle.dumps(matched.splits["all"])).read_mask(0, SIZE)
-    assert (mask == np.array([2, IGNORE, 0])[numbers(0)]).all()
+    assert (mask == np.where(stored == IGNORE, IGNORE, np.array([2, IGNORE, 0])[numbers(0)])).all()
 
 
 def test_images_are_held_out_and_joined_with_their_masks(tmp_path: Path):

@@ -28,10 +28,10 @@ _NAME_COLUMNS = ("name", "class", "label", "class_name", "classes")
 def find_class_file(paths: Iterable[str]) -> str | None:
     """Return the file of class names among relative paths: the nearest to the top, then the first kind of `NAMES`."""
     known = {name: position for position, name in enumerate(NAMES)}
-    found = [
+    class_files = [
         (path.count("/"), known[name], path) for path in paths if (name := path.rsplit("/", 1)[-1].lower()) in known
     ]
-    return min(found)[2] if found else None
+    return min(class_files)[2] if class_files else None
 
 
 def find_yaml_of_names(tree: FileTree, paths: Iterable[str]) -> str | None:

@@ -78,8 +78,8 @@ class ClassTable:
         starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
         runs = flat[starts]
         nearest = np.minimum(np.searchsorted(self.colours, runs), len(self.colours) - 1)
-        found = np.where(self.colours[nearest] == runs, self.classes_of_colours[nearest], np.int16(UNKNOWN))
-        return np.repeat(found, np.diff(np.append(starts, len(flat)))).reshape(colours.shape)
+        classes = np.where(self.colours[nearest] == runs, self.classes_of_colours[nearest], np.int16(UNKNOWN))
+        return np.repeat(classes, np.diff(np.append(starts, len(flat)))).reshape(colours.shape)
 
     def _checked(
         self, values: NDArray[np.uint16] | NDArray[np.uint32], classes: NDArray[np.int16], mask: StoredMask
@@ -96,11 +96,10 @@ class ClassTable:
         by_colour = values.dtype == np.uint32 and (len(self.colours) > 0 or mask.is_colour)
         kinds = [f"#{value:06x}" if by_colour else f"{value}" for value in np.unique(values[unknown]).tolist()]
         word = ("colour" if by_colour else "number") + ("" if len(kinds) == 1 else "s")
-        message = (
+        return (
             f"{counted(int(unknown.sum()), 'pixel has', 'pixels have')} the {word} {few(kinds)}, of no class in "
             f"{printable(self.origin)} (the first at row {row}, column {column})"
         )
-        return message + ("; it is a JPEG, which changes values near edges: save masks as PNG" if mask.lossy else "")
 
 
 def build_table(entries: Sequence[NamedClass], origin: str, *, numbers_found: Collection[int] = ()) -> ClassTable:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.masks.file_masks import check_mask_size, mask_error
+from vitkit.data.masks.file_masks import mask_error
 from vitkit.data.masks.polygons import rasterise
 from vitkit.data.masks.rle import decode_rle
 from vitkit.data.sources.dataset import PackedStrings
@@ -39,11 +39,12 @@ class CocoMasks:
     def read_mask(self, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         stated = (int(self.sizes[row, 0]), int(self.sizes[row, 1]))
         name = printable(self.mask_name(row))
-        try:
-            if all(stated):
-                check_mask_size(stated, size)
-        except DecodeError as error:
-            raise mask_error(name, str(error)) from error
+        if all(stated) and stated != size:
+            raise mask_error(
+                name,
+                f"the file says {stated[0]} x {stated[1]} (height x width), its image is {size[0]} x {size[1]}; "
+                "if the image was resized, resize its annotations, too",
+            )
         mask = np.zeros(size, np.uint8)
         for annotation in json.loads(self.annotations[row]):
             try:

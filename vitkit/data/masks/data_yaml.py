@@ -35,7 +35,7 @@ def read_data_yaml(tree: FileTree, path: str) -> DataYaml:
         text = tree.read(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8.", try_="save it as UTF-8") from error
-    found, key, buffer = DataYaml(path), "", ""
+    yaml, key, buffer = DataYaml(path), "", ""
     for number, raw in enumerate(text.splitlines(), 1):
         line = _without_comment(raw)
         if not line.strip() or line.strip() in ("---", "..."):
@@ -44,7 +44,7 @@ def read_data_yaml(tree: FileTree, path: str) -> DataYaml:
             buffer += " " + line.strip()
         elif line[0] in " \t-":
             if key == "names":
-                _add_name(found, line.strip(), number)
+                _add_name(yaml, line.strip(), number)
             continue
         else:
             key, colon, value = line.partition(":")
@@ -55,34 +55,34 @@ def read_data_yaml(tree: FileTree, path: str) -> DataYaml:
         if buffer[:1] in ("[", "{") and buffer[-1:] not in ("]", "}"):
             continue
         if key == "names":
-            _add_names(found, buffer, number)
+            _add_names(yaml, buffer, number)
         elif buffer:
-            found.values[key] = _unquoted(buffer)
+            yaml.values[key] = _unquoted(buffer)
         buffer = ""
     if buffer:
         raise DataError(f"{path} ends inside the list of {key}.", try_="close the bracket")
-    return found
+    return yaml
 
 
-def _add_names(found: DataYaml, value: str, line: int) -> None:
+def _add_names(yaml: DataYaml, value: str, line: int) -> None:
     """Add the names of one line: [cat, dog] or {0: cat, 1: dog}; nothing where they follow in a block."""
     if not value:
         return
     if value[0] not in "[{":
-        raise DataError(f"line {line} of {found.origin} should list the names: {value}.", expected="names: [cat, dog]")
+        raise DataError(f"line {line} of {yaml.origin} should list the names: {value}.", expected="names: [cat, dog]")
     for item in _items(value[1:-1]):
-        _add_name(found, item if value[0] == "{" else f"- {item}", line)
+        _add_name(yaml, item if value[0] == "{" else f"- {item}", line)
 
 
-def _add_name(found: DataYaml, item: str, line: int) -> None:
+def _add_name(yaml: DataYaml, item: str, line: int) -> None:
     """Add "- cat", which has the next number, or "0: cat"."""
     if item.startswith("-"):
-        found.names[len(found.names)] = _unquoted(item[1:].strip())
+        yaml.names[len(yaml.names)] = _unquoted(item[1:].strip())
         return
     number, colon, name = item.partition(":")
     if not colon or not _unquoted(number.strip()).isdecimal():
-        raise DataError(f"line {line} of {found.origin} is not a class: {item}.", expected="- NAME, or NUMBER: NAME")
-    found.names[int(_unquoted(number.strip()))] = _unquoted(name.strip())
+        raise DataError(f"line {line} of {yaml.origin} is not a class: {item}.", expected="- NAME, or NUMBER: NAME")
+    yaml.names[int(_unquoted(number.strip()))] = _unquoted(name.strip())
 
 
 def _without_comment(line: str) -> str:

@@ -31,6 +31,8 @@ class FileMasks:
         name = printable(self.names[row])
         try:
             stored = decode_mask(self.files.read(row))
+            if stored.lossy:
+                raise DecodeError("it is a JPEG file, and JPEG changes values near edges; save masks as PNG")
             check_mask_size(stored.size, size)
             return self.table.classes_of(stored)
         except DecodeError as error:
@@ -44,13 +46,15 @@ def mask_error(name: str, reason: str, **details: str) -> DataError:
     return DataError(f"mask {name}: {reason}.", **details)
 
 
-def check_mask_size(found: tuple[int, int], size: tuple[int, int]) -> None:
+def check_mask_size(mask_size: tuple[int, int], size: tuple[int, int]) -> None:
     """Raise a DecodeError where a mask is not as large as its image."""
-    if found == size:
+    if mask_size == size:
         return
     turned = (
         "; one of them is on its side: the image is turned by its Exif orientation, and its mask is not"
-        if found == size[::-1]
-        else "; masks are resized by nearest neighbour, so that no value changes"
+        if mask_size == size[::-1]
+        else "; resize the mask by nearest neighbour, so that no value changes"
     )
-    raise DecodeError(f"it is {found[0]} x {found[1]} (height x width), its image {size[0]} x {size[1]}{turned}")
+    raise DecodeError(
+        f"it is {mask_size[0]} x {mask_size[1]} (height x width), its image {size[0]} x {size[1]}{turned}"
+    )

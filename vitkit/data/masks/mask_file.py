@@ -38,7 +38,7 @@ class StoredMask:
 
 
 def decode_mask(content: bytes) -> StoredMask:
-    """Decode a mask or raise a DecodeError; colours of palettes stay numbers, and transparency is not looked at."""
+    """Decode a mask or raise a DecodeError; colours of palettes stay numbers, and transparency is ignored."""
     with only_decode_errors():
         if not content:
             raise DecodeError("empty file")

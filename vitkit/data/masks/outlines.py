@@ -95,9 +95,9 @@ def _following(
     order = np.argsort(keys)
     keys = keys[order]
     preferred_keys = (y * side + x) * 2 + preferred
-    found = np.minimum(np.searchsorted(keys, preferred_keys), len(keys) - 1)
+    chosen = np.minimum(np.searchsorted(keys, preferred_keys), len(keys) - 1)
     other = np.minimum(np.searchsorted(keys, preferred_keys ^ 1), len(keys) - 1)
-    return order[np.where(keys[found] == preferred_keys, found, other)]
+    return order[np.where(keys[chosen] == preferred_keys, chosen, other)]
 
 
 def _is_outer(edges: _Edges, loop: Loop) -> bool:

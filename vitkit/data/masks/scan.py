@@ -19,7 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.text import counted, few
 
 THREADS = 8  # decoding releases the GIL
-_AT_A_TIME = 64  # masks between two looks at how many colours there are
+_AT_A_TIME = 64  # masks, after which their colours are counted
 
 
 @dataclass
@@ -29,8 +29,7 @@ class MaskScan:
     numbers: Counter[int] = field(default_factory=Counter)  # number → masks that have it
     colours: Counter[int] = field(default_factory=Counter)  # 0xRRGGBB → masks that have it
     palettes: dict[int, set[int]] = field(default_factory=dict)  # number → its colours in the palettes of files
-    sizes: list[tuple[int, int]] = field(default_factory=list)  # of the masks that were read
-    lossy: int = 0  # JPEG files
+    lossy: int = 0  # JPEG files, whose values are left out
 
     @property
     def is_grey(self) -> bool:
@@ -61,6 +60,8 @@ def _values_of(files: FileStore, row: int) -> tuple[StoredMask, list[int]] | Non
         mask = decode_mask(files.read(row))
     except (OSError, VitkitError):
         return None
+    if mask.lossy:
+        return mask, []
     if mask.is_colour:  # of each run of equal pixels one: sorting all of them would take longer than decoding
         flat = mask.values.ravel()
         return mask, np.unique(flat[np.append(True, flat[1:] != flat[:-1])]).tolist()
@@ -70,7 +71,6 @@ def _values_of(files: FileStore, row: int) -> tuple[StoredMask, list[int]] | Non
 def _add(scan: MaskScan, mask: StoredMask, values: list[int]) -> None:
     (scan.colours if mask.is_colour else scan.numbers).update(values)
     scan.lossy += mask.lossy
-    scan.sizes.append(mask.size)
     if mask.palette is not None:
         for number in values:
             scan.palettes.setdefault(number, set()).add(int(mask.palette[number]))
@@ -91,7 +91,12 @@ def table_of_scan(scan: MaskScan, shown: str) -> tuple[ClassTable, list[str]]:
             found=f"numbers {few(_texts(numbers))}; colours {few(_hex_codes(scan.colours))}",
             try_="class_dict.csv beside the masks, with a line name,r,g,b for each class, in the order of the numbers",
         )
-    _check_count(len(numbers - {IGNORE}), "numbers", shown, scan)
+    _check_count(len(numbers - {IGNORE}), "numbers", shown)
+    if not numbers and scan.lossy:
+        raise DataError(
+            f"the masks in {shown} are JPEG files, and JPEG changes values near edges.",
+            try_="masks as PNG; those of two classes are restored by a threshold",
+        )
     if not numbers:
         raise DataError(f"no mask in {shown} can be read.", try_="masks as 8-bit PNG")
     if is_binary(numbers):
@@ -117,7 +122,7 @@ def table_of_scan(scan: MaskScan, shown: str) -> tuple[ClassTable, list[str]]:
 
 
 def _table_of_colours(scan: MaskScan, shown: str) -> tuple[ClassTable, list[str]]:
-    _check_count(len(scan.colours), "colours", shown, scan)
+    _check_count(len(scan.colours), "colours", shown)
     classes = [NamedClass(code, colour=unpacked_colour(int(code[1:], 16))) for code in _hex_codes(sorted(scan.colours))]
     notes = [
         f"no file says what the colours of the masks mean: {counted(len(classes), 'class')} by hex code, "
@@ -129,24 +134,19 @@ def _table_of_colours(scan: MaskScan, shown: str) -> tuple[ClassTable, list[str]
     return build_table(classes, f"the colours found in {shown}"), notes
 
 
-def _check_count(count: int, values: str, shown: str, scan: MaskScan) -> None:
-    if count <= MAX_CLASSES:
-        return
-    reason = (
-        f"{counted(scan.lossy, 'mask is a JPEG', 'masks are JPEGs')}, which changes values near edges"
-        if scan.lossy
-        else "edges are probably smoothed (anti-aliased), or the masks went through a JPEG"
-    )
-    raise DataError(
-        f"the masks in {shown} have more than {MAX_CLASSES} {values}, more than classes can be: {reason}.",
-        try_="save masks as PNG, without smoothing, and resize them by nearest neighbour",
-    )
+def _check_count(count: int, values: str, shown: str) -> None:
+    if count > MAX_CLASSES:
+        raise DataError(
+            f"the masks in {shown} have more than {MAX_CLASSES} {values}, more than classes can be: edges are probably "
+            "smoothed (anti-aliased), or the masks went through a JPEG.",
+            try_="save masks as PNG, without smoothing, and resize them by nearest neighbour",
+        )
 
 
 def _colour(scan: MaskScan, number: int) -> tuple[int, int, int] | None:
     """Return the colour of a number in the files' palette; none for a grey ramp, as of masks that were made grey."""
     colours = scan.palettes.get(number)
-    is_ramp = all(found == {value * 0x010101} for value, found in scan.palettes.items())
+    is_ramp = all(own == {value * 0x010101} for value, own in scan.palettes.items())
     return None if not colours or is_ramp else unpacked_colour(min(colours))
 
 

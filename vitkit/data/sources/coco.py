@@ -62,8 +62,8 @@ def open_coco(name: str, tree: FileTree, paths: Sequence[str]) -> Data | None:
         notes.append(f"pixels of these classes are ignored: {few(table.ignored)}")
     splits = {}
     for split, file in files.items():
-        found = _ImagePaths(tree.scan.images, file)
-        kept = [(image, found_path) for image in file.images if (found_path := found.find(image["file_name"]))]
+        paths_of_images = _ImagePaths(tree.scan.images, file)
+        kept = [(image, own) for image in file.images if (own := paths_of_images.find(image["file_name"]))]
         notes += file.notes
         if not kept:
             raise DataError(

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NotRequired, TypedDict
 
 from vitkit.data.masks.coco_masks import KEPT
@@ -22,6 +23,9 @@ _START = re.compile(rb'\s*\{\s*"(info|images|annotations|categories|licenses|typ
 
 
 LISTS = ("images", "annotations", "categories")  # the keys of a file
+_EXPECTED_IMAGE = '{"id": 1, "file_name": "a.jpg"} in "images"'
+_EXPECTED_CATEGORY = '{"id": 1, "name": "cat"} in "categories"'
+_EXPECTED_ANNOTATION = '{"image_id": 1, "category_id": 1, "segmentation": […]} in "annotations"'
 
 
 class CocoImage(TypedDict):
@@ -89,18 +93,26 @@ def read_coco(tree: FileTree, path: str) -> CocoFile:
                 f'{path} has no list "{key}".',
                 expected='COCO\'s {"images": […], "annotations": […], "categories": […]}',
             )
-    lists: _Lists = conform({key: content[key] for key in ("images", "categories")}, _Lists, path, error=DataError)
+    invalid = partial(DataError, expected=f"{_EXPECTED_IMAGE} and {_EXPECTED_CATEGORY}")
+    lists: _Lists = conform({key: content[key] for key in ("images", "categories")}, _Lists, path, error=invalid)
     images, by_image = lists["images"], {image["id"]: list[dict[str, Any]]() for image in lists["images"]}
     if len(by_image) < len(images):
         raise DataError(f"{path} gives the same id to two images.", try_="an id for each image")
     file = CocoFile(path, _split(path), images, lists["categories"], by_image)
-    stray = []
+    incomplete, stray = [], []
     for position, annotation in enumerate(content["annotations"]):
         image = annotation.get("image_id") if isinstance(annotation, dict) else None
-        if isinstance(image, int | str) and image in file.annotations:
+        if not isinstance(image, int | str):
+            incomplete.append(f"annotations[{position}]")
+        elif image in file.annotations:
             file.annotations[image].append({key: annotation[key] for key in KEPT if key in annotation})
         else:
             stray.append(f"annotations[{position}]")
+    if incomplete:  # left out, its object would become background
+        raise DataError(
+            f"{path} has {counted(len(incomplete), 'annotation')} without an image_id: {few(incomplete)}.",
+            expected=_EXPECTED_ANNOTATION,
+        )
     if stray:
         file.notes.append(
             f"{path}: {counted(len(stray), 'annotation')} without an image of the file, skipped: {few(stray)}"

@@ -90,7 +90,7 @@ def open_listed_masks(
         return None
     table, table_notes = class_table(name, tree, masks)
     image, mask = pairs[0]
-    found = (
+    recognised = (
         f"masks found for segmentation in the column {printable(column.name)}, such as {printable(mask)} of "
         f"{printable(redacted(image))}"
     )
@@ -105,7 +105,7 @@ def open_listed_masks(
             [*map(bool, own)],
         )
         groups[split] = [listed.groups[row] for row in chosen.tolist()] if listed.groups is not None else []
-    data = build_segmentation(name, "manifest", splits, table.names, table.palette, [found, *notes, *table_notes])
+    data = build_segmentation(name, "manifest", splits, table.names, table.palette, [recognised, *notes, *table_notes])
     return data if listed.groups is None else replace(data, splits=with_groups(data.splits, groups))
 
 

@@ -131,7 +131,7 @@ def _match(source: str, images: Sequence[str], masks: Sequence[str], folders: di
         stem = os.path.splitext(name)[0]
         for alias in (name, _IMAGE_SUFFIX.sub("", stem), stem):  # a.jpg.png is the mask of a.jpg, too
             by_name[folders[folder].split, folders[folder].rest, alias] = image
-    found: dict[str, str] = {}
+    mask_of: dict[str, str] = {}
     layout, more = MaskLayout(all_masks=list(masks)), list[str]()
     for mask in masks:
         folder, name = os.path.split(mask)
@@ -140,10 +140,10 @@ def _match(source: str, images: Sequence[str], masks: Sequence[str], folders: di
         image = next((by_name[key] for key in keys if key in by_name), "")
         if not image:
             layout.orphans.append(mask)
-        elif image in found:
+        elif image in mask_of:
             more.append(mask)
         else:
-            found[image] = mask
+            mask_of[image] = mask
     if more:
         layout.notes.append(f"second masks of an image, skipped: {_few(more)}")
     has_splits = any(folders[os.path.dirname(image)].split for image in images)
@@ -154,7 +154,7 @@ def _match(source: str, images: Sequence[str], masks: Sequence[str], folders: di
             outside.append(image)
             continue
         layout.images.setdefault(split, []).append(image)
-        layout.masks.setdefault(split, []).append(found.get(image, ""))
+        layout.masks.setdefault(split, []).append(mask_of.get(image, ""))
     if outside:
         layout.notes.append(f"in no split, skipped: {_few(outside)}")
     return layout

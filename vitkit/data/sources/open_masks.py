@@ -18,6 +18,7 @@ _LAYOUTS = (
     "a.jpg with a.png, or a.png with a_mask.png, in one folder",
     "COCO's JSON: annotations/instances_train2017.json with train2017/, train/_annotations.coco.json",
     "YOLO's text: images/a.jpg with labels/a.txt and data.yaml",
+    "a manifest (.csv, .jsonl) with the columns image and mask",
 )
 
 
