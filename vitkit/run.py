@@ -311,7 +311,7 @@ def prepare_scoring(config: Fit, kept: KeptInputs, model: Model, splits: Partiti
     device = pick_device(config.device)
     threads = min(pick_workers(config.workers, device, 1), SCORING_THREADS)
     test = splits.test if splits.test is not splits.validation else None  # a validation would take them
-    if test is not None and config.objective != "segment" and threads:
+    if test is not None and not config.segments and threads:
         load_inputs_ahead(model, test, device=device, threads=threads, kept=kept)
 
     import vitkit.run_score  # noqa: F401

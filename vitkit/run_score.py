@@ -82,7 +82,7 @@ def _score_and_report(
         f"{duration(folder.record()['seconds'])} to train, {duration(time.monotonic() - began)} to score and report",
     )
     print_line("report", str(report))
-    segments = config.objective == "segment"
+    segments = config.segments
     commands = shell_commands(folder.path, classifies=config.labelled, masks=segments)[:4]  # the report has all of them
     if "head" in folder.record():
         purpose = f"fine-tune all weights, about {duration(folder.record()['fine_tuning_seconds'])} here"

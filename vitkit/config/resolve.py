@@ -116,12 +116,12 @@ def resolve(
     if "dev" not in settings and _needs_thresholds(config, data):
         config = replace(config, dev=THRESHOLD_DEV)
     backbone, head = split_head(config.model)
-    if head and config.objective == "segment" and config.weights in ("default", "none"):
+    if head and config.segments and config.weights in ("default", "none"):
         raise ConfigError(
             f"{config.model} is a model with its head, which a run chooses by segment.head",
             try_=f"--model {backbone} --set segment.head={head}",
         )
-    masked = config.objective == "segment" and config.image is None and config.model
+    masked = config.segments and config.image is None and config.model
     if masked and (mask_size := choose_mask_size(config.model, config.options, size())):
         config = replace(config, image=mask_size.image)
         reasons.append(mask_size.reason)
@@ -202,7 +202,7 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
             reading = [known for known, one in OBJECTIVES.items() if name in one.masked]
             raise _unused(f"masked.{name}" if objective.masked else "masked", f"objective = {' or '.join(reading)}")
     for name in explicit.get("segment", {}):
-        if config.objective != "segment":
+        if not config.segments:
             raise _unused("segment", "objective = segment, for data with masks")
         if name != "head" and config.segment.head != "queries":
             raise _unused(f"segment.{name}", "segment.head = queries")
@@ -237,7 +237,7 @@ def _refuse_unused(explicit: Mapping[str, Any], config: Fit, data: Data) -> None
 def _refuse_unused_by_task(explicit: Mapping[str, Any], config: Fit) -> None:
     """Raise an error for a setting of the other task: of labels in segmentation, or of masks elsewhere."""
     augment = explicit.get("augment", {})
-    if config.objective != "segment":
+    if not config.segments:
         for name in ("scale", "colour"):
             if name in augment:
                 raise _unused(f"augment.{name}", "objective = segment, for data with masks")

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vitkit.config.objectives import OBJECTIVES
 from vitkit.config.setting import PART, POSITIVE, SHARE, ZERO_OR_MORE, Bounds, check_ranges, setting
 from vitkit.data.task import Task
 from vitkit.errors import ConfigError
 from vitkit.model.options import PositionTransfer
 
 Objective = Literal["labels", "masked-patch", "next-pixel", "masked-pixel", "segment"]
+TASKS: dict[str, Task] = {"classes": "classify", "masks": "segment", "none": "auto"}  # by an objective's target
 Start = Literal["auto", "head", "full"]
 
 Range = tuple[float, float]
@@ -354,14 +356,17 @@ class Fit:
     @property
     def labelled(self) -> bool:
         """Return whether the run reads labels, and so holds images out and is scored."""
-        return self.objective in ("labels", "segment")
+        return OBJECTIVES[self.objective].target != "none"
+
+    @property
+    def segments(self) -> bool:
+        """Return whether the run is trained on masks, and gives every pixel a class."""
+        return OBJECTIVES[self.objective].target == "masks"
 
     @property
     def data_task(self) -> Task:
         """Return how the data of the run were opened: with masks, by class, or as images alone, which masks are not."""
-        if self.objective == "segment":
-            return "segment"
-        return "classify" if self.objective == "labels" else "auto"
+        return TASKS[OBJECTIVES[self.objective].target]
 
     @property
     def partition(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class RunData:
     def pretrained(self) -> bool:
         """Return whether the run had no labels, so that there is nothing to evaluate."""
         objective = self.lookup("objective") or (self.config.objective if self.config else "labels")
-        return objective not in ("labels", "segment")
+        return objective not in OBJECTIVES or OBJECTIVES[objective].target == "none"
 
     @property
     def gives_masks(self) -> bool:

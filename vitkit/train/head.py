@@ -89,9 +89,7 @@ def decide_start(config: Fit, device: torch.device) -> Fit:
     can_fit = config.weights != "none" and config.objective == "labels"
     if config.start == "head" and not can_fit:
         missing = "labels of images" if config.objective != "labels" else "pre-trained weights, and weights = none"
-        fix = (
-            "--set freeze=-1, which trains the head of masks alone" if config.objective == "segment" else "start = full"
-        )
+        fix = "--set freeze=-1, which trains the head of masks alone" if config.segments else "start = full"
         raise ConfigError(f"start = head fits a head on frozen features; it needs {missing}.", try_=fix)
     if config.start != "auto":
         return config

@@ -42,7 +42,7 @@ def initial_model(
 
     record   what the provenance of the weights says about the data beside their name
     """
-    segments = config.objective == "segment"
+    segments = config.segments
     of_images = () if segments else classes  # a segmenter has no head for whole images
     model, origin = (
         _random_model(config, len(of_images))
@@ -126,7 +126,7 @@ def _random_model(config: Fit, classes: int) -> tuple[Model, str]:
     model = build(configure_model(name, {**settings, "options": config.options}, classes=classes))
     half = (0.5,) * model.config.channels
     model.metadata = replace(model.metadata, preprocessing=Preprocessing(mean=half, std=half))
-    head = "" if config.objective == "segment" else f", {_describe_head(model.config)}"
+    head = "" if config.segments else f", {_describe_head(model.config)}"
     return model, f"randomly initialised{head}"
 
 
@@ -167,7 +167,7 @@ def _pretrained_model(config: Fit, classes: Sequence[str], median: tuple[int, in
     else:
         dropped = f"tanh layer of {hidden} dropped, " if hidden else ""
         new = f"linear head {model.config.classes} → {len(classes)} classes, zero-initialised"
-        if classes or config.objective != "segment":
+        if classes or not config.segments:
             changes.append(dropped + new if classes else "no head")
         model.replace_head(len(classes))
     return _with_regularisation(model, config), f"weights {config.weights}; " + ", ".join(changes)

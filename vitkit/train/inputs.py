@@ -90,6 +90,6 @@ class MaskInputs:
 
 def build_inputs(config: Fit, model: ModelConfig, rank: int) -> Inputs:
     """Return what makes the inputs that the objective of a run is trained on."""
-    if config.objective == "segment":
+    if config.segments:
         return MaskInputs(config, model.image)
     return LabelInputs(config, model.classes, rank)

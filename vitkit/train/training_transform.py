@@ -10,7 +10,7 @@ from vitkit.model.build import Model
 
 
 def training_transform(config: Fit, model: Model, split: Split) -> TrainTransform:
-    if config.objective == "segment":
+    if config.segments:
         canvas = canvas_size(split, model.config.image, config.augment.scale[1])
         return MaskedTrainTransform(image=canvas, preprocessing=model.metadata.preprocessing)
     return TrainTransform(

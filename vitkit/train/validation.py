@@ -60,7 +60,7 @@ def build_validation(
     rank, world_size = (0, 1) if sharded else (processes.rank, processes.world_size)
     scores: Scores = (
         MaskScores(config, split, kept, workers)
-        if config.objective == "segment"
+        if config.segments
         else LabelScores(config, split, kept, workers, multilabel=multilabel)
     )
     batch = BATCH
