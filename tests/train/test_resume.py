@@ -91,7 +91,7 @@ def copy(killed: Path, tmp_path: Path) -> Path:
 # Kills
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_five_kills_at_random_steps_change_nothing(workers: int, uninterrupted: Path, tmp_path: Path):
     run = tmp_path / "run"
     start = command_line(run, **EVERYTHING, workers=workers)
