@@ -48,7 +48,7 @@ class YoloMasks:
     def _lines(self, row: int) -> list[str]:
         """Return the lines of a file; a DataError says why it cannot be read."""
         try:
-            return lines_of(self.files.read_text(row, MOST_BYTES))
+            return lines_of(self.files.read_at_most(row, MOST_BYTES))
         except (OSError, VitkitError) as error:
             raise mask_error(printable(self.names[row]), f"cannot be read: {reason(error)}") from error
 

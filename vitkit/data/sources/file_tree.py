@@ -18,14 +18,14 @@ from vitkit.text import printable
 class FileStore(ImageStore, Protocol):
     """A store of files: images, masks and text, each by its row.
 
-    Errors are OSError or VitkitError and state the reason alone: whoever reads a file knows its name.
+    Errors are OSError or VitkitError and state the reason alone: the caller knows the file's name.
     """
 
     def read(self, row: int) -> bytes:
         """Return an encoded image or mask."""
         ...
 
-    def read_text(self, row: int, most: int) -> bytes:
+    def read_at_most(self, row: int, most: int) -> bytes:
         """Return a file of at most so many bytes."""
         ...
 
@@ -53,7 +53,7 @@ class FileTree(ABC):
     def read(self, path: str, most: int) -> bytes:
         """Return a file of at most so many bytes; if it cannot be read, the DataError has its name and the reason."""
         try:
-            return self.files(PackedStrings([path])).read_text(0, most)
+            return self.files(PackedStrings([path])).read_at_most(0, most)
         except (OSError, VitkitError) as error:
             raise DataError(f"{printable(path)} cannot be read: {reason(error)}.") from error
 

@@ -38,7 +38,7 @@ class FileImages:
     def read(self, row: int) -> bytes:
         return read_image_file(self._path(row))
 
-    def read_text(self, row: int, most: int) -> bytes:
+    def read_at_most(self, row: int, most: int) -> bytes:
         return read_file(self._path(row), most)
 
     def read_start(self, row: int, count: int) -> bytes:

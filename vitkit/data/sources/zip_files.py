@@ -39,7 +39,7 @@ class ZipFiles:
     def read(self, row: int) -> bytes:
         return self._content(row, check_image_bytes)
 
-    def read_text(self, row: int, most: int) -> bytes:
+    def read_at_most(self, row: int, most: int) -> bytes:
         return self._content(row, lambda size: check_bytes(size, most))
 
     def read_start(self, row: int, count: int) -> bytes:
